@@ -56,7 +56,7 @@ def check_whole(name: str, value: object, *, least: int) -> None:
 
 
 def install_hint(extra: str) -> str:
-    """Return a sentence, without its final period, that explains how to install an extra.
+    """Return a sentence, without final period, that explains how to install an extra.
 
     Args:
         extra: Name of the extra in `pyproject.toml`, such as "train".
@@ -69,5 +69,5 @@ def install_hint(extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra when it is run in a clone of gdpo."""
+    """Return the command that installs an extra in a clone of gdpo."""
     return f"pip install '.[{extra}]'"

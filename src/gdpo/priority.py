@@ -83,7 +83,7 @@ class Combination:
     """Stores how the rewards of a run are combined.
 
     Args:
-        weights: Weight of each reward, with the factors of schedules and requested influence.
+        weights: Weights, with the factors of schedules and requested influence.
         samples: Number of samples in a group, at least 2.
         estimator: Name of the estimator.
         options: Options of the estimator, as `AdvantageRule` takes them.
@@ -173,7 +173,7 @@ def smallest_weight(
     Args:
         values: Values or range of each reward.
         primary: Name of the primary reward.
-        weights: Weight of each reward. That of the primary reward is not used.
+        weights: Weight of each other reward. That of the primary one is not used.
         samples: Number of samples in a group.
         estimator: Name of the estimator.
 
@@ -195,7 +195,7 @@ def smallest_weight(
 
 
 def priority(combined: Combination, values: Mapping[str, Values], primary: str) -> Priority:
-    """Return whether a primary reward always wins within a group, and above which weight.
+    """Return whether a primary reward always wins, and above which weight.
 
     Args:
         combined: How the rewards are combined.
@@ -249,7 +249,7 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
 
 
 def in_words(combined: Combination, answer: Priority) -> str:
-    """Return an answer as one or two sentences, without the final period."""
+    """Return an answer as one or two sentences, without final period."""
     name, weight, smallest = answer.primary, combined.weights[answer.primary], answer.smallest
     if answer.holds is None:
         return f"whether {name} always wins is not decided for {combined.estimator}"
@@ -268,7 +268,7 @@ def in_words(combined: Combination, answer: Priority) -> str:
 
 
 def example_in_words(combined: Combination, example: Counterexample) -> str:
-    """Return the two samples of a counterexample as one sentence, without the final period."""
+    """Return a counterexample's two samples as one sentence, without final period."""
     worse, better = (
         ", ".join(
             f"{name} {'missing' if value != value else f'{value:.4g}'}"
@@ -284,7 +284,7 @@ def example_in_words(combined: Combination, example: Counterexample) -> str:
 def table_of(
     combined: Combination, values: Mapping[str, Values], answer: Priority
 ) -> tuple[tuple[str, ...], ...]:
-    """Return rows of text, the headings first: each reward with the weights that give priority."""
+    """Return rows of text, headings first: each reward with the weights that give priority."""
     rows = [("reward", "weight", "values", f"{answer.primary} wins if the weight is")]
     for name, weight in combined.weights.items():
         given = values[name]
@@ -320,12 +320,12 @@ def beats(
 
     Args:
         combined: How the rewards are combined.
-        values: Values or range of each reward for the rest of the group, before gates.
+        values: Values or range of each reward in the rest of the group, before gates.
         right: Value of each reward of the sample that should win, before gates.
         wrong: Values of the sample that should lose.
 
     Raises:
-        ConfigError: If a reward is unknown or has no values, or the answer is not known for this
+        ConfigError: If a reward is unknown or has no values, or no answer is known for this
             combination.
     """
     values = _checked(combined, values, *right, *wrong)
@@ -409,7 +409,7 @@ def _part(
     values: Mapping[str, Values],
     pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
 ) -> _Part:
-    """Return the largest differences of a reward and of the rewards behind its gate.
+    """Return the largest differences of a reward and the rewards behind its gate.
 
     `pairs` holds what the better and the worse sample can have of each reward.
     """
@@ -488,8 +488,8 @@ def _widest(
 
     Its standardized lead is largest if the other samples lie at one value of each pool. If it must
     be behind, its lag is smallest if they lie at the ends of each pool. `pairs` holds what the two
-    samples can have, and `pools` what the others can have, with their number in each state. Without
-    `scores`, values are not standardized.
+    samples can have, and `pools` what the others can, with their number in each state. Only
+    `scores` are standardized.
     """
     lead = sign * (pairs[:, 1] - pairs[:, 0])
     pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs
@@ -601,8 +601,8 @@ def _smallest_sign(
 ) -> float | None:
     """Return the weight from which on no sample with less of the primary reward is above average.
 
-    The worst group has one sample with the highest value, and one other sample that has more of
-    every other reward than the rest.
+    The worst group has one sample with the highest value, and one with more of every other reward
+    than the rest.
     """
     levels, n = values[primary], combined.samples
     if combined.gates or isinstance(levels, Continuous) or "token_counts" in combined.options:

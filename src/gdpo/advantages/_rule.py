@@ -84,16 +84,16 @@ class AdvantageRule:
             replaces batch normalization.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
         high: Declared highest value, in the same form.
-        weights: Weights that the rule will be called with. Your own estimator is called with them
-            on small made-up batches, in their array library if they are an array, otherwise in
-            NumPy or another loaded library. None: equal weights.
+        weights: Weights of later calls. Your own estimator is tried with them on small made-up
+            batches, in their array library if they are an array, otherwise in NumPy or another
+            loaded library. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
             allowed.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
-            missing, or the estimator rejects an option. If an estimator of your own fails, returns
-            an invalid result or changes its arguments on every made-up batch.
+            missing or an option is rejected, or your own estimator fails, returns an invalid result
+            or changes its arguments on every made-up batch.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
@@ -210,8 +210,7 @@ class AdvantageRule:
         Call this after computing the advantages of the batch.
 
         Args:
-            rewards: Raw rewards of the batch, `[prompt, sample, reward]`. The totals over the turns
-                if the estimator wants turns.
+            rewards: Raw rewards, `[prompt, sample, reward]`. With turns, their totals.
             weights: Weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
@@ -233,7 +232,7 @@ class AdvantageRule:
         """Load a state that `state` returned.
 
         Raises:
-            ConfigError: If the state belongs to a different estimator or to different constraints.
+            ConfigError: If the state belongs to another estimator or other constraints.
         """
         for part in self._parts if state else ():
             part.restore(state)
@@ -257,11 +256,11 @@ class AdvantageRule:
 
     @property
     def factors(self) -> list[tuple[float, float]]:
-        """Return the smallest and the largest factor of each weight during a run."""
+        """Return the smallest and largest factor of each weight in a run."""
         return [(1.0, 1.0)] * self._count if self.weighting is None else self.weighting.bounds
 
     def check_prompt_weights(self) -> None:
-        """Check that the estimator takes weights for each prompt. Call this before a run.
+        """Check, before a run, that the estimator takes weights for each prompt.
 
         Raises:
             ConfigError: If the same weights as a list and for each prompt give different
@@ -290,10 +289,10 @@ class AdvantageRule:
     def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
         """Return what changes during a run, as metrics.
 
-        The metrics are `rewards/<name>/multiplier` for each constraint, and the weight in force,
-        `rewards/<name>/weight`, for each reward with a schedule or a requested share. Rewards with
-        a requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
-        bound, 2 does not vary, 3 learned and released, 4 not attainable, 5 settling, 6 missed.
+        These are `rewards/<name>/multiplier` for constraints, and the weight in force,
+        `rewards/<name>/weight`, for rewards with a schedule or a requested share. The latter also
+        have `requested_share` and `set_point_status`: 0 governed, 1 at its bound, 2 does not vary,
+        3 learned and released, 4 not attainable, 5 settling, 6 missed.
 
         Args:
             names: Names of the rewards.

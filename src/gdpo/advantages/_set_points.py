@@ -158,7 +158,7 @@ class SetPoints:
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
-        """Return the smallest and the largest weight of each reward with a requested share.
+        """Return the smallest and largest weight of each reward with a requested share.
 
         Within these bounds, the sum of the weights does not change.
         """
@@ -331,9 +331,9 @@ class SetPoints:
 def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
-    A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result also marks the weights that are held or miss their share, and
-    those that would not be positive without bounds or miss their share.
+    A weight outside its bounds is held at the bound, the smallest first, and the others are solved
+    again. The masks mark weights that are held or miss their share, and those that would not be
+    positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)

@@ -32,10 +32,10 @@ class DualAscent:
 
     Args:
         targets: Mean that each reward should reach, in the reward's unit. NaN: no constraint.
-        step_size: $\eta$, the change in a multiplier per batch, per unit by which the mean misses
-            the target. Must be above 0.
-        start: Initial value of all multipliers, from 0 to `maximum`.
-        maximum: $\lambda_{\max}$, the upper limit of the multipliers. Must be above 0.
+        step_size: $\eta$, the change in a multiplier per batch and per unit by which the mean
+            misses its target. Above 0.
+        start: Initial multiplier, from 0 to `maximum`.
+        maximum: $\lambda_{\max}$, above 0.
 
     Raises:
         ConfigError: If no reward has a target, or a number is out of range.
@@ -116,11 +116,11 @@ class RunningScale:
     rollout counts once: the running scale cannot replace a normalization weighted by tokens.
 
     Args:
-        half_life: Number of groups after which a group counts half as much. Must be above 0.
+        half_life: Number of groups after which a group counts half as much. Above 0.
         noise_floor: The `noise_floor` that `gdpo` is called with.
 
     Raises:
-        ConfigError: If `half_life` is not a finite number above 0.
+        ConfigError: If `half_life` is not finite and above 0.
 
     Examples:
         >>> import numpy as np
@@ -147,7 +147,7 @@ class RunningScale:
     def update(self, rewards: Rewards, weights: Weights) -> None:
         """Include groups, `[prompt, sample, reward]`, in the scale.
 
-        Groups that are passed together count equally. The arguments and errors are those of `gdpo`.
+        Groups passed together count equally. Arguments and errors are those of `gdpo`.
         """
         self.value, self.rollouts = self._including(rewards, weights)
 

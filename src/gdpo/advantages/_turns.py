@@ -140,19 +140,16 @@ def turn_gdpo(
         turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
             length of the turn axis.
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
-            gets the total minus the mean total of the other rollouts, which is unbiased too. None:
-            no such reward.
-        scales: Divide each reward's advantages by this number, in the reward's unit, instead of by
-            $\sigma_k$, and do not scale over the batch. Must be above 0. None: use the standard
-            deviations of the batch.
-        noise_floor: Minimum standard deviation to divide each reward by, in its unit. At least 0;
-            excludes `scales`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
+            gets the advantage of `turn_broadcast`. None: no such reward.
+        scales: Divisor of each reward's advantages, above 0, in the reward's unit. It replaces
+            $\sigma_k$ and the scaling over the batch. None: use the standard deviations of the
+            batch.
+        noise_floor: As in `gdpo.advantages.estimators`. Excludes `scales`.
+        max_advantage: As in `gdpo.advantages.estimators`.
 
     Returns:
         Dimensionless advantages, `[prompt, sample, turn]`. Turns that were not taken, rollouts
-        without a reward and groups of one get 0. If no reward carries a signal, all are exactly 0.
+        without a reward and groups of one get 0. Without any signal, all are exactly 0.
 
     Raises:
         DataError: If a reward is infinite at a turn that was taken, or the reward array is empty or

@@ -1,4 +1,4 @@
-"""Converts a caller's array to `Rounded`, and converts results back to the caller's array library.
+"""Converts a caller's array to `Rounded`, and results back to the caller's array library.
 
 The caller's library can be NumPy, torch, JAX or any other library that array-api-compat supports.
 """
@@ -96,7 +96,7 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
     rewards, but at least float32. Integer rewards are converted to the library's default dtype, and
-    a small torch tensor in CPU memory to a NumPy array, because torch's overhead would exceed the
+    a small torch tensor in CPU memory to NumPy, because torch's overhead would exceed the
     computation.
     """
     xp = namespace(rewards)
@@ -326,9 +326,9 @@ def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
 def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative `rounding` error of the input.
 
-    For a float32 array, the rounding error of float32 is returned even if the statistics use
-    float64. Half precision is treated as float32, because rewards are rarely computed in half
-    precision. The bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
+    A float32 array has the rounding error of float32 even if the statistics use float64. Half
+    precision is treated as float32: rewards are rarely computed in it, and the bound for bfloat16
+    would not distinguish 0.9 from 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

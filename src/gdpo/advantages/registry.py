@@ -23,8 +23,8 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
             allowed.
 
     Raises:
-        ConfigError: If the name is unknown, refers to something that cannot be called with rewards
-            and weights, or names an estimator for turns although the caller has no turn rewards.
+        ConfigError: If the name is unknown, its object cannot be called with rewards and weights,
+            or it is for turns and the caller has no turn rewards.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")

@@ -1,9 +1,8 @@
 """Provides the building blocks of all estimators: centre, scale, standardize, times, weighted sum.
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
-A value within this bound is set to exactly 0, so that a group without signal gives 0 instead of
-amplified noise. NaN marks a missing value, which stages exclude from every statistic and return as
-NaN. The `arrays` module converts between a caller's array and `Rounded`.
+A value within this bound becomes exactly 0, so that a group without signal gives no amplified
+noise. Stages exclude missing values (NaN) from every statistic and return them as NaN.
 """
 
 from collections.abc import Callable
@@ -237,7 +236,7 @@ def decorrelated(
     r"""Return the weights $w' = C^{-\alpha} w$, with the `correlation` $C$ of the rewards.
 
     A weight of 0 stays 0, and its reward is left out of $C$. With weights per prompt, each prompt
-    has the correlations of the rewards that it uses.
+    has the correlations of its rewards.
     """
     xp, used = z.xp, weights != 0
     c = correlation(Rounded(xp.where(used, z.values, 0.0), z.error), shrinkage=shrinkage)

@@ -81,7 +81,7 @@ class PriorityOverall:
 
     @property
     def gates(self) -> Mapping[str, Gate]:
-        """Return a gate for each reward that was 0 or missing wherever the primary one was low."""
+        """Return a gate for each reward that was 0 or missing where the primary one was low."""
         lowest = min(self._seen.get(self.primary, {inf}), default=inf)
         found: dict[str, Gate] = {}
         for name, opened in self._opened.items():

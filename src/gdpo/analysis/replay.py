@@ -95,7 +95,7 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether the advantages equal those of the baseline in every step, up to a factor."""
+        """Whether the advantages equal the baseline's in every step, up to a factor."""
         return self.steps > 0 and not self.changed and not self.problem
 
 
@@ -246,7 +246,7 @@ class Replay:
         return np.asarray(found, dtype=np.float64)
 
     def _rule(self, name: str, batch: Batch) -> AdvantageRule | None:
-        """Return an estimator's advantage rule for a run. The rule keeps its state across steps."""
+        """Return an estimator's advantage rule for a run, with its state."""
         trained = self._trained.get(name)
         estimator, options = (trained.estimator, trained.options) if trained else (name, {})
         low, high = batch.bounds(*self._bounds)

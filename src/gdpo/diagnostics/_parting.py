@@ -191,7 +191,7 @@ class _Windows:
             return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))
 
     def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
-        """Return in which pairs a reward falls, and the update lowers it in the second window."""
+        """Return the pairs in which a reward falls, and the update lowers it in the second."""
         sums = Sums(*(self.up_to[:, -1:, reward] - self.up_to[:, :-1, reward]))
         with np.errstate(all="ignore"):
             rho = sums.influence / np.sqrt(sums.squares * sums.z_squares)

@@ -230,8 +230,8 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
 def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     """Return whether a reward is at the good end of its range.
 
-    If it varies in most of its groups, an observed range does not count, because a single outlier
-    stretches it, nor a declared range that is far wider than the variation.
+    If it varies in most of its groups, neither an observed range, which an outlier stretches, nor a
+    declared range far wider than the variation counts.
     """
     known = ranges.get(reward.name, Range())
     place = known.place(reward.mean, reward.weight)
@@ -571,8 +571,8 @@ def best_remedy(
 ) -> Remedy | None:
     """Return the setting to use, or None if no setting helps.
 
-    A setting helps if its share reaches the limit, or twice the present share and the upper end of
-    its interval, and if the interval of the new share is above the present share.
+    A setting helps if its share reaches the limit, or twice the present share and the end of its
+    interval, and the interval of the new share is above the present share.
     """
     helps = max(_HELPS * share, share + margin)
 

@@ -23,8 +23,8 @@ from gdpo.diagnostics.diagnosis import (
 class Thresholds:
     """Stores the thresholds of all findings.
 
-    The defaults avoid false alarms on healthy batches, even if some problems are missed.
-    research/measurements.md lists the measured false-alarm rates.
+    The defaults avoid false alarms, even if some problems are missed. research/measurements.md
+    lists the measured rates.
     """
 
     zero_variance: float = 0.9

@@ -93,8 +93,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         A frozen `Diagnosis`. Print it, or log its `metrics()`.
 
     Raises:
-        DataError: If a reward is infinite, the rewards do not have three axes, or the shape of the
-            advantages does not match the rewards.
+        DataError: If a reward is infinite, the rewards do not have three axes, or the advantages do
+            not fit.
         ConfigError: If the names, weights, bounds or estimator do not match the rewards.
 
     Examples:
@@ -354,7 +354,7 @@ def check_names(names: Sequence[str], rewards: Any) -> None:
 
 
 def as_numpy(array: Any) -> Any:
-    """Return the array as a NumPy array of the same precision, but at least single precision."""
+    """Return a NumPy array of the same precision, but at least single precision."""
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
         array = xp.astype(array, xp.float32)
@@ -368,7 +368,7 @@ def as_numpy(array: Any) -> Any:
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the sample standard deviation of each reward within a group, averaged over groups.
 
-    Groups that a reward does not apply to are excluded from its average.
+    Only groups that the reward applies to count.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.

@@ -1,4 +1,4 @@
-r"""Diagnoses each turn of multi-turn rollouts, and reports problems with the turns.
+r"""Diagnoses each turn of multi-turn rollouts.
 
 $G_{i,t}$ is what rollout $i$ earns of a reward from turn $t$ on, and $R_i = G_{i,1}$ its total.
 Groups in which fewer than two rollouts took a turn say nothing about the turn. The findings rest on
@@ -211,7 +211,7 @@ def diagnose_turns(
         names: One name per reward.
         turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
         estimator: As in `diagnose`: a key in `TURN_ESTIMATORS`, or an estimator for rollouts, whose
-            advantage from the totals then counts for every turn.
+            advantage then counts for every turn.
         advantages: Advantages used in training, `[prompt, sample, turn]`, or `[prompt, sample]` if
             all turns of a rollout have the same. None: the estimator computes them.
         thresholds: As in `diagnose`.

@@ -105,7 +105,7 @@ class HeldFinding:
 
     @property
     def in_a_row(self) -> int:
-        """Return the length, in steps, of the longest period in which the finding occurred."""
+        """Return the largest number of consecutive steps in which the finding occurred."""
         return max(last - first + 1 for first, last in self.spans)
 
     @property
@@ -235,7 +235,7 @@ class FindingHistory:
         """Return `held` for a finished run, with one more check of all its groups.
 
         What all groups show about a reward replaces what a part of the run showed, unless that is
-        of another kind and has ended: out of reach at first, and ignored.
+        of another kind and has ended.
         """
         if self._all is None:
             return []
@@ -421,7 +421,7 @@ class Watch:
     """Reports each warning of a training run once.
 
     A warning from sums over groups, such as an ignored reward, is due 64 groups after it was
-    noticed. Any other warning is due after it has occurred in five consecutive steps.
+    noticed, and any other after five consecutive steps.
 
     Examples:
         >>> import numpy as np
@@ -447,7 +447,7 @@ class Watch:
         return {"history": self._history.state(), "reported": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`. An empty state changes nothing."""
+        """Load what `state` returned. An empty state changes nothing."""
         if state:
             self._history.restore(state["history"])
             self._reported = {(Kind(k), tuple(rewards)) for k, rewards in state["reported"]}
@@ -456,8 +456,8 @@ class Watch:
         """Add the diagnosis of the next step.
 
         Returns:
-            The same diagnosis, with the shares and findings over the window of the last groups,
-            without warnings that are not certain yet.
+            The same diagnosis, with shares and findings over the last groups, without uncertain
+            warnings.
         """
         window, findings = self._history.add(Step.of(diagnosis))
         lasting = {

@@ -70,7 +70,7 @@ def exact_gradient(rollouts: Rollouts, task: TurnTask) -> Any:
 
 
 def example_policy(*, stop: float = 0.4, turns: int = 4) -> Any:
-    """Return the policy of an agent with two states, and two actions that continue.
+    """Return the policy of an agent with two states and two continuing actions.
 
     The probability to stop, typically `stop`, and the preference between the two other actions
     differ between turns and states, so that every logit has a gradient.

@@ -62,7 +62,7 @@ def check_turn_estimator(
         options: Keyword options, or a function of the number of rewards that returns them. None:
             `scales=[1.0, ...]` if the estimator has this option.
         sizes: Numbers of rollouts per group, from 2 to 5.
-        any_factor: Whether to compare only the directions of gradients, for each reward kind.
+        any_factor: Whether to compare only the directions of gradients.
         bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9).
             Pass 1e-5 for advantages in single precision.
 

@@ -177,7 +177,7 @@ def trends_of(
 ) -> RunTrends:
     """Return what the log of a run shows about its rewards.
 
-    A reward without a weight has weight 1, and `low` and `high` are its range, where known.
+    A reward without a weight has weight 1. `low` and `high` are the known ranges.
     """
     ranges = {name: Range(low.get(name, nan), high.get(name, nan)) for name in run.rewards}
     within = all("group_std" in of for of in run.rewards.values())
