@@ -9,8 +9,8 @@ GdpoError
 └── MissingExtraError(ImportError)  a package from one of gdpo's extras is not installed
 ```
 
-Every message says what is wrong, where, what is allowed and what to do. The command line prints
-these errors without a traceback. Any other exception is a bug in gdpo or in a library.
+Messages say what is wrong, where, what is allowed and what to do. The command line prints them
+without a traceback. Any other exception is a bug in gdpo or a library.
 """
 
 
@@ -39,7 +39,7 @@ class MissingExtraError(GdpoError, ImportError):
     Args:
         package: Name of the package.
         extra: Name of the extra that installs it. None: `package` also explains how to install it.
-        purpose: What the package is needed for, such as "to draw".
+        purpose: Why the package is needed, such as "to draw".
     """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:

@@ -9,8 +9,8 @@ $$ w_p \, d > \sum_{k \ne p} w_k \, g_k. $$
 
 $d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest that
 reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes each
-reward from its own worst group. For rewards behind a gate, $d$ and $g_k$ are compared for each
-number of open gates. For other estimators, all small groups are tried.
+reward from its own worst group. Behind a gate, $d$ and $g_k$ are compared for each number of open
+gates. For other estimators, all small groups are tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -199,8 +199,8 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
 
     Args:
         combined: How the rewards are combined.
-        values: Values or range of each reward, before gates. If a primary reward with a range is
-            opposed, no weight is enough, because it can differ by arbitrarily little.
+        values: Values or range of each reward, before gates. For an opposed primary reward with a
+            range, no weight is enough: it can differ by arbitrarily little.
         primary: Name of the primary reward. Its weight must be positive.
 
     Raises:
@@ -358,7 +358,7 @@ def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -
 
 
 def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str | None) -> bool:
-    """Return whether the worst group follows from the worst group of each reward."""
+    """Return whether the worst group follows from that of each reward."""
     gates, estimator = combined.gates, combined.estimator
     conditions = {(gate.on, gate.at_least) for gate in gates.values()}
     opening = {on for on, _ in conditions}

@@ -71,17 +71,16 @@ class AdvantageRule:
     Args:
         name: A key in `ESTIMATORS` or, with `turns`, in `TURN_ESTIMATORS`, or `module:attribute`.
         names: Names of the rewards, in the order of the reward array.
-        options: Options of the estimator. An option with one number per reward can be a mapping
-            from reward name to number; other rewards get the estimator's default. `token_counts:
-            true` weights batch normalization by tokens. `constrained_grpo` takes the options of
-            `DualAscent`: `targets` (keyed by reward name), `step_size`, `start` and `maximum`.
-            `gdpo` takes `scale_half_life`, the half-life of a `RunningScale` that replaces batch
-            normalization. Every estimator takes `schedules`, a mapping from reward name to a
-            schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2, steps: 200}`, or
-            `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo` and `mo_grpo` take
-            `influence`, a mapping from reward name to requested influence share. The rule then
-            computes the weights, and for `gdpo` without `scale_half_life` also the scale that
-            replaces batch normalization.
+        options: Options of the estimator. An option with one number per reward can be a mapping by
+            name; other rewards get the default. `token_counts: true` weights batch normalization by
+            tokens. `constrained_grpo` takes the options of `DualAscent`: `targets` (keyed by reward
+            name), `step_size`, `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life
+            of a `RunningScale` that replaces batch normalization. Every estimator takes
+            `schedules`, which multiply the weights of the named rewards: `{from: 1.0, to: 0.2,
+            steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
+            and `mo_grpo` take `influence`, a mapping from reward name to requested influence share.
+            The rule then computes the weights, and for `gdpo` without `scale_half_life` also the
+            scale that replaces batch normalization.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
         high: Declared highest value, in the same form.
         weights: Weights of later calls. Your own estimator is tried with them on small made-up
@@ -167,13 +166,12 @@ class AdvantageRule:
             weights: One weight per reward, or weights `[prompt, reward]`, NaN where the reward does
                 not apply to the prompt. Schedules and requested shares multiply them. The estimator
                 gets weights of each prompt as `[prompt, 1, reward]`.
-            token_counts: Number of tokens in each response, for the option `token_counts`.
+            token_counts: Number of tokens in each response, for this option.
             turns: Number of turns of each rollout, for an estimator for turns.
 
         Raises:
             DataError: If a reward is infinite.
-            ConfigError: If token counts or turns are missing, or the estimator returned an invalid
-                result.
+            ConfigError: If token counts or turns are missing, or the result is invalid.
         """
         advantages = self._computed(rewards, weights, token_counts, turns)
         check_advantages(advantages, rewards, self.name)

@@ -1,4 +1,4 @@
-"""Keeps what estimators need from batch to batch: multipliers, or a running scale."""
+"""Keeps the state of estimators: multipliers, or a running scale."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,8 +108,8 @@ class RunningScale:
     r"""Stores a running scale that replaces `gdpo`'s normalization over the batch.
 
     The sum $s = \sum_k w_k z_k$ adds up to 0 in each group, so normalization over a batch divides
-    $s$ by its root mean square over the batch. This class estimates that number from the groups so
-    far, including the one being trained on.
+    $s$ by its root mean square over the batch. This class estimates it from the groups so far,
+    including the one being trained on.
 
     Zero-advantage groups do not count, unlike in batch normalization: if a share $p$ of a batch's
     groups varies, its advantages are $1/\sqrt p$ times as large as with the running scale. Each

@@ -1,6 +1,6 @@
 """Converts a caller's array to `Rounded`, and results back to the caller's array library.
 
-The caller's library can be NumPy, torch, JAX or any other library that array-api-compat supports.
+The library can be NumPy, torch, JAX or any other that array-api-compat supports.
 """
 
 from collections.abc import Sequence
@@ -210,7 +210,7 @@ def declared(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " rew
 
 
 def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any, "..."]:
-    """Return each reward's mean over the batch minus its lowest possible value, at least 0."""
+    """Return each reward's batch mean minus its lowest possible value, at least 0."""
     xp, bottom = r.xp, declared(low, r.values, name="low")
     means = mean(r.values, over=BATCH)
     above = means - bottom
@@ -227,7 +227,7 @@ def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any
 
 
 def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
-    """Return the noise floor of each reward, or 0 for a reward without a floor. None: no floors."""
+    """Return the noise floor of each reward, 0 for one without. None: no floors."""
     if noise_floor is None:
         return None
     xp = namespace(like)

@@ -1,4 +1,4 @@
-"""Changes the weights of rewards during a run, by step or after a reward has reached a mean."""
+"""Changes weights during a run, by step or after a reward has reached a mean."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ class After:
 class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
-    A step is one batch given to `update`. A condition uses the mean of the reward over the most
-    recent batches that together contain 64 groups with it; once met, it stays met. A condition that
-    is always or never met within the declared range is refused.
+    A step is one call of `update`. A condition uses the reward's mean over the most recent batches
+    with 64 groups that have it; once met, it stays met. One that is always or never met within the
+    declared range is refused.
     """
 
     def __init__(

@@ -263,7 +263,7 @@ def used_rewards(weights: PreparedWeights) -> Bool[Any, " reward"]:
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
-    """Return, for each centered sample, the `spread` of the other samples in its group."""
+    """Return the `spread` of the other samples in the group of each centered sample."""
     # The moments of the samples before and after each sample are merged. Subtracting the sample
     # from a sum would leave rounding errors if it is much larger than the others.
     xp, found = x.xp, list[Any]()
@@ -378,9 +378,9 @@ def _deviation(
 ) -> tuple[Any, Any]:
     """Return the spread of centered values, or 0 within the noise, and the noise.
 
-    The squares are those of ratios to the mean size, so that they do not overflow. The noise bounds
-    the root mean square of the errors, plus the rounding of centering. Over the batch, the spread
-    needs no margin.
+    Squares are of ratios to the mean size, so that they do not overflow. The noise bounds the root
+    mean square of the errors, plus the rounding of centering. Over the batch, the spread needs no
+    margin.
     """
     xp = namespace(values)
     unit = size + _tiniest(xp, size.dtype)

@@ -151,9 +151,9 @@ class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
     The first estimator is the baseline. Without `estimators`, all of `among` are used, and the
-    baseline is the recorded advantages if the first step has them, or else GRPO. `trained` maps
-    names to the estimators of gdpo runs; all others have their default options. `low` and `high`
-    default to the declared ranges.
+    baseline is the recorded advantages if the first step has them, else GRPO. `trained` maps names
+    to the estimators of gdpo runs; all others have their default options. `low` and `high` default
+    to the declared ranges.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ def disagreement(
     advantages: Float[np.ndarray, "estimator prompt sample"],
     there: Bool[np.ndarray, "prompt sample"],
 ) -> Advantages:
-    """Return the range of the estimators' advantages, each divided by its root mean square.
+    """Return the range of the estimators' advantages, each over its root mean square.
 
     A factor hardly matters to optimizers such as Adam. Estimators with NaN are left out.
     """

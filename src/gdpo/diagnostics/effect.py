@@ -16,12 +16,12 @@ of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
-and these add up to $\alpha$ over an endless run. Short blocks soon find a large fault, and only
-long blocks a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
+and these add up to $\alpha$ over an endless run. Short blocks soon find large faults, and long
+blocks small ones. A test of a share spends a tenth of its error (`OF_SHARES`).
 
-The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
-is the ratio of two shares that differ in one respect. The cause with the smallest factor is named,
-and others whose factor is below 0.75:
+Four factors measure the cause. Their product is $s_k / v_k$, or 0 if $s_k$ is negative. Each is the
+ratio of two shares that differ in one respect. The cause with the smallest factor is named, and any
+other below 0.75:
 
 | share | what each reward counts |
 |---|---|
@@ -84,7 +84,7 @@ class Look:
 
     @property
     def errors(self) -> float:
-        """Return the number of standard errors by which a share must be below its limit."""
+        """Return by how many standard errors a share must be below its limit."""
         error = self.error * OF_SHARES if self.one_of_many else self.error
         return NormalDist().inv_cdf(1 - error)
 
@@ -167,7 +167,7 @@ def noticed(
 ) -> Iterator[Noticed]:
     """Yield what the sums show at this look, at most one kind for each reward.
 
-    A reward that is `CONSTANT` here may be out of reach or learned: `described` decides which.
+    `described` decides whether a `CONSTANT` reward is out of reach or learned.
     """
     groups, dead, sums = influence.groups, influence.zero_advantage_groups, influence.sums
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
@@ -250,7 +250,7 @@ def learned_rewards(
 
 
 def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups still show the finding, judging by their share."""
+    """Return whether the last groups still show the finding."""
     if not finding.rewards:
         return window.zero_advantage_groups >= thresholds.zero_advantage
     if finding.rewards[0] not in window.names:

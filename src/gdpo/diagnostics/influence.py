@@ -147,8 +147,8 @@ class Influence:
         D$.
 
         Args:
-            at: Share to use for $s_k$, signed by its weight, such as the limit of a test. Default:
-                the share itself.
+            at: Value of $s_k$, signed by its weight, such as the limit of a test. Default: the
+                share.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:

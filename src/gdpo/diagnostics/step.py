@@ -79,15 +79,15 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         weights: One weight per reward, in the order of `names` or by name, or for each prompt,
             `[prompt, reward]`, with NaN where the reward does not apply. None: all are 1.
         names: One name per reward.
-        estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays.
-            With `advantages`, only a name for the output, or None: unknown.
+        estimator: Name of the estimator of the advantages, or a function of NumPy arrays. With
+            `advantages`, only a name for the output, or None: unknown.
         advantages: Advantages used in training, `[prompt, sample]`. None: the estimator computes
             them.
         low: Declared minimum of each reward, in its unit, in the order of `names` or by name. None:
             unknown.
         high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
-        replays: Whether to try other settings on the batch for a reward with too little influence.
+        replays: Whether to try other settings for a reward with too little influence.
 
     Returns:
         A frozen `Diagnosis`. Print it, or log its `metrics()`.
@@ -323,10 +323,10 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float | None]:
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
-    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. By
-    chance: if each reward were shuffled over the samples of its group. With $p^+_k$ and $p^-_k$ the
-    shares of samples that reward $k$ pulls up and down, a sample has no conflict with probability
-    $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
+    Rewards conflict if one $w_k z_k$ is positive and another negative. By chance: if each reward
+    were shuffled within its group. With $p^+_k$ and $p^-_k$ the shares of samples that reward $k$
+    pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
+    p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)

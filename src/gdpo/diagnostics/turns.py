@@ -1,8 +1,7 @@
 r"""Diagnoses each turn of multi-turn rollouts.
 
 $G_{i,t}$ is what rollout $i$ earns of a reward from turn $t$ on, and $R_i = G_{i,1}$ its total.
-Groups in which fewer than two rollouts took a turn say nothing about the turn. The findings rest on
-sums that can be added over steps.
+Groups in which fewer than two rollouts took a turn say nothing about it.
 """
 
 from collections import deque
@@ -196,7 +195,7 @@ def diagnose_turns(
     advantages: Any = None,
     thresholds: Thresholds | None = None,
 ) -> TurnsDiagnosis:
-    r"""Measure the influence of each reward at each turn, and report problems with the turns.
+    r"""Measure the influence of each reward at each turn, and report problems.
 
     A turn is diagnosed like a batch of the returns-to-go of the rollouts that took the turn,
 
@@ -221,7 +220,7 @@ def diagnose_turns(
 
     Raises:
         DataError: If a reward is infinite, the rewards do not have four axes, no rollout took a
-            turn, or the advantages do not match the rewards.
+            turn, or the advantages do not fit.
         ConfigError: If the names, turns, weights or estimator do not match the rewards.
 
     Examples:

@@ -1,9 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
-next 64 groups, because selection biases the numbers of the block in which it was noticed. `parted`
-is computed over the whole run. All other findings are computed from a single batch, and may be due
-to chance in one batch, but hardly in several in a row.
+next 64 groups, because selection biases the numbers of the block. `parted` is computed over the
+whole run. All others come from a single batch, and may be due to chance in one, but hardly in
+several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -123,7 +123,7 @@ class HeldFinding:
 
 @dataclass(slots=True)
 class Size:
-    """Stores the blocks of one size: how many were full, and the one that waits for its pair."""
+    """Stores the blocks of one size: the number of full ones, and the one without its pair."""
 
     full: int = 0
     waiting: Influence | None = None

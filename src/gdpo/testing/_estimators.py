@@ -90,13 +90,13 @@ def check_estimator(
     properties:
 
     - The advantages agree with the oracle.
-    - Missing values do not change other advantages. Padding and absent groups get 0.
+    - Missing values change no other advantages. Padding and absent groups get 0.
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
     - The order of prompts, samples and rewards, and rewards with weight 0, have no effect.
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
-    - If claimed, weights per prompt work: each prompt gets the advantages of its own weights.
+    - If claimed, each prompt gets the advantages of its own weights.
     - Infinite rewards, empty arrays and invalid weights raise an error.
 
     Args:

@@ -45,12 +45,11 @@ def check_turn_estimator(
     The estimator must have these properties:
 
     - It returns finite advantages `[prompt, sample, turn]`, and does not change its arguments.
-    - Values beyond the last turn of a rollout have no effect, even NaN, and get the advantage 0.
+    - Values beyond a rollout's last turn have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
     - The mean policy gradient is the true gradient, for rewards at every turn, at single turns and
       at the end, and for an outcome plus a constant.
-    - Groups whose rollouts earn the same at every turn that they share get 0, and so do groups
-      whose rollouts have the same outcome.
+    - Groups whose rollouts earn the same at every shared turn, or have the same outcome, get 0.
 
     The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
     The rollouts are independent and on-policy, and the loss divides by a constant.
@@ -70,7 +69,7 @@ def check_turn_estimator(
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
             turn, the size of the bias and the likely reason.
         ConfigError: If an argument is invalid, or the estimator fails, returns no finite array of
-            the right shape, changes its arguments, or uses other groups or earlier calls.
+            the right shape, changes its arguments, or uses other groups or calls.
 
     Examples:
         >>> from gdpo.advantages import turn_gdpo
@@ -286,7 +285,7 @@ def gradient_of_earning(rollouts: Rollouts, task: TurnTask) -> Any:
 
 
 def _by_probing(subject: TurnSubject, longest: int) -> str:
-    """Return how the rollout's own later turns change its advantages, except by rewards."""
+    """Return how a rollout's later turns change its advantages, except by rewards."""
     one, base = np.ones(1), np.random.default_rng(0).integers(1, 9, (2, 3, longest, 1)) / 8
     turns, at = np.array([[longest] * 3, [longest, 1, 1]]), np.arange(longest)
     for later in at[:0:-1]:

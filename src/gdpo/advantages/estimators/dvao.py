@@ -16,9 +16,9 @@ def dvao(
        \tilde w_k = \frac{w_k \sigma_k}{\sum_l |w_l| \sigma_l},
        \qquad\text{so that}\quad A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sum_l |w_l| \sigma_l}. $$
 
-    The numerator is the same as in GRPO. The denominator is the largest standard deviation that the
-    sum could have. Within a group, the advantages are therefore proportional to GRPO's advantages
-    and never larger. A weight in effect multiplies the raw reward.
+    The numerator is GRPO's. The denominator is the largest standard deviation that the sum could
+    have. So within a group, the advantages are proportional to GRPO's and never larger. A weight in
+    effect multiplies the raw reward.
 
     Use it if GRPO's direction is right and groups with conflicting rewards should count less. A
     rare reward has even less influence than under GRPO.

@@ -9,10 +9,9 @@ def grpo_batch_norm(rewards: Rewards, weights: Weights) -> Advantages:
     $$ A = \mathrm{norm}_{\text{batch}} \Bigl(\frac{s - \bar s}{\mathrm{std}_{\text{group}}(s)}
        \Bigr). $$
 
-    The difference between `gdpo` and this estimator comes from normalizing each reward separately.
-    The difference between this estimator and `grpo` comes from batch normalization, which
-    multiplies the whole batch by one factor. The factor grows with the share of zero-advantage
-    groups. We know of no paper that uses this estimator.
+    Its difference from `gdpo` comes from normalizing each reward separately. Its difference from
+    `grpo` comes from batch normalization, which multiplies the batch by one factor that grows with
+    the share of zero-advantage groups. We know of no paper that uses this estimator.
 
     References:
         For the batch normalization: https://arxiv.org/abs/2601.05242, Eq. 6. The published GDPO
