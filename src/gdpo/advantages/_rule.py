@@ -66,7 +66,7 @@ _WITH_INFLUENCE = (gdpo, mo_grpo)
 
 
 class AdvantageRule:
-    """Stores an estimator with its options and its state, if any.
+    """Stores an estimator with its options and any state.
 
     Args:
         name: A key in `ESTIMATORS` or, with `turns`, in `TURN_ESTIMATORS`, or `module:attribute`.
@@ -238,8 +238,7 @@ class AdvantageRule:
     def weights_in_force(self, weights: Weights) -> Any:
         r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
 
-        Each weight is multiplied by its schedule or set-point, and a constraint's weight by
-        $\lambda$.
+        Schedules and set-points multiply weights, and $\lambda$ those of constraints.
 
         Raises:
             ConfigError: If the weights contradict the requested influence shares.
@@ -285,7 +284,7 @@ class AdvantageRule:
         )
 
     def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
-        """Return what changes during a run, as metrics.
+        """Return what changes during a run.
 
         These are `rewards/<name>/multiplier` for constraints, and the weight in force,
         `rewards/<name>/weight`, for rewards with a schedule or a requested share. The latter also

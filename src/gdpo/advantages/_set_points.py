@@ -3,8 +3,8 @@ r"""Computes the weights that give each reward a requested influence share.
 The advantages are $A = \sum_k w_k z_k / \sigma$, where $z$ is 0 in zero-variance groups. If
 $\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a factor, where
 $M = \mathrm{mean}(z z^\top)$ over the rollouts, so requested shares $b$ are a linear system, $M w
-\propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the standard deviation
-of a batch is largest where a rare reward varies, which would take influence from it.
+\propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: a batch's standard
+deviation is largest where a rare reward varies, which would lower its influence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ class _Batch(NamedTuple):
 
 
 class SetPoints:
-    """Stores the requested shares of a run and computes the weights from the batches so far.
+    """Stores the requested shares, and computes the weights from the batches so far.
 
     Only the ratios of the shares count. The first weights are proportional to the request, and
     their sum is the number of named rewards. A reward without a declared range cannot be released.
@@ -279,7 +279,7 @@ class SetPoints:
     ) -> tuple[float, Vector, float]:
         """Return the weight of older batches, and the discounted numbers of live groups and steps.
 
-        `half_life`: in live groups of the rarest reward, and how many of these count in a step.
+        `half_life`: in live groups of the rarest reward, and how many count in a step.
         """
         groups, most = half_life
         new = np.minimum(batch.live, most)

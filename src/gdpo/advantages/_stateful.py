@@ -111,9 +111,9 @@ class RunningScale:
     $s$ by its root mean square over the batch. This class estimates it from the groups so far,
     including the one being trained on.
 
-    Zero-advantage groups do not count, unlike in batch normalization: if a share $p$ of a batch's
-    groups varies, its advantages are $1/\sqrt p$ times as large as with the running scale. Each
-    rollout counts once: the running scale cannot replace a normalization weighted by tokens.
+    Zero-advantage groups do not count, unlike in batch normalization, whose advantages are $1/\sqrt
+    p$ times as large if a share $p$ of a batch's groups varies. Each rollout counts once: the scale
+    cannot replace a normalization weighted by tokens.
 
     Args:
         half_life: Number of groups after which a group counts half as much. Above 0.

@@ -34,10 +34,10 @@ def prepare(
 ) -> tuple[Rounded, PreparedWeights]:
     """Check an estimator's input and convert it to the dtype of the statistics.
 
-    With `reorder`, the samples of each prompt and reward become contiguous in memory, which makes
-    statistics over samples fast. Weights are returned as `[reward]`, or `[prompt, 1, reward]` for
-    weights per prompt. Where a weight was NaN, the rewards are missing and the weight is 0.
-    Infinite rewards and wrong axes raise a DataError, and wrong weights a ConfigError.
+    With `reorder`, the samples of each prompt and reward become contiguous in memory, for fast
+    statistics. Weights are returned as `[reward]`, or `[prompt, 1, reward]` for weights per prompt.
+    Where a weight was NaN, the rewards are missing and the weight is 0. Infinite rewards and wrong
+    axes raise a DataError, and wrong weights a ConfigError.
     """
     r = rounded(rewards, reorder=reorder)
     xp, (prompts, _, count) = namespace(r.values), r.values.shape
@@ -126,7 +126,7 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
 
 
 def wrong_axes(rewards: Any, *axes: str) -> DataError:
-    """Return the error for rewards that do not have these axes, or have an empty one."""
+    """Return the error for rewards without these axes, or with an empty one."""
     return DataError(
         f"rewards have the shape {tuple(rewards.shape)}: pass an array with the axes "
         f"[{', '.join(axes)}], with at least one rollout and one reward"

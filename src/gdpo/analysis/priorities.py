@@ -21,7 +21,7 @@ _LEVELS, _LEVELS_OF_PRIMARY = 16, 64
 
 @dataclass(slots=True)
 class PriorityOverall:
-    """Collects, over the steps of one run, what decides whether a primary reward always wins."""
+    """Collects over a run what decides whether a primary reward always wins."""
 
     run: str
     primary: str

@@ -128,7 +128,7 @@ class Finding:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return a sort key: the positions of severity and kind, where 0 is the worst."""
+        """Return a sort key: the positions of severity and kind, 0 the worst."""
         return list(Severity).index(self.severity), list(Kind).index(self.kind)
 
 
@@ -324,7 +324,7 @@ class Diagnosis:
     def metrics(self, *, detail: str = "brief") -> dict[str, float]:
         """Return a flat dict for loggers. Unknown values are omitted.
 
-        The keys are `rewards/<reward>/zero_variance_groups`, `rewards/<reward>/influence_share` and
+        Keys: `rewards/<reward>/zero_variance_groups`, `rewards/<reward>/influence_share` and
         `diagnostics/warnings`, the number of warnings among the findings.
 
         Args:

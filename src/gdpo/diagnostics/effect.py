@@ -266,7 +266,7 @@ def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
 def findings_at_once(
     influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
 ) -> Iterator[Finding]:
-    """Yield the findings of one check of a batch or a finished run. Too few groups: notes."""
+    """Yield the findings of a batch or a finished run. Too few groups: notes."""
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         severity = Severity.WARNING if each.sure else Severity.NOTE
@@ -283,7 +283,7 @@ def described(
     severity: Severity = Severity.WARNING,
     start: str = "",
 ) -> Finding:
-    """Return the finding with the numbers of these sums, even if it was noticed earlier.
+    """Return the finding with the numbers of these sums.
 
     `start` follows the number of groups: " from step 40". Without `replay`, no setting is tried.
     Some findings are notes, whatever the severity.
@@ -533,7 +533,7 @@ class ScoredSteps:
         self._every, self._added, self._values = 1, 0, 0
 
     def add(self, step: Scored) -> None:
-        """Keep the next step, or every second, fourth, ... step of a long run."""
+        """Keep the next step, unless it is thinned out."""
         place = self._added
         self._added += 1
         if place % self._every:

@@ -110,7 +110,7 @@ class HeldFinding:
 
     @property
     def certain(self) -> bool:
-        """Return whether the finding is unlikely to be due to chance, even in an unfinished run."""
+        """Return whether the finding is hardly due to chance, even in an unfinished run."""
         if self.finding.kind in OVER_STEPS:
             return not self.at_once
         return self.in_a_row >= LASTING

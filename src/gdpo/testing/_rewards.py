@@ -28,8 +28,8 @@ class TooLate(BaseException):
 def at_most(seconds: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, which must not raise exceptions itself, or raise `TooLate`.
 
-    In the main thread, an alarm interrupts the call, even within a regular expression. In any other
-    thread, the call continues in the background.
+    In the main thread, an alarm interrupts the call, even within a regular expression. In others,
+    it continues in the background.
     """
     if threading.current_thread() is not threading.main_thread():
         results: SimpleQueue[T] = SimpleQueue()
@@ -134,7 +134,7 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
 
 
 def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
-    """Yield texts on which careless rewards fail, and `count` texts of recombined examples."""
+    """Yield texts on which careless rewards fail, and `count` recombined examples."""
     examples = _texts(reward)
     tags = sorted({tag for text in examples for tag in re.findall(r"</?\w+>", text)})
     yield from ("", " \n\t", *_ODD)

@@ -47,8 +47,8 @@ def check_turn_estimator(
     - It returns finite advantages `[prompt, sample, turn]`, and does not change its arguments.
     - Values beyond a rollout's last turn have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
-    - The mean policy gradient is the true gradient, for rewards at every turn, at single turns and
-      at the end, and for an outcome plus a constant.
+    - The mean policy gradient is the true one, for rewards at every turn, at single turns and at
+      the end, and for an outcome plus a constant.
     - Groups whose rollouts earn the same at every shared turn, or have the same outcome, get 0.
 
     The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
@@ -58,8 +58,8 @@ def check_turn_estimator(
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
             turns[prompt, sample], **options)` that returns advantages `[prompt, sample, turn]`, for
             NumPy arrays. The advantages of a group must not depend on other groups.
-        options: Keyword options, or a function of the number of rewards that returns them. None:
-            `scales=[1.0, ...]` if the estimator has this option.
+        options: Keyword options, or a function of the number of rewards. None: `scales=[1.0, ...]`
+            if the estimator has this option.
         sizes: Numbers of rollouts per group, from 2 to 5.
         any_factor: Whether to compare only the directions of gradients.
         bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9).

@@ -29,7 +29,7 @@ def dara_symmetric(
     rollouts. The formula follows the published code; we have not compared it with the paper's text.
 
     Args:
-        max_boost: $b_{\max}$, the largest factor. Must be at least 1. With 1, the result is GDPO.
+        max_boost: $b_{\max}$, the largest factor, at least 1 (GDPO).
 
     References:
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.

@@ -12,9 +12,8 @@ def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
     deviation is computed over the uncentered sums, so it grows with differences between prompts,
     which give no learning signal.
 
-    Use it if a group whose rewards hardly vary should get small advantages, and the learning rate
-    should not depend on the common unit of the rewards. Each reward has the same influence as under
-    `grpo_no_std`.
+    Use it if a group that hardly varies should get small advantages, and the learning rate should
+    not depend on the rewards' common unit. Rewards have the same influence as under `grpo_no_std`.
 
     In TRL, this is `scale_rewards="batch"`. REINFORCE++ with a baseline divides by the standard
     deviation of the centered sums instead, which differs by a common factor.

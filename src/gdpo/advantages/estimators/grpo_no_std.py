@@ -8,8 +8,7 @@ def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
 
     $$ A = s - \bar s. $$
 
-    The advantages keep the unit of the weighted rewards: if the rewards are ten times as large, so
-    are the advantages.
+    The advantages keep the unit of the weighted rewards, and grow in proportion to them.
 
     Use it for rewards in the same unit, if a difference of 0.1 should count a tenth as much as a
     difference of 1. As a control, it shows the effect of dividing by a standard deviation. The

@@ -27,7 +27,7 @@ def sa_mrpo(
     Args:
         low: Lowest possible value of each reward, in the reward's unit.
         high: Highest possible value, in the same form.
-        gamma: $\gamma$, at least 0. The larger it is, the earlier a reward loses weight. 0: GDPO.
+        gamma: $\gamma$, at least 0. With a larger γ, rewards lose weight earlier. 0: GDPO.
 
     References:
         "SA-MRPO" 2026, https://arxiv.org/abs/2608.16072.
