@@ -374,7 +374,7 @@ def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Stores rewards that depend on each other, in every state that they can have together.
+    """Stores rewards that depend on each other, in all their states.
 
     A state is which of the two compared samples have an open gate, and how many of the others.
     Without a gate, there is one.
@@ -486,10 +486,10 @@ def _widest(
 ) -> Difference:
     """Return the largest lead of the worse sample over the better one in one reward.
 
-    Its standardized lead is largest if the other samples lie at one value of each pool. If it must
-    be behind, its lag is smallest if they lie at the ends of each pool. `pairs` holds what the two
-    samples can have, and `pools` what the others can, with their number in each state. Only
-    `scores` are standardized.
+    Its standardized lead is largest if the others lie at one value of each pool. If it must be
+    behind, its lag is smallest if they lie at the ends. `pairs` holds what the two samples can
+    have, and `pools` what the others can, with their number in each state. Only `scores` are
+    standardized.
     """
     lead = sign * (pairs[:, 1] - pairs[:, 0])
     pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs

@@ -1,8 +1,8 @@
 """Provides estimators that compute one advantage per turn.
 
-The baseline of turn t of a rollout may use only the other rollouts of the group and what the
-rollout had earned before turn t. A baseline that uses its later rewards or its number of turns
-makes the gradient biased. All estimators share these rules, and the scaling of `turn_gdpo`:
+The baseline of turn t of a rollout may use only the group's other rollouts and what the rollout had
+earned before turn t: its later rewards or its number of turns would make the gradient biased. All
+estimators share these rules, and the scaling of `turn_gdpo`:
 
 - Values beyond the last turn of a rollout are ignored, and the advantage there is 0.
 - A reward that is NaN at a turn that was taken is left out for the whole rollout. If it does not
@@ -137,8 +137,8 @@ def turn_gdpo(
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
         weights: One weight per reward, or weights `[prompt, reward]`, applied to the scaled
             advantage of the reward. Dimensionless.
-        turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
-            length of the turn axis.
+        turns: Number of turns of each rollout, `[prompt, sample]`, from 0 (padding) to the length
+            of the turn axis.
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
             gets the advantage of `turn_broadcast`. None: no such reward.
         scales: Divisor of each reward's advantages, above 0, in the reward's unit. It replaces

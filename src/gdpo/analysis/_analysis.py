@@ -71,16 +71,16 @@ class Analysis:
         )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
-        """Return the lasting findings of all runs, sorted by severity, then by number of steps."""
+        """Return the lasting findings of all runs, sorted like those of a run."""
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
     def verdict(self, run: RunAnalysis) -> Verdict:
-        """Return the verdict on a run, with the checks that could not be made for it."""
+        """Return the verdict on a run, with the checks that could not run."""
         return verdict_of(run, self.report)
 
     def worst_verdict(self) -> Verdict | None:
-        """Return the most urgent verdict of all runs, or None if there are no runs."""
+        """Return the most urgent verdict, or None without runs."""
         return min(
             map(self.verdict, self.runs), key=lambda v: list(Action).index(v.action), default=None
         )

@@ -1,6 +1,6 @@
 """Recomputes the advantages of recorded rollouts with different estimators.
 
-The steps are processed one at a time, and only sums are kept in memory.
+Steps are processed one at a time, and only sums are kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -180,7 +180,7 @@ class RunAnalysis:
             self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
-        """Return one of a reward's numbers at every step, from `OVER_TIME` or `OVER_WINDOW`."""
+        """Return a reward's number, from `OVER_TIME` or `OVER_WINDOW`, at every step."""
         if what in OVER_WINDOW:
             self._follow()
             windows = (_of_window(window, what) for window in self._windows)
@@ -209,7 +209,7 @@ class RunAnalysis:
         return np.array([step.batch_gain for step in self._steps])
 
     def correlation(self, a: str, b: str) -> float:
-        """Return the correlation of the z-scores of two rewards, in groups in which both vary.
+        """Return the correlation of two rewards' z-scores, in groups in which both vary.
 
         Averaged over the steps, weighted by degrees of freedom.
         """
@@ -289,7 +289,7 @@ class RunAnalysis:
         return pooled_turns(steps) if steps else None
 
     def findings(self) -> list[HeldFinding]:
-        """Return the findings of all steps, sorted by severity and then by number of steps."""
+        """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None:
             self._follow()
             replay = partial(remedies, list(self._scored.steps.values()))
@@ -352,7 +352,7 @@ _BINS = 24
 
 
 class LengthBins:
-    """Accumulates rewards by length. If a length does not fit, the bin width is doubled."""
+    """Accumulates rewards by length. The bin width is doubled until all lengths fit."""
 
     def __init__(self) -> None:
         self.width = 1.0

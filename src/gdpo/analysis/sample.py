@@ -1,4 +1,4 @@
-"""Samples groups to display while a run is being read. Only numbers are kept in memory.
+"""Samples groups to display while a run is being read, and keeps only numbers.
 
 Each step, or every second, fourth, ... of a long run, gives an arbitrary group, the one on which
 the estimators disagree most, and more if requested.

@@ -1,6 +1,6 @@
 """Decides in one line what a run calls for: a change, nothing, or more data.
 
-The checks that could not run are listed too, with what to do about each.
+Checks that could not run are listed too, with what to do.
 """
 
 import shlex

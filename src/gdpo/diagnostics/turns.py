@@ -208,7 +208,7 @@ def diagnose_turns(
             are ignored. A reward that is NaN at an earlier turn is left out for the whole rollout.
         weights: As in `diagnose`.
         names: One name per reward.
-        turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
+        turns: Number of turns of each rollout, `[prompt, sample]`. 0: padding.
         estimator: As in `diagnose`: a key in `TURN_ESTIMATORS`, or an estimator for rollouts, whose
             advantage then counts for every turn.
         advantages: Advantages used in training, `[prompt, sample, turn]`, or `[prompt, sample]` if

@@ -49,8 +49,8 @@ class Claims:
             rewards by one factor has no effect. `kept`: it scales the advantages by the same
             factor. `mixed`: no claim.
         shift: Whether adding a constant to a reward has no effect.
-        zero_variance_groups: Whether a group in which no reward varies always gets exactly 0, even
-            if other groups have signal.
+        zero_variance_groups: Whether a group without signal always gets exactly 0, even if others
+            have signal.
         constant_rewards: Whether an additional reward that never varies has no effect.
         local: Whether the advantages of a group are independent of other groups.
         signed: Whether negative weights are allowed.
@@ -103,9 +103,8 @@ def check_estimator(
         estimator: A function `(rewards[prompt, sample, reward], weights[reward], **options)` that
             returns advantages `[prompt, sample]`.
         options: Keyword options, or a function that computes them from NumPy rewards.
-        oracle: A simpler implementation of the same formula, on nested lists. With the claims
-            `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None: no
-            comparison.
+        oracle: A simpler implementation on nested lists. With the claims `prompt_weights` and
+            `pooled`, it also gets weights `[prompt][reward]`. None: no comparison.
         claims: Properties beyond the contract. None: `Claims()`.
         examples: Number of random batches.
         libraries: Array libraries to test. NumPy is always tested.

@@ -51,8 +51,8 @@ def check_turn_estimator(
       the end, and for an outcome plus a constant.
     - Groups whose rollouts earn the same at every shared turn, or have the same outcome, get 0.
 
-    The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
-    The rollouts are independent and on-policy, and the loss divides by a constant.
+    The agent has up to 4 turns and 31 rollouts. All groups are listed: the mean is exact. The
+    rollouts are independent and on-policy, and the loss divides by a constant.
 
     Args:
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
@@ -62,8 +62,8 @@ def check_turn_estimator(
             if the estimator has this option.
         sizes: Numbers of rollouts per group, from 2 to 5.
         any_factor: Whether to compare only the directions of gradients.
-        bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9).
-            Pass 1e-5 for advantages in single precision.
+        bias: Accepted bias, as a share of the true gradient's length. 0: only rounding (1e-9). Pass
+            1e-5 for advantages in single precision.
 
     Raises:
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
@@ -175,7 +175,7 @@ def _advantages(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups
 
 
 def no_signal(subject: TurnSubject, longest: int, size: int) -> tuple[float, float]:
-    """Return the largest absolute advantages in groups without signal, and with equal outcomes."""
+    """Return the largest absolute advantages without signal, and with equal outcomes."""
     turns = np.stack(np.meshgrid(*[np.arange(1, longest + 1)] * size), axis=-1).reshape(-1, size)
     at, equal = np.arange(longest), np.all(turns == turns[:, :1], axis=1)
     every, first = 1.0 * (at < turns[equal][..., None]), np.full((*turns.shape, 1), 2.0) * (at == 0)

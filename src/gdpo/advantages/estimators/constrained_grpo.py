@@ -25,7 +25,7 @@ def constrained_grpo(
     rewards of 0 and 1). The formula is taken from secondary sources.
 
     Args:
-        weights: As for the other estimators. Leave the weights of constraints at 1.
+        weights: Leave those of constraints at 1.
         multipliers: $\lambda$ of each constraint, at least 0. NaN: the reward is an objective.
 
     References:

@@ -28,7 +28,7 @@ def corr_grpo(
     published numbers depend.
 
     Args:
-        epsilon: Constant that keeps the denominator away from 0. Dimensionless; must be above 0.
+        epsilon: Keeps the denominator away from 0. Dimensionless; above 0.
         noise_floor: Standard deviation below which a reward counts less in the correlation.
 
     References:

@@ -23,7 +23,7 @@ def dara_symmetric(
     reward's squared z-scores is proportional to $\pi_k$. Up to the limit $b_{\max}$, the boost
     makes these sums equal for all rewards.
 
-    Use it for a rare reward that matters. A rare reward that is only noise is amplified as well.
+    Use it for a rare reward that matters. Rare noise is amplified too.
 
     Differences from the published code: any number of rewards and weights, and normalization over
     rollouts. The formula follows the published code; we have not compared it with the paper's text.

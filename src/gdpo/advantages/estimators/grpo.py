@@ -13,8 +13,8 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
     centered before the sum.
 
     Use it as the baseline, and for rewards in the same unit with known weights. Noise with a small
-    standard deviation has little influence. A reward that is opposed by another with twice its
-    standard deviation is pushed down.
+    standard deviation has little influence. A reward opposed by another with twice its standard
+    deviation is pushed down.
 
     By default, NeMo-RL's `grpo` uses the mean and standard deviation of the other samples.
 

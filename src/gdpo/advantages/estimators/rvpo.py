@@ -36,7 +36,7 @@ def rvpo(
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
     Examples:
-        A sample that earns one of two rewards is closer to one with neither than to one with both.
+        A sample with one of two rewards is closer to one with neither than to one with both.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
