@@ -39,7 +39,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use, so that the command line can respond to Ctrl-C immediately."""
+    """Import a name on first use, so that the command line responds to Ctrl-C at once."""
     for module, names in _MODULES.items():
         if name in names:
             found = globals()[name] = getattr(import_module(module), name)

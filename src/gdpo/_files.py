@@ -17,7 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically, so that a reader never sees a partially written file."""
+    """Write a text file atomically, so that no reader sees a part of it."""
     with written_whole(path, f".{path.name[:100]}.{os.getpid()}.partial") as partial:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
@@ -39,7 +39,7 @@ def written_whole(path: Path, name: str) -> Generator[Path]:
 
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
-    """Add this path to any OSError, which may mention only a temporary file or no file."""
+    """Add this path to any OSError, which may name a temporary file or none."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text, or None if it is not valid or nested too deeply."""
+    """Return the value of a JSON text, or None if invalid or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -23,14 +23,13 @@ _searched: list[str] = []
 def search_also(folder: Path) -> None:
     """Make `find` also search this folder for modules, after `sys.path`.
 
-    It is added to `sys.path` when a module is first needed, because libraries search for plugins
-    there.
+    It is added to `sys.path` only when first needed: libraries search for plugins there.
     """
     _searched[:] = [str(folder)]
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that was probably meant, or None if no allowed name is similar.
+    """Return the allowed name that was probably meant, or None if none is similar.
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'
@@ -63,7 +62,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) -> None:
     """Raise a ConfigError for the first of the names that is not allowed.
 
-    `what` begins the message, before the name: "unknown option".
+    `what` begins the message: "unknown option".
     """
     for name in names:
         if name not in allowed:
@@ -73,8 +72,8 @@ def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) ->
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
     """Return the known object with this name, or import it from `module:attribute`.
 
-    `what` is the kind of object in messages, such as "task". What does not exist, or cannot be
-    imported, raises a ConfigError.
+    `what` names the kind of object, such as "task". What cannot be found or imported raises a
+    ConfigError.
     """
     if name in known:
         return known[name]

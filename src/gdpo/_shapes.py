@@ -1,7 +1,6 @@
 """Annotates arrays with their axes: `Float[Array, "prompt sample"]`.
 
-jaxtyping defines these annotations. Only tests check them, so gdpo does not need jaxtyping: without
-it, they are `Any`.
+Only tests check these annotations of jaxtyping. Without jaxtyping, they are `Any`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """Makes consoles that safely show names, exceptions, and text from users and models in full.
 
-Hidden characters, such as escape sequences, are shown as codes. A name such as `my:fire` is not
-turned into an emoji. Tables wrap long cells instead of cutting them.
+Hidden characters, such as escape sequences, are shown as codes, and `:fire:` is no emoji. Tables
+wrap long cells instead of cutting them.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return the text on one line, without control characters, so that it is safe in a terminal.
+    r"""Return the text on one line without control characters, safe for a terminal.
 
     >>> one_line("a\x1b[31m\nb")
     'a⟨U+001B⟩[31m b'

@@ -9,8 +9,8 @@ GdpoError
 └── MissingExtraError(ImportError)  a package from one of gdpo's extras is not installed
 ```
 
-Every message says what is wrong, where, what is allowed and what to do. The command line prints
-these errors without a traceback. Any other exception is a bug in gdpo or in a library.
+Messages say what is wrong, where, what is allowed and what to do. The command line prints them
+without a traceback. Any other exception is a bug in gdpo or a library.
 """
 
 
@@ -29,8 +29,7 @@ class DataError(GdpoError, ValueError):
 class RewardError(GdpoError, RuntimeError):
     """Raised if a reward function raises an exception or returns an invalid value.
 
-    A reward function may return a number in the declared range, or `None` if the reward does not
-    apply.
+    Valid: a number in the declared range, or `None` if the reward does not apply.
     """
 
 
@@ -40,7 +39,7 @@ class MissingExtraError(GdpoError, ImportError):
     Args:
         package: Name of the package.
         extra: Name of the extra that installs it. None: `package` also explains how to install it.
-        purpose: What the package is needed for, such as "to draw".
+        purpose: Why the package is needed, such as "to draw".
     """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
@@ -57,7 +56,7 @@ def check_whole(name: str, value: object, *, least: int) -> None:
 
 
 def install_hint(extra: str) -> str:
-    """Return a sentence, without its final period, that explains how to install an extra.
+    """Return a sentence, without final period, that explains how to install an extra.
 
     Args:
         extra: Name of the extra in `pyproject.toml`, such as "train".
@@ -70,5 +69,5 @@ def install_hint(extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra when it is run in a clone of gdpo."""
+    """Return the command that installs an extra in a clone of gdpo."""
     return f"pip install '.[{extra}]'"

@@ -9,8 +9,8 @@ $$ w_p \, d > \sum_{k \ne p} w_k \, g_k. $$
 
 $d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest that
 reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes each
-reward from its own worst group. For rewards behind a gate, $d$ and $g_k$ are compared for each
-number of open gates. For other estimators, all small groups are tried.
+reward from its own worst group. Behind a gate, $d$ and $g_k$ are compared for each number of open
+gates. For other estimators, all small groups are tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,7 @@ class Combination:
     """Stores how the rewards of a run are combined.
 
     Args:
-        weights: Weight of each reward, with the factors of schedules and requested influence.
+        weights: Weights, with the factors of schedules and requested influence.
         samples: Number of samples in a group, at least 2.
         estimator: Name of the estimator.
         options: Options of the estimator, as `AdvantageRule` takes them.
@@ -173,7 +173,7 @@ def smallest_weight(
     Args:
         values: Values or range of each reward.
         primary: Name of the primary reward.
-        weights: Weight of each reward. That of the primary reward is not used.
+        weights: Weight of each other reward. That of the primary one is not used.
         samples: Number of samples in a group.
         estimator: Name of the estimator.
 
@@ -195,12 +195,12 @@ def smallest_weight(
 
 
 def priority(combined: Combination, values: Mapping[str, Values], primary: str) -> Priority:
-    """Return whether a primary reward always wins within a group, and above which weight.
+    """Return whether a primary reward always wins, and above which weight.
 
     Args:
         combined: How the rewards are combined.
-        values: Values or range of each reward, before gates. If a primary reward with a range is
-            opposed, no weight is enough, because it can differ by arbitrarily little.
+        values: Values or range of each reward, before gates. For an opposed primary reward with a
+            range, no weight is enough: it can differ by arbitrarily little.
         primary: Name of the primary reward. Its weight must be positive.
 
     Raises:
@@ -249,7 +249,7 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
 
 
 def in_words(combined: Combination, answer: Priority) -> str:
-    """Return an answer as one or two sentences, without the final period."""
+    """Return an answer as one or two sentences, without final period."""
     name, weight, smallest = answer.primary, combined.weights[answer.primary], answer.smallest
     if answer.holds is None:
         return f"whether {name} always wins is not decided for {combined.estimator}"
@@ -268,7 +268,7 @@ def in_words(combined: Combination, answer: Priority) -> str:
 
 
 def example_in_words(combined: Combination, example: Counterexample) -> str:
-    """Return the two samples of a counterexample as one sentence, without the final period."""
+    """Return a counterexample's two samples as one sentence, without final period."""
     worse, better = (
         ", ".join(
             f"{name} {'missing' if value != value else f'{value:.4g}'}"
@@ -284,7 +284,7 @@ def example_in_words(combined: Combination, example: Counterexample) -> str:
 def table_of(
     combined: Combination, values: Mapping[str, Values], answer: Priority
 ) -> tuple[tuple[str, ...], ...]:
-    """Return rows of text, the headings first: each reward with the weights that give priority."""
+    """Return rows of text, headings first: each reward with the weights that give priority."""
     rows = [("reward", "weight", "values", f"{answer.primary} wins if the weight is")]
     for name, weight in combined.weights.items():
         given = values[name]
@@ -320,12 +320,12 @@ def beats(
 
     Args:
         combined: How the rewards are combined.
-        values: Values or range of each reward for the rest of the group, before gates.
+        values: Values or range of each reward in the rest of the group, before gates.
         right: Value of each reward of the sample that should win, before gates.
         wrong: Values of the sample that should lose.
 
     Raises:
-        ConfigError: If a reward is unknown or has no values, or the answer is not known for this
+        ConfigError: If a reward is unknown or has no values, or no answer is known for this
             combination.
     """
     values = _checked(combined, values, *right, *wrong)
@@ -358,7 +358,7 @@ def _checked(combined: Combination, values: Mapping[str, Values], *named: str) -
 
 
 def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str | None) -> bool:
-    """Return whether the worst group follows from the worst group of each reward."""
+    """Return whether the worst group follows from that of each reward."""
     gates, estimator = combined.gates, combined.estimator
     conditions = {(gate.on, gate.at_least) for gate in gates.values()}
     opening = {on for on, _ in conditions}
@@ -374,7 +374,7 @@ def _is_exact(combined: Combination, values: Mapping[str, Values], primary: str 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Stores rewards that depend on each other, in every state that they can have together.
+    """Stores rewards that depend on each other, in all their states.
 
     A state is which of the two compared samples have an open gate, and how many of the others.
     Without a gate, there is one.
@@ -409,7 +409,7 @@ def _part(
     values: Mapping[str, Values],
     pairs: Mapping[str, Float[np.ndarray, "pair 2"]],
 ) -> _Part:
-    """Return the largest differences of a reward and of the rewards behind its gate.
+    """Return the largest differences of a reward and the rewards behind its gate.
 
     `pairs` holds what the better and the worse sample can have of each reward.
     """
@@ -486,10 +486,10 @@ def _widest(
 ) -> Difference:
     """Return the largest lead of the worse sample over the better one in one reward.
 
-    Its standardized lead is largest if the other samples lie at one value of each pool. If it must
-    be behind, its lag is smallest if they lie at the ends of each pool. `pairs` holds what the two
-    samples can have, and `pools` what the others can have, with their number in each state. Without
-    `scores`, values are not standardized.
+    Its standardized lead is largest if the others lie at one value of each pool. If it must be
+    behind, its lag is smallest if they lie at the ends. `pairs` holds what the two samples can
+    have, and `pools` what the others can, with their number in each state. Only `scores` are
+    standardized.
     """
     lead = sign * (pairs[:, 1] - pairs[:, 0])
     pairs = pairs[lead >= 0] if np.any(lead >= 0) else pairs
@@ -601,8 +601,8 @@ def _smallest_sign(
 ) -> float | None:
     """Return the weight from which on no sample with less of the primary reward is above average.
 
-    The worst group has one sample with the highest value, and one other sample that has more of
-    every other reward than the rest.
+    The worst group has one sample with the highest value, and one with more of every other reward
+    than the rest.
     """
     levels, n = values[primary], combined.samples
     if combined.gates or isinstance(levels, Continuous) or "token_counts" in combined.options:

@@ -1,7 +1,7 @@
 """Provides estimators: functions that compute one advantage per rollout from several rewards.
 
-Each is a file in `gdpo.advantages.estimators`, whose docstring states the contract that all share.
-Use `gdpo.testing.check_estimator` to test your own estimator against this contract.
+Each is a file in `gdpo.advantages.estimators`, whose docstring states their contract.
+`gdpo.testing.check_estimator` tests your own estimator against it.
 """
 
 from gdpo.advantages._rule import AdvantageRule

@@ -1,7 +1,7 @@
 """Binds an estimator to the options in a configuration.
 
-A configuration stores options as plain data, keyed by reward name. The options are converted to the
-estimator's arguments and tested once, before a model is loaded.
+A configuration stores options as plain data, keyed by reward name. They are converted to the
+estimator's arguments and tested before a model is loaded.
 """
 
 import copy
@@ -66,34 +66,33 @@ _WITH_INFLUENCE = (gdpo, mo_grpo)
 
 
 class AdvantageRule:
-    """Stores an estimator with its options and its state, if any.
+    """Stores an estimator with its options and any state.
 
     Args:
         name: A key in `ESTIMATORS` or, with `turns`, in `TURN_ESTIMATORS`, or `module:attribute`.
         names: Names of the rewards, in the order of the reward array.
-        options: Options of the estimator. An option with one number per reward can be a mapping
-            from reward name to number; other rewards get the estimator's default. `token_counts:
-            true` weights batch normalization by tokens. `constrained_grpo` takes the options of
-            `DualAscent`: `targets` (keyed by reward name), `step_size`, `start` and `maximum`.
-            `gdpo` takes `scale_half_life`, the half-life of a `RunningScale` that replaces batch
-            normalization. Every estimator takes `schedules`, a mapping from reward name to a
-            schedule that multiplies the reward's weight: `{from: 1.0, to: 0.2, steps: 200}`, or
-            `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo` and `mo_grpo` take
-            `influence`, a mapping from reward name to the influence share that the reward should
-            have. The rule then computes the weights, and for `gdpo` without `scale_half_life` also
-            the scale that replaces batch normalization.
+        options: Options of the estimator. An option with one number per reward can be a mapping by
+            name; other rewards get the default. `token_counts: true` weights batch normalization by
+            tokens. `constrained_grpo` takes the options of `DualAscent`: `targets` (keyed by reward
+            name), `step_size`, `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life
+            of a `RunningScale` that replaces batch normalization. Every estimator takes
+            `schedules`, which multiply the weights of the named rewards: `{from: 1.0, to: 0.2,
+            steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
+            and `mo_grpo` take `influence`, a mapping from reward name to requested influence share.
+            The rule then computes the weights, and for `gdpo` without `scale_half_life` also the
+            scale that replaces batch normalization.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
-        high: Declared highest value of each reward, in its unit. NaN: not declared.
-        weights: Weights that the rule will be called with. Your own estimator is called with them
-            on small made-up batches, in their array library if they are an array, otherwise in
-            NumPy or another loaded library. None: equal weights.
+        high: Declared highest value, in the same form.
+        weights: Weights of later calls. Your own estimator is tried with them on small made-up
+            batches, in their array library if they are an array, otherwise in NumPy or another
+            loaded library. None: equal weights.
         turns: Whether the caller has rewards for each turn, so that estimators for turns are
-            allowed. `wants_turns` returns whether the estimator is one.
+            allowed.
 
     Raises:
         ConfigError: If the estimator, an option or a reward name is unknown, a required option is
-            missing, or the estimator rejects an option. If an estimator of your own fails, returns
-            an invalid result or changes its arguments on every made-up batch.
+            missing or an option is rejected, or your own estimator fails, returns an invalid result
+            or changes its arguments on every made-up batch.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
@@ -163,17 +162,16 @@ class AdvantageRule:
 
         Args:
             rewards: Raw rewards, `[prompt, sample, reward]`, or `[prompt, sample, turn, reward]` if
-                the estimator wants turns. NaN means that the reward does not apply.
-            weights: One weight per reward, or weights `[prompt, reward]`, where NaN means that the
-                reward does not apply to the prompt. Schedules and requested shares multiply them.
-                The estimator gets weights of each prompt as `[prompt, 1, reward]`.
-            token_counts: Number of tokens in each response, for the option `token_counts`.
+                the estimator wants turns. NaN: the reward does not apply.
+            weights: One weight per reward, or weights `[prompt, reward]`, NaN where the reward does
+                not apply to the prompt. Schedules and requested shares multiply them. The estimator
+                gets weights of each prompt as `[prompt, 1, reward]`.
+            token_counts: Number of tokens in each response, for this option.
             turns: Number of turns of each rollout, for an estimator for turns.
 
         Raises:
             DataError: If a reward is infinite.
-            ConfigError: If token counts or turns are missing, or the estimator returned an invalid
-                result.
+            ConfigError: If token counts or turns are missing, or the result is invalid.
         """
         advantages = self._computed(rewards, weights, token_counts, turns)
         check_advantages(advantages, rewards, self.name)
@@ -205,14 +203,13 @@ class AdvantageRule:
         return self.estimator(rewards, weights, **options)
 
     def update(self, rewards: Rewards, weights: Weights) -> None:
-        """Update the state with a batch that was trained on. Most estimators have no state.
+        """Update the state, if any, with a batch that was trained on.
 
-        Call this method after the advantages of the batch have been computed.
+        Call this after computing the advantages of the batch.
 
         Args:
-            rewards: Raw rewards of the batch, `[prompt, sample, reward]`. The totals over the turns
-                if the estimator wants turns.
-            weights: The weights that this rule was called with.
+            rewards: Raw rewards, `[prompt, sample, reward]`. With turns, their totals.
+            weights: Weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
         if isinstance(self.weighting, SetPoints):
@@ -230,10 +227,10 @@ class AdvantageRule:
         return {key: value for part in self._parts for key, value in part.state().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`.
+        """Load a state that `state` returned.
 
         Raises:
-            ConfigError: If the state belongs to a different estimator or to different constraints.
+            ConfigError: If the state belongs to another estimator or other constraints.
         """
         for part in self._parts if state else ():
             part.restore(state)
@@ -241,8 +238,7 @@ class AdvantageRule:
     def weights_in_force(self, weights: Weights) -> Any:
         r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
 
-        Each weight is multiplied by its schedule or set-point, and a constraint's weight by
-        $\lambda$.
+        Schedules and set-points multiply weights, and $\lambda$ those of constraints.
 
         Raises:
             ConfigError: If the weights contradict the requested influence shares.
@@ -257,15 +253,15 @@ class AdvantageRule:
 
     @property
     def factors(self) -> list[tuple[float, float]]:
-        """Return the smallest and the largest factor of each weight during a run."""
+        """Return the smallest and largest factor of each weight in a run."""
         return [(1.0, 1.0)] * self._count if self.weighting is None else self.weighting.bounds
 
     def check_prompt_weights(self) -> None:
-        """Check that the estimator takes weights for each prompt. Call this before a run.
+        """Check, before a run, that the estimator takes weights for each prompt.
 
         Raises:
-            ConfigError: If the same weights, once as a list and once for each prompt, do not give
-                the same advantages, or if influence shares are requested.
+            ConfigError: If the same weights as a list and for each prompt give different
+                advantages, or influence shares are requested.
         """
         if isinstance(self.weighting, SetPoints):
             self.weighting.check(np.ones((1, self._count)))
@@ -288,16 +284,16 @@ class AdvantageRule:
         )
 
     def metrics(self, names: Sequence[str], weights: Sequence[Number]) -> dict[str, float]:
-        """Return what changes during a run, as metrics.
+        """Return what changes during a run.
 
-        The metrics are `rewards/<name>/multiplier` for each constraint, and the weight in force,
-        `rewards/<name>/weight`, for each reward with a schedule or a requested share. Rewards with
-        a requested share also have `requested_share` and `set_point_status`: 0 governed, 1 at its
-        bound, 2 does not vary, 3 learned and released, 4 not attainable, 5 settling, 6 missed.
+        These are `rewards/<name>/multiplier` for constraints, and the weight in force,
+        `rewards/<name>/weight`, for rewards with a schedule or a requested share. The latter also
+        have `requested_share` and `set_point_status`: 0 governed, 1 at its bound, 2 does not vary,
+        3 learned and released, 4 not attainable, 5 settling, 6 missed.
 
         Args:
             names: Names of the rewards.
-            weights: The weights that the rule is called with.
+            weights: Weights that the rule is called with.
         """
         multipliers = [] if self.duals is None else zip(names, self.duals.multipliers, strict=True)
         found = {f"rewards/{name}/multiplier": m for name, m in multipliers if m == m}

@@ -3,8 +3,8 @@ r"""Computes the weights that give each reward a requested influence share.
 The advantages are $A = \sum_k w_k z_k / \sigma$, where $z$ is 0 in zero-variance groups. If
 $\sigma$ does not depend on the batch, the influence of the rewards is $M w$ up to a factor, where
 $M = \mathrm{mean}(z z^\top)$ over the rollouts, so requested shares $b$ are a linear system, $M w
-\propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: the standard deviation
-of a batch is largest where a rare reward varies, which would take influence from it.
+\propto b$. For `mo_grpo`, $\sigma$ is 1. For `gdpo`, it is the scale of $M$: a batch's standard
+deviation is largest where a rare reward varies, which would lower its influence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ class _Batch(NamedTuple):
 
 
 class SetPoints:
-    """Stores the requested shares of a run and computes the weights from the batches so far.
+    """Stores the requested shares, and computes the weights from the batches so far.
 
     Only the ratios of the shares count. The first weights are proportional to the request, and
     their sum is the number of named rewards. A reward without a declared range cannot be released.
@@ -158,7 +158,7 @@ class SetPoints:
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
-        """Return the smallest and the largest weight of each reward with a requested share.
+        """Return the smallest and largest weight of each reward with a requested share.
 
         Within these bounds, the sum of the weights does not change.
         """
@@ -279,7 +279,7 @@ class SetPoints:
     ) -> tuple[float, Vector, float]:
         """Return the weight of older batches, and the discounted numbers of live groups and steps.
 
-        `half_life`: in live groups of the rarest reward, and how many of these count in a step.
+        `half_life`: in live groups of the rarest reward, and how many count in a step.
         """
         groups, most = half_life
         new = np.minimum(batch.live, most)
@@ -331,9 +331,9 @@ class SetPoints:
 def solve(m: Square, request: Vector) -> tuple[Vector, Mask, Mask]:
     r"""Solve $M w \propto b$ with bounded weights, whose sum is that of the request.
 
-    A weight outside its bounds is held at the bound, the smallest first, and the system is solved
-    again for the others. The result also marks the weights that are held or miss their share, and
-    those that would not be positive without bounds or miss their share.
+    A weight outside its bounds is held at the bound, the smallest first, and the others are solved
+    again. The masks mark weights that are held or miss their share, and those that would not be
+    positive without bounds or miss their share.
     """
     exact, m = m, m + _RIDGE * np.diag(np.diag(m))
     low, high, total = request / _LARGEST_FACTOR, request * _LARGEST_FACTOR, np.sum(request)

@@ -1,4 +1,4 @@
-"""Keeps what estimators need from batch to batch: multipliers, or a running scale."""
+"""Keeps the state of estimators: multipliers, or a running scale."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,15 +28,14 @@ class DualAscent:
     $$ \lambda_k \leftarrow \min\bigl(\lambda_{\max}, \max(0,
        \lambda_k + \eta\, (\mathrm{target}_k - \mathrm{mean}_{\text{batch}}(r_k)))\bigr). $$
 
-    If a reward does not apply to any rollout of the batch, its multiplier does not change. `state`
-    and `restore` save and load the multipliers.
+    If a reward does not apply to any rollout of the batch, its multiplier does not change.
 
     Args:
         targets: Mean that each reward should reach, in the reward's unit. NaN: no constraint.
-        step_size: $\eta$, the change in a multiplier per batch, per unit by which the mean misses
-            the target. Must be above 0.
-        start: Initial value of all multipliers, from 0 to `maximum`.
-        maximum: $\lambda_{\max}$, the upper limit of the multipliers. Must be above 0.
+        step_size: $\eta$, the change in a multiplier per batch and per unit by which the mean
+            misses its target. Above 0.
+        start: Initial multiplier, from 0 to `maximum`.
+        maximum: $\lambda_{\max}$, above 0.
 
     Raises:
         ConfigError: If no reward has a target, or a number is out of range.
@@ -71,7 +70,7 @@ class DualAscent:
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
 
     def update(self, rewards: Rewards) -> None:
-        """Update the multipliers with one batch of rewards, `[prompt, sample, reward]`."""
+        """Update the multipliers with a batch, `[prompt, sample, reward]`."""
         if rewards.shape[-1] != len(self.targets):
             raise DataError(
                 f"the batch has {rewards.shape[-1]} rewards, but there are {len(self.targets)} "
@@ -90,7 +89,7 @@ class DualAscent:
         return {"multipliers": [None if isnan(m) else m for m in self.multipliers]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load multipliers that were returned by `state`.
+        """Load multipliers that `state` returned.
 
         Raises:
             ConfigError: If the multipliers belong to different constraints.
@@ -109,20 +108,19 @@ class RunningScale:
     r"""Stores a running scale that replaces `gdpo`'s normalization over the batch.
 
     The sum $s = \sum_k w_k z_k$ adds up to 0 in each group, so normalization over a batch divides
-    $s$ by its root mean square over the batch. This class estimates that number from the groups so
-    far, including the one being trained on. A group counts half as much after `half_life`
-    further groups.
+    $s$ by its root mean square over the batch. This class estimates it from the groups so far,
+    including the one being trained on.
 
-    Zero-advantage groups do not count, unlike in batch normalization: if a share $p$ of a batch's
-    groups varies, its advantages are $1/\sqrt p$ times as large as with the running scale. Each
-    rollout counts once: the running scale cannot replace a normalization weighted by tokens.
+    Zero-advantage groups do not count, unlike in batch normalization, whose advantages are $1/\sqrt
+    p$ times as large if a share $p$ of a batch's groups varies. Each rollout counts once: the scale
+    cannot replace a normalization weighted by tokens.
 
     Args:
-        half_life: Number of groups after which a group counts half as much. Must be above 0.
+        half_life: Number of groups after which a group counts half as much. Above 0.
         noise_floor: The `noise_floor` that `gdpo` is called with.
 
     Raises:
-        ConfigError: If `half_life` is not a finite number above 0.
+        ConfigError: If `half_life` is not finite and above 0.
 
     Examples:
         >>> import numpy as np
@@ -149,12 +147,12 @@ class RunningScale:
     def update(self, rewards: Rewards, weights: Weights) -> None:
         """Include groups, `[prompt, sample, reward]`, in the scale.
 
-        Groups that are passed together count equally. The arguments and errors are those of `gdpo`.
+        Groups passed together count equally. Arguments and errors are those of `gdpo`.
         """
         self.value, self.rollouts = self._including(rewards, weights)
 
     def including(self, rewards: Rewards, weights: Weights) -> float:
-        """Return the value that the scale would have after `update`. The scale does not change."""
+        """Return the value that the scale would have after `update`."""
         value, _ = self._including(rewards, weights)
         return value
 
@@ -163,7 +161,7 @@ class RunningScale:
         return {"scale": self.value, "rollouts": self.rollouts}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a scale that was returned by `state`.
+        """Load a scale that `state` returned.
 
         Raises:
             ConfigError: If the state was not saved by a running scale.

@@ -39,10 +39,10 @@ ToArray = Callable[[Any], Any]
 def try_out(
     compute: Callable[..., Any], name: str, batches: Iterator[tuple[dict[str, Any], ToArray]]
 ) -> ToArray:
-    """Return the array library of the first made-up batch for which an estimator works.
+    """Return the array library of the first batch for which an estimator works.
 
     An estimator may be written for one array library, for rewards of 0 and 1, for one number of
-    samples, or for weights that sum to 1. It is therefore refused only if every batch fails.
+    samples, or for weights that sum to 1. So it is refused only if every batch fails.
     """
     problem: ConfigError | None = None
     for given, to_array in batches:
@@ -92,8 +92,8 @@ def made_up_batches(
 ) -> Iterator[tuple[dict[str, Any], ToArray]]:
     """Yield batches with varied rewards in their declared ranges, for every library in use.
 
-    A batch holds the arguments of an estimator by name, and the library of their arrays. If the
-    weights are an array, only its library is used. None: equal weights.
+    A batch holds an estimator's arguments by name, and their library. Array weights: only their
+    library is used. None: equal weights.
     """
     count = len(low)
     lowest, highest = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Provides estimators that compute one advantage per turn, for rollouts of several turns.
+"""Provides estimators that compute one advantage per turn.
 
-The baseline of turn t of a rollout may use only the other rollouts of the group and what the
-rollout had earned before turn t. A baseline that uses its later rewards or its number of turns
-makes the gradient biased. All estimators share these rules, and the scaling of `turn_gdpo`:
+The baseline of turn t of a rollout may use only the group's other rollouts and what the rollout had
+earned before turn t: its later rewards or its number of turns would make the gradient biased. All
+estimators share these rules, and the scaling of `turn_gdpo`:
 
 - Values beyond the last turn of a rollout are ignored, and the advantage there is 0.
 - A reward that is NaN at a turn that was taken is left out for the whole rollout. If it does not
@@ -109,24 +109,24 @@ def turn_gdpo(
        b_{i,t} = \frac{1}{n_t} \Bigl( \sum_{j \ne i,\, t < T_j} G_{j,t} + b_{i,t-1} - r_{i,t-1}
        \Bigr), $$
 
-    where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go of the
-    rollouts that took the turn, with the rollout's own replaced by its previous baseline minus its
-    previous reward. Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and $a_{i,t}
-    = G_{i,t} - \bar G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, it keeps its previous
-    advantage. Then, over the batch,
+    where $T_j$ is the number of turns of rollout $j$. The baseline is the mean return-to-go at the
+    turn, with the rollout's own replaced by its previous baseline minus its previous reward.
+    Equivalently, $a_{i,0} = \frac{n_0}{n_0 - 1} (G_{i,0} - \bar G_0)$ and $a_{i,t} = G_{i,t} - \bar
+    G_t + a_{i,t-1} / n_t$. If only one rollout takes a turn, it keeps its previous advantage. Then,
+    over the batch,
 
     $$ A = \mathrm{scale} \Bigl(\sum_k w_k \frac{a_k}{\sigma_k}\Bigr), \qquad
        \sigma_k = \sqrt{\sum a_k^2 / (N - 1)}, $$
 
     where $N$ is the number of turns that have the reward, and *scale* divides the sum by its
-    standard deviation, computed like $\sigma_k$. No mean over the batch is subtracted, and later
-    rewards are not discounted, because a discount changes the objective.
+    standard deviation, computed like $\sigma_k$. No batch mean is subtracted, and later rewards are
+    not discounted: that would change the objective.
 
     With fixed `scales`, the policy gradient of every reward is unbiased for groups of two or more
-    independent, on-policy rollouts. No claim is made about division by standard deviations,
-    variance, stale rollouts or clipping. With a single turn, $a$ is `rloo` of
-    each reward, and the advantages are those of `per_reward_batch_std` divided by their standard
-    deviation over the batch, *not* those of `gdpo`.
+    independent, on-policy rollouts. This does not cover division by standard deviations, variance,
+    stale rollouts or clipping. With a single turn, $a$ is `rloo` of each reward, and the advantages
+    are those of `per_reward_batch_std` divided by their standard deviation over the batch, *not*
+    those of `gdpo`.
 
     We know of no paper that describes this estimator. TRL's GRPO and RLOO trainers have one
     advantage per rollout, and no estimator of verl 0.9.1 reads the turn rewards that verl collects.
@@ -137,28 +137,25 @@ def turn_gdpo(
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
         weights: One weight per reward, or weights `[prompt, reward]`, applied to the scaled
             advantage of the reward. Dimensionless.
-        turns: Number of turns that each rollout took, `[prompt, sample]`, from 0 (padding) to the
-            length of the turn axis.
+        turns: Number of turns of each rollout, `[prompt, sample]`, from 0 (padding) to the length
+            of the turn axis.
         outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
-            gets the total minus the mean total of the other rollouts, which is unbiased too. None:
-            no such reward.
-        scales: Divide each reward's advantages by this number, in the reward's unit, instead of by
-            $\sigma_k$, and do not scale over the batch. Must be above 0. None: use the standard
-            deviations of the batch.
-        noise_floor: Minimum standard deviation to divide each reward by, in its unit. At least 0;
-            excludes `scales`. None: no floor.
-        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
-            clipping.
+            gets the advantage of `turn_broadcast`. None: no such reward.
+        scales: Divisor of each reward's advantages, above 0, in the reward's unit. It replaces
+            $\sigma_k$ and the scaling over the batch. None: use the standard deviations of the
+            batch.
+        noise_floor: As in `gdpo.advantages.estimators`. Excludes `scales`.
+        max_advantage: As in `gdpo.advantages.estimators`.
 
     Returns:
         Dimensionless advantages, `[prompt, sample, turn]`. Turns that were not taken, rollouts
-        without a reward and groups of one get 0. If no reward carries a signal, all are exactly 0.
+        without a reward and groups of one get 0. Without any signal, all are exactly 0.
 
     Raises:
-        DataError: If a reward is infinite at a turn that was taken, or the reward array is empty or
-            does not have four axes.
-        ConfigError: If `turns`, `weights` or an option has an invalid value or shape, or if both
-            `scales` and `noise_floor` are given.
+        DataError: If a reward is infinite at a turn that was taken, or the array is empty or does
+            not have four axes.
+        ConfigError: If `turns`, `weights` or an option is invalid, or both `scales` and
+            `noise_floor` are given.
 
     References:
         Baselines from other rollouts: Kool et al. 2019; Ahmadian et al. 2024,
@@ -195,7 +192,7 @@ def turn_broadcast(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> TurnAdvantages:
-    r"""Return, for every turn, the rollout's total minus the mean total of the other rollouts.
+    r"""Give every turn the rollout's total minus the mean total of the other rollouts.
 
     $$ a_{i,t} = R_i - \mathrm{mean}_{j \ne i} R_j, \qquad R_i = \sum_t r_{i,t}, $$
 
@@ -267,7 +264,7 @@ def _from_here(values: Any) -> Any:
 
 
 def _totals(batch: _Batch) -> Rounded:
-    """Return the total minus the mean total of the other rollouts, at every turn of a rollout."""
+    """Return the advantages of `turn_broadcast` for each reward, before scaling."""
     c, xp = centre(batch.to_go(), over=SAMPLES), namespace(batch.earned)
     first = Rounded(c.values[:1, ...], c.error[:1, ...], c.complete)
     a = times(first, _without_oneself(batch.alive()[:1, ...]))

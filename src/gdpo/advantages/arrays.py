@@ -1,6 +1,6 @@
-"""Converts a caller's array to `Rounded`, and converts results back to the caller's array library.
+"""Converts a caller's array to `Rounded`, and results back to the caller's array library.
 
-The caller's library can be NumPy, torch, JAX or any other library that array-api-compat supports.
+The library can be NumPy, torch, JAX or any other that array-api-compat supports.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ def prepare(
 ) -> tuple[Rounded, PreparedWeights]:
     """Check an estimator's input and convert it to the dtype of the statistics.
 
-    With `reorder`, the samples of each prompt and reward become contiguous in memory, which makes
-    statistics over samples fast. Weights are returned as `[reward]`, or `[prompt, 1, reward]` for
-    weights per prompt. Where a weight was NaN, the rewards are missing and the weight is 0.
-    Infinite rewards and wrong axes raise a DataError, and wrong weights a ConfigError.
+    With `reorder`, the samples of each prompt and reward become contiguous in memory, for fast
+    statistics. Weights are returned as `[reward]`, or `[prompt, 1, reward]` for weights per prompt.
+    Where a weight was NaN, the rewards are missing and the weight is 0. Infinite rewards and wrong
+    axes raise a DataError, and wrong weights a ConfigError.
     """
     r = rounded(rewards, reorder=reorder)
     xp, (prompts, _, count) = namespace(r.values), r.values.shape
@@ -75,9 +75,9 @@ def prepare(
 def broadcast_weights(rewards: Rewards, weights: Weights) -> tuple[Rewards, Any]:
     """Return weights that broadcast with `[prompt, sample, reward]`, and rewards to match.
 
-    An estimator that computes `rewards * weights` then works with both kinds of weights. One weight
-    per reward is returned unchanged. Weights `[prompt, reward]` become `[prompt, 1, reward]`
-    without NaN, and the rewards are NaN where a weight was NaN. Errors are those of `prepare`.
+    One weight per reward is returned unchanged. Weights `[prompt, reward]` become `[prompt, 1,
+    reward]` without NaN, and the rewards are NaN where a weight was NaN. Errors are those of
+    `prepare`.
     """
     axes = getattr(weights, "ndim", None)
     if axes is None:
@@ -96,7 +96,7 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
 
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
     rewards, but at least float32. Integer rewards are converted to the library's default dtype, and
-    a small torch tensor in CPU memory to a NumPy array, because torch's overhead would exceed the
+    a small torch tensor in CPU memory to NumPy, because torch's overhead would exceed the
     computation.
     """
     xp = namespace(rewards)
@@ -126,7 +126,7 @@ def rounded(rewards: Rewards, *, reorder: bool = True) -> Rounded:
 
 
 def wrong_axes(rewards: Any, *axes: str) -> DataError:
-    """Return the error for rewards that do not have these axes, or have an empty one."""
+    """Return the error for rewards without these axes, or with an empty one."""
     return DataError(
         f"rewards have the shape {tuple(rewards.shape)}: pass an array with the axes "
         f"[{', '.join(axes)}], with at least one rollout and one reward"
@@ -210,7 +210,7 @@ def declared(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " rew
 
 
 def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any, "..."]:
-    """Return each reward's mean over the batch minus its lowest possible value, at least 0."""
+    """Return each reward's batch mean minus its lowest possible value, at least 0."""
     xp, bottom = r.xp, declared(low, r.values, name="low")
     means = mean(r.values, over=BATCH)
     above = means - bottom
@@ -227,7 +227,7 @@ def above_low(r: Rounded, weights: PreparedWeights, low: PerReward) -> Float[Any
 
 
 def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
-    """Return the noise floor of each reward, or 0 for a reward without a floor. None: no floors."""
+    """Return the noise floor of each reward, 0 for one without. None: no floors."""
     if noise_floor is None:
         return None
     xp = namespace(like)
@@ -326,9 +326,9 @@ def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
 def precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative `rounding` error of the input.
 
-    For a float32 array, the rounding error of float32 is returned even if the statistics use
-    float64. Half precision is treated as float32, because rewards are rarely computed in half
-    precision. The bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
+    A float32 array has the rounding error of float32 even if the statistics use float64. Half
+    precision is treated as float32: rewards are rarely computed in it, and the bound for bfloat16
+    would not distinguish 0.9 from 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

@@ -19,12 +19,12 @@ def resolve_estimator(name: str, *, turns: bool = False) -> Estimator:
 
     Args:
         name: A key in `ESTIMATORS`, or `module:attribute` for an estimator of your own.
-        turns: Whether the caller has rewards for each turn. Then the name may also be a key in
-            `TURN_ESTIMATORS`, or refer to an estimator with the keyword `turns`.
+        turns: Whether the caller has rewards for each turn, so that estimators for turns are
+            allowed.
 
     Raises:
-        ConfigError: If the name is unknown, refers to something that cannot be called with rewards
-            and weights, or names an estimator for turns although the caller has no turn rewards.
+        ConfigError: If the name is unknown, its object cannot be called with rewards and weights,
+            or it is for turns and the caller has no turn rewards.
     """
     known = {**ESTIMATORS, **TURN_ESTIMATORS} if turns or name in TURN_ESTIMATORS else ESTIMATORS
     estimator = find(name, known, "estimator")

@@ -1,4 +1,4 @@
-"""Changes the weights of rewards during a run, by step or after a reward has reached a mean."""
+"""Changes weights during a run, by step or after a reward has reached a mean."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Changes a factor linearly over a number of steps. It then keeps the end value."""
+    """Changes a factor linearly over some steps, and then keeps the end value."""
 
     start: Number
     end: Number
     steps: int
 
     def at(self, step: int) -> float:
-        """Return the factor of a step. The first step is 0."""
+        """Return the factor of a step (the first is 0)."""
         done = min(step / self.steps, 1.0)
         return self.start + (self.end - self.start) * done if done < 1 else float(self.end)
 
@@ -51,9 +51,9 @@ class After:
 class Schedules:
     """Stores the schedules of a run and computes the factor of each reward's weight.
 
-    A step is one batch given to `update`. A condition uses the mean of the reward over the most
-    recent batches that together contain 64 groups with it; once met, it stays met. A condition that
-    is always or never met within the declared range is refused.
+    A step is one call of `update`. A condition uses the reward's mean over the most recent batches
+    with 64 groups that have it; once met, it stays met. One that is always or never met within the
+    declared range is refused.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Schedules:
         return {"schedules": {"step": self._step, "met": sorted(self._met), "means": means}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`."""
+        """Load a state that `state` returned."""
         try:
             saved = state["schedules"]
             for name, mean in self._means.items():

@@ -1,9 +1,8 @@
 """Provides the building blocks of all estimators: centre, scale, standardize, times, weighted sum.
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
-A value within this bound is set to exactly 0, so that a group without signal gives 0 instead of
-amplified noise. NaN marks a missing value, which stages exclude from every statistic and return as
-NaN. The `arrays` module converts between a caller's array and `Rounded`.
+A value within this bound becomes exactly 0, so that a group without signal gives no amplified
+noise. Stages exclude missing values (NaN) from every statistic and return them as NaN.
 """
 
 from collections.abc import Callable
@@ -80,8 +79,8 @@ class Rounded:
 def centre(x: Rounded, *, over: Axis) -> Rounded:
     r"""Subtract the mean of the available values: $x_i - \bar x$.
 
-    The result is exactly 0 if the values do not vary. One of the values is subtracted first, so
-    that identical values give exactly 0 and a common offset causes no loss of precision.
+    One value is subtracted first, so that identical values give exactly 0 and a common offset costs
+    no precision.
     """
     centred, std = _centred(x, over)
     return times(centred, namespace(std).astype(std > 0, std.dtype))
@@ -90,7 +89,7 @@ def centre(x: Rounded, *, over: Axis) -> Rounded:
 def scale(x: Rounded, *, over: Axis, floor: Any = None) -> Rounded:
     """Divide centered values by the larger of their `spread` and `floor`. A spread of 0 gives 0.
 
-    The spread of a single value is 0. The floor is in the unit of `x`.
+    The floor is in the unit of `x`.
     """
     return divide(x, spread(x, over=over), floor)
 
@@ -99,9 +98,8 @@ def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     r"""Return the sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centered values.
 
     Returns:
-        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. The result
-        is exactly 0 for fewer than two values, and for a spread that does not exceed the rounding
-        error.
+        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. Exactly 0
+        for fewer than two values or a spread within the rounding error.
     """
     xp = namespace(x.values)
     counted = _counted(x, over)
@@ -114,8 +112,8 @@ def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Return the sample standard deviation of raw values, or 0 where `standardize` gives 0.
 
-    Calling `centre` and then `spread` gives the same value, but with twice the bound on the
-    rounding error, because centering adds an error as large as the values' own error.
+    `spread` of `centre` gives the same value with twice the bound on the rounding error, because
+    centering adds as large an error.
     """
     return _centred(x, over)[1]
 
@@ -175,7 +173,7 @@ def weighted_sum(x: Rounded, weights: PreparedWeights) -> Rounded:
 
 @cache
 def rounding(xp: Any, dtype: Any) -> float:
-    """Return the relative rounding error of a few operations in this dtype."""
+    """Return the relative rounding error of a few operations."""
     return _SAFETY * float(xp.finfo(dtype).eps)
 
 
@@ -184,9 +182,8 @@ def soft_minimum(x: Rounded, weights: PreparedWeights, *, sharpness: Number) -> 
 
     $$ -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa x_k}}{\sum_k w_k} $$
 
-    The result approaches the weighted mean for $\kappa \to 0$ and the minimum for
-    $\kappa \to \infty$. If all values are 0, the result is exactly 0. The weights must not be
-    negative.
+    It approaches the weighted mean for $\kappa \to 0$ and the minimum for $\kappa \to \infty$. If
+    all values are 0, it is exactly 0. Weights must not be negative.
     """
     xp = x.xp
     applies = ~xp.isnan(x.values) & (weights != 0)
@@ -239,7 +236,7 @@ def decorrelated(
     r"""Return the weights $w' = C^{-\alpha} w$, with the `correlation` $C$ of the rewards.
 
     A weight of 0 stays 0, and its reward is left out of $C$. With weights per prompt, each prompt
-    has the correlations of the rewards that it uses.
+    has the correlations of its rewards.
     """
     xp, used = z.xp, weights != 0
     c = correlation(Rounded(xp.where(used, z.values, 0.0), z.error), shrinkage=shrinkage)
@@ -266,7 +263,7 @@ def used_rewards(weights: PreparedWeights) -> Bool[Any, " reward"]:
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
-    """Return, for each centered sample, the `spread` of the other samples in its group."""
+    """Return the `spread` of the other samples in the group of each centered sample."""
     # The moments of the samples before and after each sample are merged. Subtracting the sample
     # from a sum would leave rounding errors if it is much larger than the others.
     xp, found = x.xp, list[Any]()
@@ -381,9 +378,9 @@ def _deviation(
 ) -> tuple[Any, Any]:
     """Return the spread of centered values, or 0 within the noise, and the noise.
 
-    The squares are those of ratios to the mean size, so that they do not overflow. The noise bounds
-    the root mean square of the errors, plus the rounding of centering. Over the batch, the spread
-    needs no margin.
+    Squares are of ratios to the mean size, so that they do not overflow. The noise bounds the root
+    mean square of the errors, plus the rounding of centering. Over the batch, the spread needs no
+    margin.
     """
     xp = namespace(values)
     unit = size + _tiniest(xp, size.dtype)

@@ -61,7 +61,7 @@ class Analysis:
 
     @property
     def weights_to_give(self) -> bool:
-        """Whether unknown weights may be why no estimator reproduces the recorded advantages."""
+        """Whether unknown weights may be why no estimator gives the recorded advantages."""
         others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
         return (
             bool(others)
@@ -71,16 +71,16 @@ class Analysis:
         )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
-        """Return the lasting findings of all runs, sorted by severity, then by number of steps."""
+        """Return the lasting findings of all runs, sorted like those of a run."""
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
     def verdict(self, run: RunAnalysis) -> Verdict:
-        """Return the verdict on a run, with the checks that could not be made for it."""
+        """Return the verdict on a run, with the checks that could not run."""
         return verdict_of(run, self.report)
 
     def worst_verdict(self) -> Verdict | None:
-        """Return the most urgent verdict of all runs, or None if there are no runs."""
+        """Return the most urgent verdict, or None without runs."""
         return min(
             map(self.verdict, self.runs), key=lambda v: list(Action).index(v.action), default=None
         )
@@ -106,14 +106,13 @@ def analyze(
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
         high: Highest possible value, as `low`.
         replayed: Estimators that recompute the advantages of every step (see `Replay`). Empty: all.
-            None: none. The first one, or GRPO, also computes the advantages of steps without
-            recorded ones.
+            None: none. The first one, or GRPO, also computes advantages that are not recorded.
         sampled: Whether to sample some groups for display.
         primary: Reward that should always win (see `PriorityOverall`). None: not checked.
 
     Raises:
-        ConfigError: If a requested reward is not in any file, a weight or bound refers to an
-            unknown reward, a range does not have low < high, or an estimator is unknown.
+        ConfigError: If a requested reward is in no file, a weight or bound names an unknown reward,
+            a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)

@@ -21,7 +21,7 @@ _LEVELS, _LEVELS_OF_PRIMARY = 16, 64
 
 @dataclass(slots=True)
 class PriorityOverall:
-    """Collects, over the steps of one run, what decides whether a primary reward always wins."""
+    """Collects over a run what decides whether a primary reward always wins."""
 
     run: str
     primary: str
@@ -81,7 +81,7 @@ class PriorityOverall:
 
     @property
     def gates(self) -> Mapping[str, Gate]:
-        """Return a gate for each reward that was 0 or missing wherever the primary one was low."""
+        """Return a gate for each reward that was 0 or missing where the primary one was low."""
         lowest = min(self._seen.get(self.primary, {inf}), default=inf)
         found: dict[str, Gate] = {}
         for name, opened in self._opened.items():

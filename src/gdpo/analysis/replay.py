@@ -1,6 +1,6 @@
 """Recomputes the advantages of recorded rollouts with different estimators.
 
-The steps are processed one at a time, and only sums are kept in memory.
+Steps are processed one at a time, and only sums are kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether the advantages equal those of the baseline in every step, up to a factor."""
+        """Whether the advantages equal the baseline's in every step, up to a factor."""
         return self.steps > 0 and not self.changed and not self.problem
 
 
@@ -151,9 +151,9 @@ class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
     The first estimator is the baseline. Without `estimators`, all of `among` are used, and the
-    baseline is the recorded advantages if the first step has them, or else GRPO. `trained` maps
-    names to the estimators of gdpo runs; all others have their default options. `low` and `high`
-    default to the declared ranges.
+    baseline is the recorded advantages if the first step has them, else GRPO. `trained` maps names
+    to the estimators of gdpo runs; all others have their default options. `low` and `high` default
+    to the declared ranges.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Replay:
         return np.asarray(found, dtype=np.float64)
 
     def _rule(self, name: str, batch: Batch) -> AdvantageRule | None:
-        """Return an estimator's advantage rule for a run. The rule keeps its state across steps."""
+        """Return an estimator's advantage rule for a run, with its state."""
         trained = self._trained.get(name)
         estimator, options = (trained.estimator, trained.options) if trained else (name, {})
         low, high = batch.bounds(*self._bounds)
@@ -291,7 +291,7 @@ def disagreement(
     advantages: Float[np.ndarray, "estimator prompt sample"],
     there: Bool[np.ndarray, "prompt sample"],
 ) -> Advantages:
-    """Return the range of the estimators' advantages, each divided by its root mean square.
+    """Return the range of the estimators' advantages, each over its root mean square.
 
     A factor hardly matters to optimizers such as Adam. Estimators with NaN are left out.
     """

@@ -1,4 +1,4 @@
-"""Recomputes rewards from the texts of recorded rollouts, for files with only a scalar reward."""
+"""Recomputes rewards from recorded texts, for files with only a scalar reward."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast

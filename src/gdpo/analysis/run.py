@@ -180,7 +180,7 @@ class RunAnalysis:
             self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
-        """Return one of a reward's numbers at every step, from `OVER_TIME` or `OVER_WINDOW`."""
+        """Return a reward's number, from `OVER_TIME` or `OVER_WINDOW`, at every step."""
         if what in OVER_WINDOW:
             self._follow()
             windows = (_of_window(window, what) for window in self._windows)
@@ -190,7 +190,7 @@ class RunAnalysis:
         return np.array([nan if known is None else known[place] for known in numbers])
 
     def weight_changes(self) -> dict[str, tuple[float, float]]:
-        """Return the first and the last weight of each reward whose weight changes in the run."""
+        """Return the first and last weight of each reward whose weight changes."""
         found: dict[str, tuple[float, float]] = {}
         for name in self.names:
             weights = self.over_time(name, "weight")
@@ -200,7 +200,7 @@ class RunAnalysis:
         return found
 
     def lengths(self) -> Float[np.ndarray, "step 2"]:
-        """Return the mean number of tokens and the share of truncated completions at every step."""
+        """Return the mean token count and the share of truncated completions at every step."""
         lengths = [(step.num_tokens, step.cut) for step in self._steps]
         return np.array(lengths, np.float64).reshape(-1, 2)
 
@@ -209,9 +209,9 @@ class RunAnalysis:
         return np.array([step.batch_gain for step in self._steps])
 
     def correlation(self, a: str, b: str) -> float:
-        """Return the correlation of the z-scores of two rewards, in groups in which both vary.
+        """Return the correlation of two rewards' z-scores, in groups in which both vary.
 
-        It is averaged over the steps, weighted by degrees of freedom.
+        Averaged over the steps, weighted by degrees of freedom.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
@@ -221,7 +221,7 @@ class RunAnalysis:
         return float(total / degrees) if degrees else nan
 
     def influence(self, numbers: Collection[int]) -> Influence:
-        """Return the influence of the rewards, pooled over the steps with these numbers."""
+        """Return the influence, pooled over the steps with these numbers."""
         influences = [step.of_history.influence for step in self._steps]
         # The variance of a step with one group is estimated with the previous step.
         after = zip(self._steps, [None, *influences], strict=False)
@@ -240,7 +240,7 @@ class RunAnalysis:
         return self._history.learned()
 
     def rewards(self) -> list[RewardOverall]:
-        """Return the results for every reward over all steps."""
+        """Return the results for every reward."""
         if not self._steps:
             return []
         whole = self.influence(set(self.steps))
@@ -264,7 +264,7 @@ class RunAnalysis:
         return found
 
     def turns(self) -> list[TurnOverall]:
-        """Return the results for every turn over all steps."""
+        """Return the results for every turn."""
         if (sums := self._turn_sums()) is None:
             return []
         return [
@@ -289,7 +289,7 @@ class RunAnalysis:
         return pooled_turns(steps) if steps else None
 
     def findings(self) -> list[HeldFinding]:
-        """Return the findings of all steps, sorted by severity and then by number of steps."""
+        """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None:
             self._follow()
             replay = partial(remedies, list(self._scored.steps.values()))
@@ -352,7 +352,7 @@ _BINS = 24
 
 
 class LengthBins:
-    """Accumulates rewards by length. If a length does not fit, the bin width is doubled."""
+    """Accumulates rewards by length. The bin width is doubled until all lengths fit."""
 
     def __init__(self) -> None:
         self.width = 1.0
@@ -377,7 +377,7 @@ class LengthBins:
         self._sums[name] = self._sums.get(name, 0.0) + added
 
     def widened(self, width: float) -> "LengthBins":
-        """Return the same rollouts in wider bins: the width is doubled until it is large enough."""
+        """Return the same rollouts in bins at least this wide: the width is doubled until it is."""
         wide = LengthBins()
         wide.width, wide._sums = self.width, self._sums
         while wide.width < width:

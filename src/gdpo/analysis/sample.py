@@ -1,7 +1,7 @@
-"""Samples groups to display while a run is being read. Only numbers are kept in memory.
+"""Samples groups to display while a run is being read, and keeps only numbers.
 
-From each step, or every second, fourth, ... step of a long run, this takes an arbitrary group, the
-one on which the estimators disagree most, and more if requested.
+Each step, or every second, fourth, ... of a long run, gives an arbitrary group, the one on which
+the estimators disagree most, and more if requested.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class SampledGroup:
 
 
 class Sample:
-    """Collects groups from steps that are spread over the runs, at least two from each step."""
+    """Collects at least two groups from each of some steps, spread over the runs."""
 
     def __init__(self, per_step: int = 2) -> None:
         self._kept: list[tuple[int, int, SampledGroup]] = []

@@ -71,7 +71,7 @@ class Batch:
         return np.where(self.there, self.table.num_tokens[self.placed], nan)
 
     def bounds(self, low: Bounds, high: Bounds) -> Ends:
-        """Return the given bounds of each reward, or else those that the files declare."""
+        """Return the given bounds of each reward, or else the declared ones."""
         found: list[list[float] | None] = []
         for end, given in enumerate((low, high)):
             declared = {name: ends[end] for name, ends in self.table.ranges.items()}
@@ -82,7 +82,7 @@ class Batch:
 
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
-    """Return the arrays of one step, or None if it has no rewards or no trained rollouts."""
+    """Return the arrays of one step, or None without rewards or trained rollouts."""
     trained = np.flatnonzero(table.trained)
     if not table.names or not len(trained):
         return None
@@ -184,8 +184,8 @@ def analyze_step(
 def _diagnose_turns(batch: Batch, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
     """Return the diagnosis of the turns of a step, or None if no number of turns is known.
 
-    If the advantages of some turn are not recorded, that of the rollout, recorded or computed from
-    the totals, counts for all its turns.
+    If some turn has no recorded advantages, that of the rollout, recorded or computed from the
+    totals, counts for all turns.
     """
     turns, names = batch.turns, batch.table.names
     if turns is None or not np.any(turns.turns):

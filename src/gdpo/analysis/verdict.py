@@ -1,6 +1,6 @@
 """Decides in one line what a run calls for: a change, nothing, or more data.
 
-The checks that could not run are listed too, with what to do about each.
+Checks that could not run are listed too, with what to do.
 """
 
 import shlex
@@ -106,7 +106,7 @@ class Verdict:
         return text
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the verdict as dicts, lists, numbers and strings."""
+        """Return the verdict as plain data."""
         unchecked = {"unchecked"}  # the run has them
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
@@ -174,7 +174,7 @@ _BY_CAUSE = {
 def _unchecked(
     run: RunAnalysis, rewards: Sequence[RewardOverall], report: ReadReport
 ) -> Iterator[Unchecked]:
-    """Yield the checks that could not run, but would matter for the trained rewards of a run."""
+    """Yield the checks that could not run, but matter for the trained rewards."""
     turns = run.turns()
     if report.scalar_only:
         yield Unchecked(
@@ -225,7 +225,7 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
 
 
 def at_unknown_place(finding: Finding) -> bool:
-    """Return whether a reward is constant at a place that its range, if any, does not contain."""
+    """Return whether a reward is constant outside its range, or has no range."""
     place = finding.evidence.get("saturation", nan)
     return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
 

@@ -9,9 +9,8 @@ $$ t = \frac{\bar m_{after} - \bar m_{before}}{s \sqrt{1 / n_{before} + 1 / n_{a
 
 standard errors. (Alone, a window without a rare event has almost no variance.) If the means of the
 steps vary more within the windows than those of independent groups, their variance counts instead.
-A falling mean is not enough, because the prompts can become harder: the update itself must lower
-the watched reward, so its correlation $\rho$ with the advantage, over the groups of "after", must
-be clearly below 0.
+Prompts can also become harder. So the update itself must lower the watched reward: its correlation
+$\rho$ with the advantage, over the groups of "after", must be clearly below 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ class Block:
 
 
 class Course:
-    """Keeps the group means of all rewards of a run, and compares watched with trained rewards.
+    """Keeps the group means of all rewards, and compares watched with trained rewards.
 
     Nothing is kept before the first step that has a reward of weight 0.
     """
@@ -191,7 +190,7 @@ class _Windows:
             return _Change(size, np.sqrt(variance * (1 / before[0] + 1 / after[0])))
 
     def falls(self, reward: int) -> Bool[np.ndarray, "start end"]:
-        """Return in which pairs a reward falls, and the update lowers it in the second window."""
+        """Return the pairs in which a reward falls, and the update lowers it in the second."""
         sums = Sums(*(self.up_to[:, -1:, reward] - self.up_to[:, :-1, reward]))
         with np.errstate(all="ignore"):
             rho = sums.influence / np.sqrt(sums.squares * sums.z_squares)

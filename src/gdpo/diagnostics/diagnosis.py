@@ -123,12 +123,12 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Return message and remedy on one line that is safe in a log, whatever the names are."""
+        """Return message and remedy on one line that is safe in a log."""
         return one_line(f"{self.message}. {capitalized(self.remedy)}")
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return a sort key: the positions of severity and kind, where 0 is the worst."""
+        """Return a sort key: the positions of severity and kind, 0 the worst."""
         return list(Severity).index(self.severity), list(Kind).index(self.kind)
 
 
@@ -188,7 +188,7 @@ class Range(NamedTuple):
     """False: it is the range of the values in the run so far."""
 
     def place(self, value: float, weight: float | int) -> float | None:
-        """Return where a value is in the range, where 1 is the end that the weight favors."""
+        """Return the place of a value in the range. 1: the end that the weight favors."""
         width = self.high - self.low
         if not width > 0:
             return None
@@ -324,7 +324,7 @@ class Diagnosis:
     def metrics(self, *, detail: str = "brief") -> dict[str, float]:
         """Return a flat dict for loggers. Unknown values are omitted.
 
-        The keys are `rewards/<reward>/zero_variance_groups`, `rewards/<reward>/influence_share` and
+        Keys: `rewards/<reward>/zero_variance_groups`, `rewards/<reward>/influence_share` and
         `diagnostics/warnings`, the number of warnings among the findings.
 
         Args:
@@ -359,7 +359,7 @@ class Diagnosis:
     def summary(self) -> str:
         """Return text for a terminal: a table of rewards, two lines about the batch, and findings.
 
-        Findings that do not fit into about 20 lines are only counted, except for the worst two.
+        Findings beyond about 20 lines are only counted, except for the worst two.
         """
         headings = ("reward", "weight", "mean", "std", "zero-variance", "weight share")
         head = [
@@ -375,7 +375,7 @@ class Diagnosis:
 
 
 def check_detail(detail: Any, field: str) -> None:
-    """Raise a ConfigError that names the field, if its value is not one of `DETAILS`."""
+    """Raise a ConfigError unless the value of the field is one of `DETAILS`."""
     if not isinstance(detail, str) or detail not in DETAILS:
         raise ConfigError(f"{field}={detail!r}: {did_you_mean(str(detail), DETAILS)}")
 

@@ -16,12 +16,12 @@ of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
-and these add up to $\alpha$ over an endless run. Short blocks soon find a large fault, and only
-long blocks a small one. A test of a share spends a tenth of its error (`OF_SHARES`).
+and these add up to $\alpha$ over an endless run. Short blocks soon find large faults, and long
+blocks small ones. A test of a share spends a tenth of its error (`OF_SHARES`).
 
-The cause is measured by four factors, whose product is $s_k / v_k$, or 0 if $s_k$ is negative. Each
-is the ratio of two shares that differ in one respect. The cause with the smallest factor is named,
-and others whose factor is below 0.75:
+Four factors measure the cause. Their product is $s_k / v_k$, or 0 if $s_k$ is negative. Each is the
+ratio of two shares that differ in one respect. The cause with the smallest factor is named, and any
+other below 0.75:
 
 | share | what each reward counts |
 |---|---|
@@ -84,7 +84,7 @@ class Look:
 
     @property
     def errors(self) -> float:
-        """Return the number of standard errors by which a share must be below its limit."""
+        """Return by how many standard errors a share must be below its limit."""
         error = self.error * OF_SHARES if self.one_of_many else self.error
         return NormalDist().inv_cdf(1 - error)
 
@@ -167,7 +167,7 @@ def noticed(
 ) -> Iterator[Noticed]:
     """Yield what the sums show at this look, at most one kind for each reward.
 
-    A reward that is `CONSTANT` here may be out of reach or learned: `described` decides which.
+    `described` decides whether a `CONSTANT` reward is out of reach or learned.
     """
     groups, dead, sums = influence.groups, influence.zero_advantage_groups, influence.sums
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
@@ -215,10 +215,10 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
-    If a rare reward happened to vary in few groups, its share and its variance are both too small.
-    If its share $s$ were at the limit $\ell$ because it varied in more groups, the variance of
-    $U_k$ would be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors
-    $c$ of the look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
+    If a rare reward happened to vary in few groups, its share and variance are too small. If its
+    share $s$ were at the limit $\ell$ because it varied in more groups, the variance of $U_k$ would
+    be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors $c$ of the
+    look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
     live, c = np.maximum(influence.sums.live, 1), look.errors
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
@@ -230,8 +230,8 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
 def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     """Return whether a reward is at the good end of its range.
 
-    If it varies in most of its groups, an observed range does not count, because a single outlier
-    stretches it, nor a declared range that is far wider than the variation.
+    If it varies in most of its groups, neither an observed range, which an outlier stretches, nor a
+    declared range far wider than the variation counts.
     """
     known = ranges.get(reward.name, Range())
     place = known.place(reward.mean, reward.weight)
@@ -250,7 +250,7 @@ def learned_rewards(
 
 
 def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups still show the finding, judging by their share."""
+    """Return whether the last groups still show the finding."""
     if not finding.rewards:
         return window.zero_advantage_groups >= thresholds.zero_advantage
     if finding.rewards[0] not in window.names:
@@ -266,7 +266,7 @@ def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
 def findings_at_once(
     influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
 ) -> Iterator[Finding]:
-    """Yield the findings of one check of a batch or a finished run. Too few groups: notes."""
+    """Yield the findings of a batch or a finished run. Too few groups: notes."""
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         severity = Severity.WARNING if each.sure else Severity.NOTE
@@ -283,7 +283,7 @@ def described(
     severity: Severity = Severity.WARNING,
     start: str = "",
 ) -> Finding:
-    """Return the finding with the numbers of these sums, even if it was noticed earlier.
+    """Return the finding with the numbers of these sums.
 
     `start` follows the number of groups: " from step 40". Without `replay`, no setting is tried.
     Some findings are notes, whatever the severity.
@@ -525,7 +525,7 @@ _MOST_VALUES = 2**18
 
 
 class ScoredSteps:
-    """Keeps the rewards of steps for a replay, evenly thinned if there are too many."""
+    """Keeps the rewards of steps for a replay, evenly thinned if too many."""
 
     def __init__(self) -> None:
         self.steps: dict[int, Scored] = {}
@@ -533,7 +533,7 @@ class ScoredSteps:
         self._every, self._added, self._values = 1, 0, 0
 
     def add(self, step: Scored) -> None:
-        """Keep the next step, or every second, fourth, ... step of a long run."""
+        """Keep the next step, unless it is thinned out."""
         place = self._added
         self._added += 1
         if place % self._every:
@@ -547,7 +547,7 @@ class ScoredSteps:
 
 
 def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
-    """Return other settings with the influence shares that they give a reward on these steps.
+    """Return other settings with the influence share that each gives a reward.
 
     Larger weights are tried until the share is `wanted`. The settings are sorted by share.
     """
@@ -571,8 +571,8 @@ def best_remedy(
 ) -> Remedy | None:
     """Return the setting to use, or None if no setting helps.
 
-    A setting helps if its share reaches the limit, or twice the present share and the upper end of
-    its interval, and if the interval of the new share is above the present share.
+    A setting helps if its share reaches the limit, or twice the present share and the end of its
+    interval, and the interval of the new share is above the present share.
     """
     helps = max(_HELPS * share, share + margin)
 

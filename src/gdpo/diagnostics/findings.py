@@ -1,4 +1,4 @@
-"""Defines the limits and the wording of all findings, and the rules for those about one batch."""
+"""Defines limits and wording of all findings, and the rules for those about one batch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from gdpo.diagnostics.diagnosis import (
 class Thresholds:
     """Stores the thresholds of all findings.
 
-    The defaults avoid false alarms on healthy batches, even if some problems are missed.
-    research/measurements.md lists the measured false-alarm rates.
+    The defaults avoid false alarms, even if some problems are missed. research/measurements.md
+    lists the measured rates.
     """
 
     zero_variance: float = 0.9
@@ -340,7 +340,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield the findings about a single batch. Sums over groups show the others (`effect`).
 
-    A pair of opposed rewards explains any conflict. Rewards with weight 0 have no findings.
+    Opposed rewards explain any conflict. Rewards with weight 0 have no findings.
     """
     d = diagnosis
     yield from _of_rewards(d, thresholds)

@@ -3,8 +3,7 @@ r"""Measures the influence of each reward on the policy, with sums that can be a
 $A$ is the advantage of a sample, and $z_k$ is its reward $k$ standardized within the group (0 where
 the reward does not vary). Each group adds $u_k = \sum_i A_i z_{ik}$ to the influence of the reward,
 $U_k = \sum_g u_{gk}$: to first order, how fast the update raises the reward, in units of its
-standard deviation within a group. Sums over groups do not depend on how they are divided into
-steps.
+standard deviation within a group.
 """
 
 from collections import deque
@@ -148,8 +147,8 @@ class Influence:
         D$.
 
         Args:
-            at: Share to use for $s_k$, signed by its weight, such as the limit of a test. Default:
-                the share itself.
+            at: Value of $s_k$, signed by its weight, such as the limit of a test. Default: the
+                share.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
         if not self.sampled:
@@ -177,8 +176,7 @@ class Influence:
     def after(self, previous: "Influence | None") -> "Influence":
         """Return this step with a variance estimate.
 
-        If this step and the previous one have one group each, the estimate is half of their squared
-        difference.
+        If both steps have one group, it is half of their squared difference.
         """
         if self.alone is None or previous is None or previous.alone is None:
             return self
@@ -198,8 +196,7 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, which contains whole steps, once so many
-            have been added.
+        groups: Minimum number of groups in the window, which contains whole steps.
     """
 
     def __init__(self, groups: int) -> None:
@@ -271,7 +268,7 @@ def group_sums(
 def replayed_influence(
     advantages: Scores, z: Values, weights: PromptWeights, names: Sequence[str]
 ) -> Influence:
-    """Return the sums of one step that the influence shares and their margins need, and no others.
+    """Return only the sums of one step that influence shares and their margins need.
 
     `z` is 0 where a reward does not apply.
     """
@@ -293,7 +290,7 @@ def _of_step(names: tuple[str, ...], sums: Sums, by_group: PerGroup) -> Influenc
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
-    """Return the sums over several steps. If a step lacks a reward, the reward adds 0."""
+    """Return the sums over several steps. A reward that a step lacks adds 0."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
     fitted = [step if step.names == names else with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
@@ -304,7 +301,7 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
 
 
 def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
-    """Return a step with all of these rewards, and zeros for the rewards that the step lacks."""
+    """Return a step with all of these rewards, and zeros for those that it lacks."""
     if step.names == names:
         return step
     places = [names.index(name) for name in step.names]

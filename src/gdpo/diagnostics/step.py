@@ -68,34 +68,33 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
     $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    To first order, it is how fast the update raises the reward, in units of its standard deviation
-    within a group. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the correlation matrix
-    of the rewards. Under GRPO, it also depends on their standard deviations. The diagnosis compares
-    the influence share of each reward with its weight share.
+    To first order, it is how fast the update raises the reward, in units of its within-group
+    standard deviation. Under GDPO, it is $(C w)_k$ up to a factor, where $C$ is the correlation
+    matrix of the rewards. Under GRPO, it also depends on their standard deviations. The diagnosis
+    compares the influence share of each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, as an array from any array library, each
-            in its own unit. NaN means that the reward does not apply.
-        weights: One weight per reward, in the order of `names` or by name, or weights for each
-            prompt, `[prompt, reward]`, where NaN means that the reward does not apply. None: all
-            are 1.
+        rewards: Raw rewards, `[prompt, sample, reward]`, from any array library, each in its own
+            unit. NaN: the reward does not apply.
+        weights: One weight per reward, in the order of `names` or by name, or for each prompt,
+            `[prompt, reward]`, with NaN where the reward does not apply. None: all are 1.
         names: One name per reward.
-        estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays.
-            With `advantages`, only a name for the output, or None: unknown.
-        advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
-            computes the advantages.
+        estimator: Name of the estimator of the advantages, or a function of NumPy arrays. With
+            `advantages`, only a name for the output, or None: unknown.
+        advantages: Advantages used in training, `[prompt, sample]`. None: the estimator computes
+            them.
         low: Declared minimum of each reward, in its unit, in the order of `names` or by name. None:
             unknown.
         high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
-        replays: Whether to try other settings on the batch for a reward with too little influence.
+        replays: Whether to try other settings for a reward with too little influence.
 
     Returns:
-        A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
+        A frozen `Diagnosis`. Print it, or log its `metrics()`.
 
     Raises:
-        DataError: If a reward is infinite, the rewards do not have three axes, or the shape of the
-            advantages does not match the rewards.
+        DataError: If a reward is infinite, the rewards do not have three axes, or the advantages do
+            not fit.
         ConfigError: If the names, weights, bounds or estimator do not match the rewards.
 
     Examples:
@@ -324,10 +323,10 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
 def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float | None]:
     r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
-    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. By
-    chance: if each reward were shuffled over the samples of its group. With $p^+_k$ and $p^-_k$ the
-    shares of samples that reward $k$ pulls up and down, a sample has no conflict with probability
-    $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
+    Rewards conflict if one $w_k z_k$ is positive and another negative. By chance: if each reward
+    were shuffled within its group. With $p^+_k$ and $p^-_k$ the shares of samples that reward $k$
+    pulls up and down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 -
+    p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)
@@ -344,7 +343,7 @@ def _conflict(z: Values, weights: PreparedWeights) -> tuple[float | None, float 
 
 
 def check_names(names: Sequence[str], rewards: Any) -> None:
-    """Raise a ConfigError if there is not one unique name per reward."""
+    """Raise a ConfigError unless there is one unique name per reward."""
     if len(names) != rewards.shape[-1]:
         raise ConfigError(
             f"the array has {rewards.shape[-1]} rewards, but there are {len(names)} names "
@@ -355,7 +354,7 @@ def check_names(names: Sequence[str], rewards: Any) -> None:
 
 
 def as_numpy(array: Any) -> Any:
-    """Return the array as a NumPy array of the same precision, but at least single precision."""
+    """Return a NumPy array of the same precision, but at least single precision."""
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
         array = xp.astype(array, xp.float32)
@@ -369,7 +368,7 @@ def as_numpy(array: Any) -> Any:
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the sample standard deviation of each reward within a group, averaged over groups.
 
-    Groups that a reward does not apply to are excluded from its average.
+    Only groups that the reward applies to count.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
@@ -389,7 +388,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the share of groups in which each reward does not vary.
 
-    Such a group gives no signal for the reward. Only groups that the reward applies to count.
+    Only groups that the reward applies to count.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.

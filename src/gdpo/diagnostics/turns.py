@@ -1,8 +1,7 @@
-r"""Diagnoses each turn of multi-turn rollouts, and reports problems with the turns.
+r"""Diagnoses each turn of multi-turn rollouts.
 
 $G_{i,t}$ is what rollout $i$ earns of a reward from turn $t$ on, and $R_i = G_{i,1}$ its total.
-Groups in which fewer than two rollouts took a turn say nothing about the turn. The findings rest on
-sums that can be added over steps.
+Groups in which fewer than two rollouts took a turn say nothing about it.
 """
 
 from collections import deque
@@ -196,7 +195,7 @@ def diagnose_turns(
     advantages: Any = None,
     thresholds: Thresholds | None = None,
 ) -> TurnsDiagnosis:
-    r"""Measure the influence of each reward at each turn, and report problems with the turns.
+    r"""Measure the influence of each reward at each turn, and report problems.
 
     A turn is diagnosed like a batch of the returns-to-go of the rollouts that took the turn,
 
@@ -209,11 +208,11 @@ def diagnose_turns(
             are ignored. A reward that is NaN at an earlier turn is left out for the whole rollout.
         weights: As in `diagnose`.
         names: One name per reward.
-        turns: Number of turns that each rollout took, `[prompt, sample]`. 0: padding, no rollout.
+        turns: Number of turns of each rollout, `[prompt, sample]`. 0: padding.
         estimator: As in `diagnose`: a key in `TURN_ESTIMATORS`, or an estimator for rollouts, whose
-            advantage from the totals then counts for every turn.
-        advantages: Advantages that were used in training, `[prompt, sample, turn]`, or `[prompt,
-            sample]` if all turns of a rollout have the same. None: the estimator computes them.
+            advantage then counts for every turn.
+        advantages: Advantages used in training, `[prompt, sample, turn]`, or `[prompt, sample]` if
+            all turns of a rollout have the same. None: the estimator computes them.
         thresholds: As in `diagnose`.
 
     Returns:
@@ -221,7 +220,7 @@ def diagnose_turns(
 
     Raises:
         DataError: If a reward is infinite, the rewards do not have four axes, no rollout took a
-            turn, or the advantages do not match the rewards.
+            turn, or the advantages do not fit.
         ConfigError: If the names, turns, weights or estimator do not match the rewards.
 
     Examples:

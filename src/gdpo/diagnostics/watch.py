@@ -1,9 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
-next 64 groups, because selection biases the numbers of the block in which it was noticed. `parted`
-is computed over the whole run. All other findings are computed from a single batch, and may be due
-to chance in one batch, but hardly in several in a row.
+next 64 groups, because selection biases the numbers of the block. `parted` is computed over the
+whole run. All others come from a single batch, and may be due to chance in one, but hardly in
+several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -105,12 +105,12 @@ class HeldFinding:
 
     @property
     def in_a_row(self) -> int:
-        """Return the length, in steps, of the longest period in which the finding occurred."""
+        """Return the largest number of consecutive steps in which the finding occurred."""
         return max(last - first + 1 for first, last in self.spans)
 
     @property
     def certain(self) -> bool:
-        """Return whether the finding is unlikely to be due to chance, even in an unfinished run."""
+        """Return whether the finding is hardly due to chance, even in an unfinished run."""
         if self.finding.kind in OVER_STEPS:
             return not self.at_once
         return self.in_a_row >= LASTING
@@ -123,7 +123,7 @@ class HeldFinding:
 
 @dataclass(slots=True)
 class Size:
-    """Stores the blocks of one size: how many were full, and the one that waits for its pair."""
+    """Stores the blocks of one size: the number of full ones, and the one without its pair."""
 
     full: int = 0
     waiting: Influence | None = None
@@ -235,7 +235,7 @@ class FindingHistory:
         """Return `held` for a finished run, with one more check of all its groups.
 
         What all groups show about a reward replaces what a part of the run showed, unless that is
-        of another kind and has ended: out of reach at first, and ignored.
+        of another kind and has ended.
         """
         if self._all is None:
             return []
@@ -421,7 +421,7 @@ class Watch:
     """Reports each warning of a training run once.
 
     A warning from sums over groups, such as an ignored reward, is due 64 groups after it was
-    noticed. Any other warning is due after it has occurred in five consecutive steps.
+    noticed, and any other after five consecutive steps.
 
     Examples:
         >>> import numpy as np
@@ -447,7 +447,7 @@ class Watch:
         return {"history": self._history.state(), "reported": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that was returned by `state`. An empty state changes nothing."""
+        """Load what `state` returned. An empty state changes nothing."""
         if state:
             self._history.restore(state["history"])
             self._reported = {(Kind(k), tuple(rewards)) for k, rewards in state["reported"]}
@@ -456,8 +456,8 @@ class Watch:
         """Add the diagnosis of the next step.
 
         Returns:
-            The same diagnosis, with the shares and findings over the window of the last groups,
-            without warnings that are not certain yet.
+            The same diagnosis, with shares and findings over the last groups, without uncertain
+            warnings.
         """
         window, findings = self._history.add(Step.of(diagnosis))
         lasting = {

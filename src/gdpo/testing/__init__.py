@@ -1,6 +1,6 @@
 """Checks that your own reward or estimator satisfies its contract.
 
-Each check is one line in a test, and raises an error if the contract is broken:
+Each check is one line in a test, and raises an error otherwise:
 
     >>> from gdpo import Example, Reward, gdpo
     >>> my_reward = Reward(

@@ -70,10 +70,10 @@ def exact_gradient(rollouts: Rollouts, task: TurnTask) -> Any:
 
 
 def example_policy(*, stop: float = 0.4, turns: int = 4) -> Any:
-    """Return the policy of an agent with two states, and two actions that continue.
+    """Return the policy of an agent with two states and two continuing actions.
 
-    The probability to stop, typically `stop`, and the preference between the two other actions
-    differ between turns and states, so that every logit has a gradient.
+    The probability to stop, typically `stop`, and the preference between the other actions vary
+    with turn and state, so that every logit has a gradient.
     """
     turn, state = np.meshgrid(np.arange(turns), np.arange(2), indexing="ij")
     odds = stop / (1 - stop) * np.exp(0.4 * np.sin(3.0 * turn + 2.0 * state))

@@ -42,23 +42,23 @@ _PRECISIONS = (np.float32, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Stores the properties that an estimator has in addition to the common contract.
+    """Stores the properties that an estimator has beyond the contract.
 
     Args:
-        unit: Effect of scaling the rewards. `each`: scaling any single reward has no effect. `all`:
-            scaling all rewards by the same factor has no effect. `kept`: scaling all rewards scales
-            the advantages by the same factor. `mixed`: no claim.
+        unit: Effect of scaling. `each`: scaling any single reward has no effect. `all`: scaling all
+            rewards by one factor has no effect. `kept`: it scales the advantages by the same
+            factor. `mixed`: no claim.
         shift: Whether adding a constant to a reward has no effect.
-        zero_variance_groups: Whether a group in which no reward varies always gets exactly 0, even
-            if other groups have signal.
+        zero_variance_groups: Whether a group without signal always gets exactly 0, even if others
+            have signal.
         constant_rewards: Whether an additional reward that never varies has no effect.
         local: Whether the advantages of a group are independent of other groups.
         signed: Whether negative weights are allowed.
-        prompt_weights: Whether weights per prompt, `[prompt, 1, reward]`, are allowed. The default
-            is False: an estimator that takes one weight per reward satisfies the contract.
+        prompt_weights: Whether weights per prompt, `[prompt, 1, reward]`, are allowed. The contract
+            does not require it.
         pooled: Whether a statistic of one reward covers several prompts, such as its mean over the
-            batch. If not, weights per prompt give the same result as separate rewards for each
-            prompt. Only used with `prompt_weights`.
+            batch. If not, weights per prompt equal separate rewards for each prompt. Only used with
+            `prompt_weights`.
     """
 
     unit: Unit = "mixed"
@@ -85,35 +85,32 @@ def check_estimator(
 ) -> None:
     """Check that an estimator satisfies the contract of `gdpo.advantages`.
 
-    The check uses fixed batches, and random batches with missing values, ties, zero-variance groups
-    and groups of one. If hypothesis is installed, it searches for failing batches. The estimator
-    must have these properties:
+    It uses fixed and random batches with missing values, ties, zero-variance groups and groups of
+    one. If hypothesis is installed, it searches for failing batches. The estimator must have these
+    properties:
 
     - The advantages agree with the oracle.
-    - Missing values do not change other advantages. Padding and absent groups get 0.
+    - Missing values change no other advantages. Padding and absent groups get 0.
     - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
-    - The order of prompts, samples and rewards has no effect. Rewards with weight 0 have no effect.
+    - The order of prompts, samples and rewards, and rewards with weight 0, have no effect.
     - Shifting and scaling rewards and adding constant rewards have the claimed effect.
     - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
     - Arrays of every installed array library work.
-    - If claimed, weights per prompt work: each prompt gets the advantages of its own weights.
+    - If claimed, each prompt gets the advantages of its own weights.
     - Infinite rewards, empty arrays and invalid weights raise an error.
 
     Args:
         estimator: A function `(rewards[prompt, sample, reward], weights[reward], **options)` that
             returns advantages `[prompt, sample]`.
-        options: The estimator's keyword options, or a function that computes them from NumPy
-            rewards.
-        oracle: A simpler implementation of the same formula, on nested lists. With the claims
-            `prompt_weights` and `pooled`, it also gets weights `[prompt][reward]`. None: no
-            comparison.
-        claims: Properties that the estimator has in addition to the contract. None: `Claims()`.
+        options: Keyword options, or a function that computes them from NumPy rewards.
+        oracle: A simpler implementation on nested lists. With the claims `prompt_weights` and
+            `pooled`, it also gets weights `[prompt][reward]`. None: no comparison.
+        claims: Properties beyond the contract. None: `Claims()`.
         examples: Number of random batches.
-        libraries: Names of the array libraries to test. NumPy arrays are always used.
+        libraries: Array libraries to test. NumPy is always tested.
 
     Raises:
-        AssertionError: If the contract is broken. The message states the broken property and shows
-            the rewards.
+        AssertionError: If the contract is broken. The message states the property and the rewards.
         ConfigError: If a library or a claim is unknown.
 
     Examples:
@@ -229,7 +226,7 @@ def _search(subject: _Subject, oracle: Oracle | None, examples: int) -> None:
 
 
 def search(check: Callable[..., None], *strategies: Any, examples: int) -> None:
-    """Let hypothesis call a check on drawn values and search for the smallest failing example."""
+    """Let hypothesis search for the smallest values on which a check fails."""
     from hypothesis import HealthCheck, given, settings
 
     quietly = settings(

@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class TooLate(BaseException):
-    """Signals that a call took too long. `except Exception` does not catch this exception."""
+    """Signals that a call took too long. `except Exception` does not catch it."""
 
 
 def at_most(seconds: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, which must not raise exceptions itself, or raise `TooLate`.
 
-    In the main thread, an alarm interrupts the call, even within a regular expression. In any other
-    thread, the call continues in the background.
+    In the main thread, an alarm interrupts the call, even within a regular expression. In others,
+    it continues in the background.
     """
     if threading.current_thread() is not threading.main_thread():
         results: SimpleQueue[T] = SimpleQueue()
@@ -81,19 +81,19 @@ _ODD = (
 def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> None:
     """Check that a reward satisfies its contract.
 
-    For each of its examples, the reward must return the known score. For any other text and the
-    reference of every example, it must return a number in `[low, high]` or `None`, return the same
-    value in a second call, leave the reference unchanged, and finish in time.
+    For each example, the reward must return the known score. For any other text and every example's
+    reference, it must return a number in `[low, high]` or `None`, return it again in a second call,
+    leave the reference unchanged, and finish in time.
 
     The texts are long, deeply nested, full of control characters, or built from pieces of the
-    examples. If hypothesis is installed, it generates more. A reward that scores the number of
-    tokens is tested on token counts, and a reward that scores turns on messages of the model. The
-    reward runs in the current process, even if it has a deadline.
+    examples. If hypothesis is installed, it generates more. Rewards of tokens are tested on token
+    counts, and rewards of turns on messages of the model. The reward runs in the current process,
+    even if it has a deadline.
 
     Args:
         reward: A reward with at least one example.
-        texts: Number of texts that are built from the examples, in addition to the fixed texts.
-        seconds: Maximum time for one text, in seconds.
+        texts: Number of texts built from the examples, beyond the fixed texts.
+        seconds: Maximum time for one text.
 
     Raises:
         ConfigError: If the object is not a `Reward`.
@@ -134,7 +134,7 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
 
 
 def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
-    """Yield texts on which careless rewards fail, and `count` texts of recombined examples."""
+    """Yield texts on which careless rewards fail, and `count` recombined examples."""
     examples = _texts(reward)
     tags = sorted({tag for text in examples for tag in re.findall(r"</?\w+>", text)})
     yield from ("", " \n\t", *_ODD)

@@ -45,32 +45,31 @@ def check_turn_estimator(
     The estimator must have these properties:
 
     - It returns finite advantages `[prompt, sample, turn]`, and does not change its arguments.
-    - Values beyond the last turn of a rollout have no effect, even NaN, and get the advantage 0.
+    - Values beyond a rollout's last turn have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
-    - The mean policy gradient is the true gradient, for rewards at every turn, at single turns and
-      at the end, and for an outcome plus a constant.
-    - Groups whose rollouts earn the same at every turn that they share get 0, and so do groups
-      whose rollouts have the same outcome.
+    - The mean policy gradient is the true one, for rewards at every turn, at single turns and at
+      the end, and for an outcome plus a constant.
+    - Groups whose rollouts earn the same at every shared turn, or have the same outcome, get 0.
 
-    The agent has up to 4 turns and 31 rollouts. All groups are listed, so that the mean is exact.
-    The rollouts are independent and on-policy, and the loss divides by a constant.
+    The agent has up to 4 turns and 31 rollouts. All groups are listed: the mean is exact. The
+    rollouts are independent and on-policy, and the loss divides by a constant.
 
     Args:
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
             turns[prompt, sample], **options)` that returns advantages `[prompt, sample, turn]`, for
             NumPy arrays. The advantages of a group must not depend on other groups.
-        options: Keyword options, or a function of the number of rewards that returns them. None:
-            `scales=[1.0, ...]` if the estimator has this option.
+        options: Keyword options, or a function of the number of rewards. None: `scales=[1.0, ...]`
+            if the estimator has this option.
         sizes: Numbers of rollouts per group, from 2 to 5.
-        any_factor: Whether to compare only the directions of gradients, for each reward kind.
-        bias: Accepted bias, as a share of the length of the true gradient. 0: only rounding (1e-9).
-            Pass 1e-5 for advantages in single precision.
+        any_factor: Whether to compare only the directions of gradients.
+        bias: Accepted bias, as a share of the true gradient's length. 0: only rounding (1e-9). Pass
+            1e-5 for advantages in single precision.
 
     Raises:
         AssertionError: If a property does not hold. For a bias, the message names the reward, the
             turn, the size of the bias and the likely reason.
         ConfigError: If an argument is invalid, or the estimator fails, returns no finite array of
-            the right shape, changes its arguments, or uses other groups or earlier calls.
+            the right shape, changes its arguments, or uses other groups or calls.
 
     Examples:
         >>> from gdpo.advantages import turn_gdpo
@@ -176,7 +175,7 @@ def _advantages(subject: TurnSubject, rollouts: Rollouts, task: TurnTask, groups
 
 
 def no_signal(subject: TurnSubject, longest: int, size: int) -> tuple[float, float]:
-    """Return the largest absolute advantages in groups without signal, and with equal outcomes."""
+    """Return the largest absolute advantages without signal, and with equal outcomes."""
     turns = np.stack(np.meshgrid(*[np.arange(1, longest + 1)] * size), axis=-1).reshape(-1, size)
     at, equal = np.arange(longest), np.all(turns == turns[:, :1], axis=1)
     every, first = 1.0 * (at < turns[equal][..., None]), np.full((*turns.shape, 1), 2.0) * (at == 0)
@@ -286,7 +285,7 @@ def gradient_of_earning(rollouts: Rollouts, task: TurnTask) -> Any:
 
 
 def _by_probing(subject: TurnSubject, longest: int) -> str:
-    """Return how the rollout's own later turns change its advantages, except by rewards."""
+    """Return how a rollout's later turns change its advantages, except by rewards."""
     one, base = np.ones(1), np.random.default_rng(0).integers(1, 9, (2, 3, longest, 1)) / 8
     turns, at = np.array([[longest] * 3, [longest, 1, 1]]), np.arange(longest)
     for later in at[:0:-1]:

@@ -17,17 +17,16 @@ def constrained_grpo(
     $$ A = \sum_{k \text{ objective}} w_k z_k + \sum_{k \text{ constraint}} \lambda_k w_k z_k. $$
 
     A constraint is a reward whose mean should reach a target. After each batch, `DualAscent` raises
-    the multiplier $\lambda_k$ of a violated constraint, and lowers that of a constraint that is
-    met, at most down to 0. The mean of each group is 0. A rare violation has a large $z$ in its
-    group, as in every estimator that divides by the group's standard deviation.
+    the multiplier $\lambda_k$ of a violated constraint, and lowers that of a met one, at most to 0.
+    A rare violation has a large $z$ in its group, as in every estimator that divides by the group's
+    standard deviation.
 
     Differences from the paper: constraints are rewards instead of indicator costs (equivalent for
     rewards of 0 and 1). The formula is taken from secondary sources.
 
     Args:
-        weights: As for the other estimators. Leave the weights of constraints at 1.
-        multipliers: $\lambda$ of each constraint, at least 0. NaN means that the reward is an
-            objective.
+        weights: Leave those of constraints at 1.
+        multipliers: $\lambda$ of each constraint, at least 0. NaN: the reward is an objective.
 
     References:
         Girgis et al. 2026, "Constrained GRPO", https://arxiv.org/abs/2602.05863.

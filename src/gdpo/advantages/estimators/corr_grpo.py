@@ -17,18 +17,18 @@ def corr_grpo(
 
     where $\hat\rho$ is the correlation matrix of the weighted rewards in the group, without
     constant rewards. The double sum is the variance of $\sum_k \mathrm{sign}(w_k) z_k$. Within a
-    group, the advantages are proportional to GRPO's, but keep the unit of the rewards. Their mean
-    is 0. For a single reward, the result equals `grpo_no_std`; if it is listed several times, the
-    result is divided by the number of copies.
+    group, the advantages are proportional to GRPO's, but keep the unit of the rewards. For a single
+    reward, the result equals `grpo_no_std`; if it is listed several times, the result is divided by
+    the number of copies.
 
     If the rewards of a group oppose each other, the denominator approaches 0, and advantages can
     reach several hundred, up to $\epsilon^{-1/2}$ times the centered sum: set `max_advantage`.
 
-    Difference from the paper: ε is inside the square root, as in the published code. The ε is kept
-    because the published numbers depend on it.
+    Difference from the paper: ε is inside the square root, as in the published code, on which the
+    published numbers depend.
 
     Args:
-        epsilon: Constant that keeps the denominator away from 0. Dimensionless; must be above 0.
+        epsilon: Keeps the denominator away from 0. Dimensionless; above 0.
         noise_floor: Standard deviation below which a reward counts less in the correlation.
 
     References:

@@ -21,7 +21,7 @@ def dara_asymmetric(
     sum of a group need not have mean 0, so groups without signal get nonzero advantages.
 
     Args:
-        max_boost: $b_{\max}$, the largest factor. Must be at least 1. With 1, the result is GDPO.
+        max_boost: $b_{\max}$, the largest factor, at least 1 (GDPO).
 
     References:
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. `dara_symmetric`

@@ -23,14 +23,13 @@ def dara_symmetric(
     reward's squared z-scores is proportional to $\pi_k$. Up to the limit $b_{\max}$, the boost
     makes these sums equal for all rewards.
 
-    Use it for a rare reward that matters. A rare reward that is only noise is amplified as well.
+    Use it for a rare reward that matters. Rare noise is amplified too.
 
-    Differences from the published code: this version supports any number of rewards and weights,
-    and normalizes the batch over rollouts. The formula follows the published code; we have not
-    compared it with the paper's text.
+    Differences from the published code: any number of rewards and weights, and normalization over
+    rollouts. The formula follows the published code; we have not compared it with the paper's text.
 
     Args:
-        max_boost: $b_{\max}$, the largest factor. Must be at least 1. With 1, the result is GDPO.
+        max_boost: $b_{\max}$, the largest factor, at least 1 (GDPO).
 
     References:
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.

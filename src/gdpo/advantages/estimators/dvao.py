@@ -16,16 +16,16 @@ def dvao(
        \tilde w_k = \frac{w_k \sigma_k}{\sum_l |w_l| \sigma_l},
        \qquad\text{so that}\quad A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sum_l |w_l| \sigma_l}. $$
 
-    The numerator is the same as in GRPO. The denominator is the largest standard deviation that the
-    sum could have. Within a group, the advantages are therefore proportional to GRPO's advantages
-    and never larger. A weight in effect multiplies the raw reward. The mean of each group is 0.
+    The numerator is GRPO's. The denominator is the largest standard deviation that the sum could
+    have. So within a group, the advantages are proportional to GRPO's and never larger. A weight in
+    effect multiplies the raw reward.
 
     Use it if GRPO's direction is right and groups with conflicting rewards should count less. A
     rare reward has even less influence than under GRPO.
 
-    Differences from the paper: this version uses the sample instead of the population standard
-    deviation. If a weight is negative, the denominator uses its absolute value. The formula is
-    taken from secondary sources.
+    Differences from the paper: the sample instead of the population standard deviation, and the
+    absolute value of a negative weight in the denominator. The formula is taken from secondary
+    sources.
 
     References:
         Jiang et al. 2026, "DVAO", https://arxiv.org/abs/2605.25604.

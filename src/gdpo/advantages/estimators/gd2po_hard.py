@@ -22,12 +22,12 @@ def gd2po_hard(
     $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another is below $-\delta$. With two independent
     rewards of 0 or 1, each earned by half of the rollouts, half of all rollouts are dropped.
 
-    Use it if rollouts that do well on one reward and badly on another should not be trained on.
-    Such rollouts show a trade-off. The advantages of a group need not sum to 0, so groups
-    without signal get nonzero advantages.
+    Use it if rollouts that do well on one reward and badly on another (a trade-off) should not be
+    trained on. The advantages of a group need not sum to 0, so groups without signal get nonzero
+    advantages.
 
-    Differences from the published code: this version supports any number of rewards and weights,
-    and normalizes the batch over rollouts instead of tokens.
+    Differences from the published code: any number of rewards and weights, and normalization over
+    rollouts instead of tokens.
 
     Args:
         threshold: $\delta$, in standard deviations, at least 0. With 0, even noise below a noise

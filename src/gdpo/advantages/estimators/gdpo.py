@@ -29,7 +29,7 @@ def gdpo(
         token_counts: Number of tokens in each response, `[prompt, sample]`, at least 0. The mean
             and standard deviation over the batch then weight each rollout by its token count, as in
             verl, and groups without signal get nonzero advantages. None: each rollout counts once.
-        scale: Divide the weighted sum by this number instead of normalizing it over the batch (see
+        scale: Divisor of the weighted sum that replaces normalization over the batch (see
             `RunningScale`). At least 0 (0: all advantages are 0); excludes `token_counts`.
 
     References:

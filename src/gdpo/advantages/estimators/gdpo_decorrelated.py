@@ -24,9 +24,9 @@ def gdpo_decorrelated(
     $\alpha = 1/2$, the rewards are whitened (ZCA).
 
     Use it for three or more rewards if some agree, such as two judges. With two rewards of equal
-    weight, the result is the same as GDPO's. Directions in which the rewards hardly vary are
-    amplified by a factor of at most $\lambda^{-\alpha}$. If rewards are strongly opposed, such a
-    direction is mostly noise. With few groups, use a larger $\lambda$.
+    weight, the result equals GDPO's. Directions in which the rewards hardly vary are amplified by a
+    factor of at most $\lambda^{-\alpha}$. If rewards are strongly opposed, such a direction is
+    mostly noise. With few groups, use a larger $\lambda$.
 
     RDPO whitens quantiles instead of z-scores. We know of no paper that describes this version.
 

@@ -16,17 +16,16 @@ def gdpo_leave_one_out(
     $$ z_{ik} = \frac{r_{ik} - \mathrm{mean}_{j \ne i}(r_{jk})}{\mathrm{std}_{j \ne i}(r_{jk})},
        \qquad A = \mathrm{norm}_{\text{batch}} \Bigl(\sum_k w_k z_k\Bigr). $$
 
-    If all other samples have the same reward, the difference is not divided and stays in the unit
-    of the reward, as in NeMo-RL. If the others are nearly equal, the quotient can become
-    arbitrarily large: set `max_advantage`. The scores of a group need not sum to 0, so groups
-    without signal get nonzero advantages.
+    If all others are equal, the difference is not divided and keeps the unit of the reward, as in
+    NeMo-RL. If they are nearly equal, the quotient can be arbitrarily large: set `max_advantage`.
+    The scores of a group need not sum to 0, so groups without signal get nonzero advantages.
 
-    Use it to reproduce a NeMo-RL run, or to compare against one: NeMo-RL's `gdpo` uses this formula
-    by default. (With `use_leave_one_out_baseline=False`, it computes plain GDPO.) None of our
-    measurements shows a clear advantage over `gdpo`.
+    Use it to reproduce a NeMo-RL run: NeMo-RL's `gdpo` uses this formula by default. (With
+    `use_leave_one_out_baseline=False`, it computes plain GDPO.) None of our measurements shows a
+    clear advantage over `gdpo`.
 
-    Difference from NeMo-RL: the standard deviation is free of the rounding errors in NeMo-RL, which
-    subtracts squares.
+    Difference from NeMo-RL: NeMo-RL subtracts squares, which adds rounding errors to the standard
+    deviation.
 
     References:
         NeMo-RL, `nemo_rl/algorithms/advantage_estimator.py` (commit 7ea279a). No paper.

@@ -9,12 +9,12 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
     $$ A = \frac{s - \bar s}{\mathrm{std}_{\text{group}}(s)}, \qquad s = \sum_k w_k r_k. $$
 
     The reward with the largest standard deviation dominates, and samples with different rewards but
-    the same sum get the same advantage. The mean of each group is 0. A missing reward counts as
-    average, because each reward is centered before the sum.
+    the same sum get the same advantage. A missing reward counts as average, because each reward is
+    centered before the sum.
 
     Use it as the baseline, and for rewards in the same unit with known weights. Noise with a small
-    standard deviation has little influence. A reward that is opposed by another with twice its
-    standard deviation is pushed down.
+    standard deviation has little influence. A reward opposed by another with twice its standard
+    deviation is pushed down.
 
     By default, NeMo-RL's `grpo` uses the mean and standard deviation of the other samples.
 
@@ -23,8 +23,7 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
         et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 1, 2 and 7.
 
     Examples:
-        In the first group, one sample earns one reward. In the second group, one sample earns both
-        rewards. GRPO gives these two samples the same advantage.
+        A sample that earns one reward and a sample that earns both get the same advantage.
 
         >>> import numpy as np
         >>> grpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)

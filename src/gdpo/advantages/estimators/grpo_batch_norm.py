@@ -7,12 +7,11 @@ def grpo_batch_norm(rewards: Rewards, weights: Weights) -> Advantages:
     r"""Compute GRPO and then apply GDPO's batch normalization, as a control in experiments.
 
     $$ A = \mathrm{norm}_{\text{batch}} \Bigl(\frac{s - \bar s}{\mathrm{std}_{\text{group}}(s)}
-       \Bigr), \qquad s = \sum_k w_k r_k. $$
+       \Bigr). $$
 
-    The difference between `gdpo` and this estimator comes from normalizing each reward separately.
-    The difference between this estimator and `grpo` comes from batch normalization, which
-    multiplies the whole batch by one factor. The factor grows with the share of zero-advantage
-    groups. A missing reward counts as average. We know of no paper that uses this estimator.
+    Its difference from `gdpo` comes from normalizing each reward separately. Its difference from
+    `grpo` comes from batch normalization, which multiplies the batch by one factor that grows with
+    the share of zero-advantage groups. We know of no paper that uses this estimator.
 
     References:
         For the batch normalization: https://arxiv.org/abs/2601.05242, Eq. 6. The published GDPO

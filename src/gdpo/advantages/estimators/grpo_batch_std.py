@@ -6,15 +6,14 @@ from gdpo.advantages.stages import BATCH, SAMPLES, centre, divide, raw_spread, w
 def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
     r"""Subtract the group mean from the sum and divide by the batch standard deviation (Lite-PPO).
 
-    $$ A = \frac{s - \bar s}{\mathrm{std}_{\text{batch}}(s)}, \qquad s = \sum_k w_k r_k. $$
+    $$ A = \frac{s - \bar s}{\mathrm{std}_{\text{batch}}(s)}. $$
 
-    Groups keep their relative scale, so a group that hardly varies is not scaled up. The mean of
-    each group is 0. A missing reward counts as average. The standard deviation is computed over the
-    uncentered sums, so it grows with differences between prompts, which give no learning signal.
+    Groups keep their relative scale, so a group that hardly varies is not scaled up. The standard
+    deviation is computed over the uncentered sums, so it grows with differences between prompts,
+    which give no learning signal.
 
-    Use it if a group whose rewards hardly vary should get small advantages, and the learning rate
-    should not depend on the common unit of the rewards. Each reward has the same influence as under
-    `grpo_no_std`.
+    Use it if a group that hardly varies should get small advantages, and the learning rate should
+    not depend on the rewards' common unit. Rewards have the same influence as under `grpo_no_std`.
 
     In TRL, this is `scale_rewards="batch"`. REINFORCE++ with a baseline divides by the standard
     deviation of the centered sums instead, which differs by a common factor.

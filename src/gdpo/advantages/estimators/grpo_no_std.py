@@ -6,10 +6,9 @@ from gdpo.advantages.stages import SAMPLES, centre, weighted_sum
 def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
     r"""Take the weighted sum of the rewards and subtract the group mean (Dr. GRPO).
 
-    $$ A = s - \bar s, \qquad s = \sum_k w_k r_k. $$
+    $$ A = s - \bar s. $$
 
-    The advantages keep the unit of the weighted rewards: if the rewards are ten times as large, so
-    are the advantages. The mean of each group is 0. A missing reward counts as average.
+    The advantages keep the unit of the weighted rewards, and grow in proportion to them.
 
     Use it for rewards in the same unit, if a difference of 0.1 should count a tenth as much as a
     difference of 1. As a control, it shows the effect of dividing by a standard deviation. The

@@ -12,11 +12,10 @@ def mo_grpo(
 ) -> Advantages:
     r"""Normalize each reward per group and take the weighted sum (MO-GRPO).
 
-    $$ A = \sum_k w_k z_k, \qquad z_k = \frac{r_k - \bar r_k}{\mathrm{std}_{\text{group}}(r_k)}. $$
+    $$ A = \sum_k w_k z_k. $$
 
-    The result equals GDPO without batch normalization, so the two differ by one factor per batch.
-    The size of the advantages grows with the number of rewards and does not depend on other groups.
-    The mean of each group is 0.
+    This is GDPO without batch normalization: the two differ by one factor per batch. The size of
+    the advantages grows with the number of rewards and does not depend on other groups.
 
     Use it for rewards in different units if a batch has few groups. A learning rate does not carry
     over to a different number of rewards. The GDPO paper reports that training without batch

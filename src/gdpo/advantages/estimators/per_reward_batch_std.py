@@ -16,7 +16,7 @@ def per_reward_batch_std(
 
     Every reward gets the same standard deviation over the batch, even if it rarely varies. A reward
     that varies in a share $\pi$ of the groups is $1/\sqrt\pi$ times as large as with GDPO. A group
-    that hardly varies is not scaled up. The mean of each group is 0.
+    that hardly varies is not scaled up.
 
     Use it for a rare reward that matters. Rare noise is amplified too, and the advantages of a rare
     reward are large. `noise_floor` is compared with the standard deviation over the batch.
@@ -25,8 +25,7 @@ def per_reward_batch_std(
     of the rewards by one batch standard deviation instead (`grpo_batch_std`).
 
     Examples:
-        The first reward varies in only one group. After scaling, both rewards have the same
-        standard deviation over the batch.
+        The first reward varies in only one group, so it counts more there.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])

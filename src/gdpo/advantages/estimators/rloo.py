@@ -6,13 +6,11 @@ from gdpo.advantages.stages import SAMPLES, centre, namespace, present_in, times
 def rloo(rewards: Rewards, weights: Weights) -> Advantages:
     r"""Subtract the mean of the *other* samples in the group from each sample's sum (RLOO).
 
-    $$ A_i = s_i - \frac{1}{n-1} \sum_{j \ne i} s_j = \frac{n}{n-1} (s_i - \bar s),
-       \qquad s = \sum_k w_k r_k, $$
+    $$ A_i = s_i - \frac{1}{n-1} \sum_{j \ne i} s_j = \frac{n}{n-1} (s_i - \bar s), $$
 
     where $n$ is the number of samples in the group that have a reward. The baseline is unbiased
     because it excludes the sample itself. The result equals `grpo_no_std` times $n/(n-1)$, and
-    keeps the unit of the weighted rewards. The mean of each group is 0. A missing reward counts as
-    average.
+    keeps the unit of the weighted rewards.
 
     In TRL, this is the `RLOOTrainer`. In NeMo-RL, it is `grpo` with
     `use_leave_one_out_baseline=True` (the default) and `normalize_rewards=False`.

@@ -25,8 +25,8 @@ def rvpo(
     The mean of the soft minimum is not 0, so groups without signal get nonzero advantages. Rare
     failures have the lowest $z$ and dominate, even if their reward has a small weight.
 
-    The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here $\kappa$ is
-    fixed. The formula is taken from secondary sources.
+    The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here it is fixed.
+    The formula is taken from secondary sources.
 
     Args:
         weights: Share of each reward in the soft minimum. Must be at least 0.
@@ -36,7 +36,7 @@ def rvpo(
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
     Examples:
-        A sample that earns one of two rewards is closer to one with neither than to one with both.
+        A sample with one of two rewards is closer to one with neither than to one with both.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])

@@ -26,14 +26,14 @@ def sa_mrpo(
 
     Args:
         low: Lowest possible value of each reward, in the reward's unit.
-        high: Highest possible value of each reward, in the reward's unit.
-        gamma: $\gamma$, at least 0. The larger it is, the earlier a reward loses weight. 0: GDPO.
+        high: Highest possible value, in the same form.
+        gamma: $\gamma$, at least 0. With a larger γ, rewards lose weight earlier. 0: GDPO.
 
     References:
         "SA-MRPO" 2026, https://arxiv.org/abs/2608.16072.
 
     Examples:
-        The mean of the first reward is at 3/4 of its range, and the mean of the second is at 1/2.
+        The means of the rewards are at 3/4 and 1/2 of their ranges.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])

@@ -19,13 +19,12 @@ def saw(
        \mathrm{CV}_k = \frac{\mathrm{std}_{\text{batch}}(r_k)}
                             {\mathrm{mean}_{\text{batch}}(r_k) - \mathrm{low}_k}. $$
 
-    Use it for a rare reward that matters: a rarely earned reward gets more weight, and a reward
-    that is nearly always earned gets less. Rare noise is amplified too, and so is jitter near
-    `low`. A reward that stays in the middle of its range also loses weight.
+    Use it for a rare reward that matters: a rarely earned reward gets more weight, and one that is
+    nearly always earned, or stays in the middle of its range, gets less. Rare noise is amplified
+    too, and so is jitter near `low`.
 
-    Differences from the published code: this version supports any number of rewards and weights,
-    and normalizes the batch over rollouts instead of tokens. A constant reward has
-    $\mathrm{CV} = 0$.
+    Differences from the published code: any number of rewards and weights, and normalization over
+    rollouts instead of tokens. A constant reward has $\mathrm{CV} = 0$.
 
     Args:
         low: Lowest possible value of each reward, in the reward's unit. The weights depend on it. A

@@ -27,7 +27,7 @@ _BITS = 64
 def event_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the step and the scalars of each event in a TensorBoard event file.
 
-    A file whose end is missing is read as far as possible, because its run may still be writing it.
+    An incomplete file is read as far as possible: its run may still be writing it.
     """
     with path.open("rb") as file:
         for message in _framed(file):
@@ -45,7 +45,7 @@ def event_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 def wandb_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the values of each call of `wandb.log`, with `_step`, in a `.wandb` file.
 
-    A file whose end is missing is read as `event_rows` does.
+    An incomplete file is read as far as possible.
     """
     with path.open("rb") as file:
         for message in _parts_joined(file):

@@ -112,7 +112,7 @@ class Doubtful:
 
 
 def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
-    """Return the logs in a file of rows, none if the rows are rollouts, or why that is unclear.
+    """Return the logs in a file, none if its rows are rollouts, or why that is unclear.
 
     `forced`: the user said that the file contains metrics.
     """
@@ -176,7 +176,7 @@ def _rows(path: Path, kind: str) -> Iterator[tuple[Row, Evidence]]:
 
 
 def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
-    """Add a row to the log of its run, or the columns of each run to the log of the run."""
+    """Add a row to the log of its run, or each run's columns to its log."""
     of_row = next((str(row[name]) for name in _RUNS if row.get(name) is not None), "")
     by_run: dict[str, dict[str, Any]] = {"": {}}
     for name, value in row.items():
@@ -277,6 +277,6 @@ def field_of(key: str) -> tuple[str, str] | None:
 
 
 def without_unclear(keys: Collection[str]) -> list[str]:
-    """Return the keys of a log, without `rewards/NAME` if it has `rewards/NAME/mean` too."""
+    """Return a log's keys, without `rewards/NAME` if it has `rewards/NAME/mean` too."""
     newer = any(_OF_REWARD.fullmatch(key) for key in keys)
     return [key for key in keys if not newer or _OF_REWARD.fullmatch(key)]

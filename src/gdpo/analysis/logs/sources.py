@@ -1,6 +1,6 @@
 """Finds the metrics that a training run logged, and reads them into one row per step.
 
-No file is executed: JSON, SQLite, parquet, TensorBoard's event files and W&B's files are parsed.
+Files are parsed, never executed.
 """
 
 import json
@@ -127,7 +127,7 @@ def _newest_states(logs: Sequence[Log]) -> list[Log]:
 
 
 def _joined_charts(logs: Sequence[Log]) -> list[Log]:
-    """Join W&B exports with one file per chart into one log for each run of a folder."""
+    """Join W&B exports, one file per chart, into one log per run of a folder."""
     joined: list[Log] = []
     of_run: dict[tuple[Path, str], Log] = {}
     for log in logs:

@@ -1,4 +1,4 @@
-"""Reports what logged means and standard deviations alone show about each reward of a run.
+"""Reports what logged means and standard deviations show about each reward.
 
 Findings have the names and limits of `gdpo.diagnostics`. Without rollouts, they are not certain.
 """
@@ -177,7 +177,7 @@ def trends_of(
 ) -> RunTrends:
     """Return what the log of a run shows about its rewards.
 
-    A reward without a weight has weight 1, and `low` and `high` are its range, where known.
+    A reward without a weight has weight 1. `low` and `high` are the known ranges.
     """
     ranges = {name: Range(low.get(name, nan), high.get(name, nan)) for name in run.rewards}
     within = all("group_std" in of for of in run.rewards.values())
@@ -220,12 +220,12 @@ def trends_of(
 def trend(values: Series) -> tuple[float, float]:
     r"""Return the change from the first to the last third, and the half-width of its 95 % interval.
 
-    The noise is measured around a straight line through each third, because a reward often rises
-    early and then plateaus. Neighbouring steps are alike, so n steps count as
-    $n_e = n (1 - \rho) / (1 + \rho)$ independent values (Santer et al. 2000, "Statistical
-    significance of trends"), with the lag-1 autocorrelation ρ of the residuals, which a line in m
-    values makes too small by about $(2 + 4 \rho) / m$. The half-width is infinite if too few
-    independent values remain, and both are NaN with fewer than 15 values.
+    The noise is measured around a line through each third, because rewards often rise early and
+    then plateau. Neighbouring steps are alike, so n steps count as $n_e = n (1 - \rho) / (1 +
+    \rho)$ independent values (Santer et al. 2000, "Statistical significance of trends"), with the
+    lag-1 autocorrelation ρ of the residuals, which a line in m values makes too small by about $(2
+    + 4 \rho) / m$. The half-width is infinite if too few independent values remain, and both are
+    NaN with fewer than 15 values.
     """
     known = values[~np.isnan(values)]
     count, third = len(known), len(known) // 3
@@ -292,7 +292,7 @@ def _constant(reward: RewardTrend, std: Series, known: Range) -> Iterator[Findin
 
 
 def _still(name: str, means: Series) -> Iterator[Finding]:
-    """Yield a finding if the mean of a reward, whose deviations are unknown, never changes."""
+    """Yield a finding if the mean of a reward with unknown deviations never changes."""
     known = means[~np.isnan(means)]
     if len(known) < _LASTING or float(np.ptp(known)) > _ROUNDING * float(np.max(np.abs(known))):
         return
