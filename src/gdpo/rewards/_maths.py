@@ -166,7 +166,7 @@ def _depth(text: str) -> int:
 
 
 def _digits(expression: Any) -> float:
-    """Estimate how many digits the largest number in an expression has once it is evaluated."""
+    """Estimate how many digits the largest number in an evaluated expression has."""
     if isinstance(expression, sp.Rational):
         # log10 takes integers of any size. A float would overflow.
         return log10(max(abs(expression.p), 1))
@@ -329,7 +329,7 @@ def _components(expression: Any) -> list[Any] | None:
 
 
 def _args(expression: Any) -> list[Any]:
-    """Return the parts of an expression, in the order in which they were written if known."""
+    """Return the parts of an expression, if possible in the order in which they were written."""
     return list(dict.fromkeys(getattr(expression, "_unsorted_args", ()))) or list(expression.args)
 
 

@@ -304,7 +304,7 @@ def _with_text(text: str) -> str:
 
 
 def _is_bare(words: list[str], text: str, number: str, *, spaced: bool) -> bool:
-    """Return whether words after a number may be words, and not letters that are factors."""
+    """Return whether words after a number may be words, not letters that are factors."""
     if len(words) == 1 and len(text) == 1:
         return spaced and bool(re.fullmatch(_LETTER, text) and _DIGITS.fullmatch(number))
     if not spaced:

@@ -264,13 +264,13 @@ class _Shared:
         return threading.current_thread() is self._thread
 
     def forget(self) -> None:
-        """Reset the state in a forked child. If the loop's own thread forked, stop the loop."""
+        """Reset the state in a forked child, and stop the loop if its own thread forked."""
         if self._loop is not None and self.is_here():
             self._loop.stop()
         self.__init__()
 
     def leave_if_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Replace a blocked loop, and abandon its thread, because a thread cannot be killed."""
+        """Replace a blocked loop and abandon its thread, which cannot be killed."""
         turns = threading.Event()
         loop.call_soon_threadsafe(turns.set)
         if not turns.wait(_ANSWERS_S):

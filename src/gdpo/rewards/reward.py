@@ -99,7 +99,7 @@ class Reward:
 
     @property
     def asks_elsewhere(self) -> bool:
-        """Return whether the function is a coroutine function, which may wait for a service."""
+        """Return whether the function is a coroutine function."""
         call = getattr(self.function, "__call__", None)  # noqa: B004  an object with `__call__`
         return iscoroutinefunction(self.function) or iscoroutinefunction(call)
 
@@ -128,7 +128,7 @@ def binary(
 
 
 def refuse_no_reward(given: object) -> None:
-    """Raise a ConfigError that states the remedy if this is not a `Reward`."""
+    """Raise a ConfigError with the remedy if this is not a `Reward`."""
     if isinstance(given, Reward):
         return
     if callable(given):
@@ -151,7 +151,6 @@ def _check_name(name: object) -> None:
 
 
 def _refuse(name: str, problems: Iterator[str]) -> None:
-    """Raise a ConfigError with the first problem of a reward, if there is one."""
     for problem in problems:
         raise ConfigError(f"reward {name!r}: {problem}")
 

@@ -197,7 +197,7 @@ class Scorer:
         return Scores(values, tuple(failures), turns)
 
     def close(self) -> None:
-        """Stop the worker processes. New processes start when a batch needs them."""
+        """Stop the worker processes. The next batch that needs them starts new ones."""
         if self._workers is not None:
             self._workers.close()
         self._workers = None
@@ -424,7 +424,7 @@ class _Progress:
 
 
 class _Bar:
-    """Draws a progress bar on standard error, or logs lines if standard error is not a terminal."""
+    """Draws a progress bar on standard error, or logs lines if that is not a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None

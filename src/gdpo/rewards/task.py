@@ -40,7 +40,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Defines how to read the rows of a dataset, and which rewards score the completions."""
+    """Defines how a dataset's rows are read, and which rewards score the completions."""
 
     name: str
     columns: tuple[tuple[str, ...], ...]
@@ -65,12 +65,12 @@ class Task:
     """Whether the rewards are published ones, which stay unchanged even where they are wrong."""
 
     def reward(self, name: str) -> Reward | None:
-        """Return the reward with this name, or None if the task has no such reward."""
+        """Return the reward with this name, or None if the task has none."""
         return next((reward for reward in self.rewards if reward.name == name), None)
 
 
 def without_arrays(value: Any) -> Any:
-    """Return a row or a value in JSON types, with arrays (as in data frames) converted to lists."""
+    """Return a row or a value in JSON types, with arrays converted to lists."""
     try:
         return _without_arrays(value)
     except RecursionError as error:
@@ -96,7 +96,7 @@ _PLACES = {
 
 
 class _Tasks(Mapping[str, Task]):
-    """Maps names to tasks. Each task is imported on first use, which can take seconds."""
+    """Maps names to tasks, which are imported on first use (this can take seconds)."""
 
     def __getitem__(self, name: str) -> Task:
         module, attribute = _PLACES[name]

@@ -60,7 +60,7 @@ def is_from_model(message: Mapping[str, Any]) -> bool:
 
 
 def content_text(content: Any) -> str:
-    """Return the text of a message's content: a text, or the joined texts of its parts."""
+    """Return the text of a message's content."""
     parts: Sequence[Any] = content if isinstance(content, list | tuple) else [content]
     texts: list[Any] = []
     for part in parts:
@@ -72,7 +72,7 @@ def content_text(content: Any) -> str:
 
 
 def prompt_text(prompt: str | Messages) -> str:
-    """Return the text of a prompt, whose messages all count, whatever their roles."""
+    """Return the text of a prompt. Its messages all count, whatever their roles."""
     if isinstance(prompt, str):
         return prompt
     return "".join(content_text(message.get("content")) for message in prompt)
@@ -108,7 +108,7 @@ def split_thinking(text: str) -> tuple[str | None, str]:
 
 
 def answer_part(text: str) -> str:
-    """Return at most the last 100,000 characters of what follows the thinking in a completion."""
+    """Return at most the last 100,000 characters after the thinking in a completion."""
     return split_thinking(text)[1][-_SEARCHED:]
 
 

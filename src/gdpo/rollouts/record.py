@@ -136,7 +136,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
 
 def read_declared(schema: Any) -> object:
-    """Return the declarations in the schema of a record, for `described_ranges`, or None."""
+    """Return the declarations in a record's schema, for `described_ranges`, or None."""
     return from_json((schema.metadata or {}).get(_DECLARED, b""))
 
 
@@ -213,7 +213,7 @@ def _storable(text: str) -> str:
 
 
 def opened(messages: Sequence[Mapping[str, Any]]) -> Text:
-    """Return a prompt or completion of a record as it was before it was written."""
+    """Return a recorded prompt or completion as it was before it was written."""
     if len(messages) == 1 and messages[0].get("role") is None:
         return messages[0].get("content") or ""
     return [
@@ -289,6 +289,6 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
 def common_weights(
     weights: Float[np.ndarray, "prompt reward"],
 ) -> tuple[float, ...] | Float[np.ndarray, "prompt reward"]:
-    """Return one weight per reward if all prompts have the same, otherwise the weights of each."""
+    """Return one weight per reward if all prompts have the same, or else those of each."""
     first = weights[0]
     return tuple(first.tolist()) if np.all(weights == first) else weights

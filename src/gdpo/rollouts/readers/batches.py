@@ -156,7 +156,7 @@ def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tup
 def _of_parquet(
     asked: ReaderOptions, file: FileReport, known: Layout, schema: Any, *, texts: bool
 ) -> Opened:
-    """Open a parquet file, of which only the columns that are needed are read."""
+    """Open a parquet file, of which only the needed columns are read."""
     if texts:
         names = schema.names
         if asked.rescore is None:
@@ -276,7 +276,7 @@ def _some_at_a_time(
     asked: ReaderOptions,
     rewards: RecordRewards | None,
 ) -> Iterator[tuple[list[Row], list[int]]]:
-    """Yield rollouts and their lines in chunks, including all rollouts before a broken part."""
+    """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
     rows, lines, start, turns = list[Row](), list[int](), 0, 0
     texts = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None

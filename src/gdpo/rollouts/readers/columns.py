@@ -117,7 +117,7 @@ def column_in(column: Any) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class RolloutText:
-    """Stores the prompt and completion of a rollout as text, chat messages or tokens."""
+    """Stores a rollout's prompt and completion as text, chat messages or tokens."""
 
     prompt: Any
     completion: Any
@@ -135,7 +135,7 @@ class RolloutText:
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """Stores recomputed rewards, keyed by name, and the problems that occurred during scoring."""
+    """Stores recomputed rewards by name, and the problems during scoring."""
 
     rewards: Mapping[str, Sequence[float | None]]
     problems: Mapping[str, Sequence[int]]
@@ -190,7 +190,7 @@ class Batch:
         return None if found is None else column_in(found).values[rows]
 
     def meant(self, meaning: str) -> Any:
-        """Return the column that has this meaning, a list or an Arrow array, or None if absent."""
+        """Return the column with this meaning, a list or an Arrow array, or None if absent."""
         if self.table is None:
             return [getattr(row, meaning) for row in self.rows]
         path = getattr(self.known, meaning)
@@ -206,14 +206,14 @@ class Batch:
         return np.full(len(self.lines[rows]), there)
 
     def grouped_by(self, rows: Rows) -> str:
-        """Return how some rollouts are grouped. A few of the rollouts may lack the group field."""
+        """Return how some rollouts are grouped. A few may lack the group field."""
         alone = self.file.report.ids.get(self.file.run) == BY_PROMPT
         if self.has("group", rows).any() and not alone:
             return BY_BOTH if self.file.split else BY_IDS
         return BY_PROMPT if self.has("prompt", rows).any() else BY_NOTHING
 
     def numbers(self, meaning: str) -> Values:
-        """Return the column that has this meaning, NaN where unusable, and report those."""
+        """Return the column with this meaning, NaN where unusable, and report those."""
         values = self.meant(meaning)
         if values is None:
             return np.full(len(self), nan)
@@ -221,7 +221,7 @@ class Batch:
         return column.usable(meaning, self.lines, self.file)
 
     def text(self, row: int) -> RolloutText:
-        """Return the texts of one rollout. For a table, only prompt and completion are read."""
+        """Return the texts of one rollout. Of a table, only prompt and completion are read."""
         if self.table is None:
             return text_of_row(self.rows[row])
         paths = (self.known.prompt, self.known.completion)
@@ -266,7 +266,7 @@ class Batch:
         }
 
     def steps(self) -> Key:
-        """Return the step of each rollout, and -1 if it is invalid."""
+        """Return the step of each rollout, -1 if invalid."""
         given, of_file = self.meant("step"), np.full(len(self), self.file.number or 0)
         if given is None:
             return of_file
@@ -361,7 +361,7 @@ def _whole_steps(steps: Values) -> Key:
 
 
 def keys(given: Sequence[int | None]) -> Key:
-    """Return keys as an array, with `NO_KEY` for those that are missing."""
+    """Return keys as an array, with `NO_KEY` for missing ones."""
     return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
 
@@ -399,13 +399,13 @@ def _opened(extras: dict[str, Any]) -> dict[str, Any]:
 
 
 def count_of(tokens: Any) -> int | None:
-    """Return a number of tokens, or None if the value is not a finite number."""
+    """Return a number of tokens, or None if the value is not finite."""
     count = number(tokens)
     return int(count) if isfinite(count) else None
 
 
 def cut_of(reason: Any) -> float:
-    """Return 1 if the completion was truncated, 0 if the model ended it, and NaN if unknown."""
+    """Return 1 if the completion was truncated, 0 if the model ended it, NaN if unknown."""
     if isinstance(reason, bool):
         return float(reason)
     text = reason.lower() if isinstance(reason, str) else ""
@@ -413,7 +413,7 @@ def cut_of(reason: Any) -> float:
 
 
 def entered(batch: Any, path: str) -> Any:
-    """Return the column with this name or at this dotted path, or None if there is none."""
+    """Return the column with this name or at this dotted path, or None."""
     if path in batch.schema.names:
         return batch.column(path)
     name, dot, rest = path.partition(".")
@@ -423,13 +423,13 @@ def entered(batch: Any, path: str) -> Any:
 
 
 def names_in(batch: Any) -> Any:
-    """Return the column with the lists of the names of rewards, or None."""
+    """Return the column with the lists of reward names, or None."""
     found = next((name for name in NAME_LISTS if name in batch.schema.names), None)
     return None if found is None else batch.column(found)
 
 
 def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
-    """Return the rewards in lists, pairs or JSON texts, keyed by name, or {} if there are none."""
+    """Return the rewards in lists, pairs or JSON texts by name, or {}."""
     if pa.types.is_struct(column.type) or is_numeric(column.type):
         return {}
     given = [None] * len(column) if names is None else names.to_pylist()
@@ -500,7 +500,7 @@ def kind_of_type(kind: Any) -> Kind:
 
 
 def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
-    """Return the kind of each column of a schema by path, including columns inside structs."""
+    """Return the kind of each column of a schema by path, also inside structs."""
     found: dict[str, Kind] = {}
     for column in schema:
         path = Inner(above + column.name) if above else column.name

@@ -172,7 +172,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
 
 def _in_folder(folder: Path, names: Sequence[str], left_out: dict[Path, str]) -> list[Path]:
-    """Return the files of a folder, or those with rows that `datasets.save_to_disk` listed."""
+    """Return the files of a folder, or those that `datasets.save_to_disk` listed."""
     all_files = [folder / name for name in sorted(names)]
     if _SHARDS not in names:
         return all_files
@@ -217,7 +217,7 @@ def _why_not(file: Path) -> str | None:
 
 
 def _root(paths: Sequence[Path]) -> Path:
-    """Return the folder that contains all paths, to which run names are relative."""
+    """Return the folder of all paths, to which run names are relative."""
     for path in paths:
         try:
             why = None if path.exists() else ""

@@ -25,7 +25,7 @@ from gdpo.rollouts.readers.sources import LoadPt
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """Stores the caller's options. If an option is None, its value is inferred if possible."""
+    """Stores the caller's options. None: the value is inferred if possible."""
 
     format: str | None = None
     rewards: tuple[str, ...] | None = None
@@ -159,7 +159,7 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
 
 
 def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
-    """Return the format with this name, or None if the format uses another kind of file."""
+    """Return the format with this name, or None if it uses another kind of file."""
     refuse_unknown([name], NAMES, "unknown format")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
     return next((f for f in fitting if f.fields <= set(fields)), next(iter(fitting), None))

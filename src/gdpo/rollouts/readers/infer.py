@@ -144,7 +144,7 @@ NOT_INFERRED = Inferred()
 
 
 def passed_over(left_out: Mapping[str, Reason]) -> str:
-    """Return the end of a phrase, with the list of numeric fields that are not read as rewards."""
+    """Return the end of a phrase, with the numeric fields that are not read as rewards."""
     phrases = [
         because + listed([path for path, reason in left_out.items() if reason == each])
         for each, because in _BECAUSE.items()
@@ -298,7 +298,7 @@ def _copies(
     sure: bool,
     parts: bool,
 ) -> dict[str, Reason]:
-    """Return the fields that repeat another one. Rewards by name repeat only forms of one."""
+    """Return the fields that repeat another. Rewards by name repeat only forms of one."""
     out: dict[str, Reason] = {}
     order = sorted(paths, key=lambda path: _order(path, totalled=bool(before)))
     for place, path in enumerate(order):
@@ -402,7 +402,7 @@ def _explained_by(found: _Candidates, total: str) -> Inferred | None:
 
 
 def _unexplained(found: _Candidates) -> Inferred:
-    """Return what a number named as a total is, if the other numbers do not explain it."""
+    """Return what a number named as a total is, if the others do not explain it."""
     total, parts = found.totals[0], found.parts
     guessed = found.kind in _GUESSED
     if not parts or (guessed and len(parts) < 2 and not any(map(is_vocabulary, parts))):
@@ -459,7 +459,7 @@ def _by_names(found: _Candidates) -> Inferred:
 
 
 def _with_total_of_any_name(found: _Candidates) -> Inferred | None:
-    """Return the rewards if another number is their weighted sum, whatever its name is, or None."""
+    """Return the rewards if another number, whatever its name, is their weighted sum, or None."""
     numbers = found.numbers
     varying = [path for path in found.parts if _varies(numbers[path])]
     others = [path for path in found.rest if path not in found.parts]
@@ -502,7 +502,7 @@ class Fit:
     """Whether the fields take enough different values to rule out a coincidence."""
 
     def weight(self, path: str) -> float:
-        """Return the weight of a field, which is 1 if it is unknown."""
+        """Return the weight of a field, 1 if unknown."""
         return self.weights.get(path, self.constants.get(path, 1.0))
 
 
@@ -564,7 +564,7 @@ def _besides(
     weights: Mapping[str, float],
     numbers: Mapping[str, Values],
 ) -> float:
-    """Return what a total contains besides its weighted rewards, which are given by name."""
+    """Return what a total contains besides its weighted rewards, by name."""
     rows = np.isfinite(numbers[total])
     known = [(weights[name], numbers[path]) for name, path in paths.items() if path in numbers]
     added = sum((w * np.nan_to_num(values[rows]) for w, values in known), np.zeros(int(rows.sum())))
@@ -601,7 +601,7 @@ def _rounded(
 
 
 def _contains(total: Values, part: Values) -> bool:
-    """Return whether a number may contain a part: whether its values depend on the part's."""
+    """Return whether a number may contain a part: whether its values depend on it."""
     both = np.isfinite(total) & np.isfinite(part)
     total, part = total[both], part[both]
     if not _varies(part):
@@ -645,7 +645,7 @@ def _is_monotone(one: Values, other: Values) -> bool:
 
 
 def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
-    """Return the rewards that the user named, with their weights if a number is their total."""
+    """Return the rewards that the user named, with weights if a number is their total."""
     paths = resolved(asked, list(sample.numbers))
     taken = set(paths.values())
     named = [path for path in sample.numbers if path not in taken and may_be_total(path)]
@@ -668,7 +668,7 @@ def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferr
 def _contradicting(
     paths: Mapping[str, str], numbers: Mapping[str, Values], named: Sequence[str]
 ) -> str:
-    """Return a number that is a total by its name and contains a reward, but is not their sum."""
+    """Return a number that is a total by its name and contains a reward, but is not the sum."""
     parts = [numbers[path] for path in paths.values() if path in numbers]
     for total in dict.fromkeys(filter(may_be_total, named)):
         enough = np.isfinite(numbers[total]).sum() >= _ENOUGH and _varies(numbers[total])

@@ -21,7 +21,7 @@ Key: TypeAlias = Int64[np.ndarray, " row"]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Stores which rollouts form a group, and how often the prompts contradict the group ids."""
+    """Stores which rollouts form a group, and how often prompts contradict the group ids."""
 
     keys: Key
     """Key of the group of each row. `NO_KEY` if a row has neither a group id nor a prompt."""
@@ -113,7 +113,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def key_of(value: Any) -> int:
-    """Return a 64-bit key for a JSON-like value: the integer itself, or a hash of other values."""
+    """Return a 64-bit key for a JSON-like value: the integer itself, or a hash."""
     if isinstance(value, int) and NO_KEY < value < 2**63:
         return int(value)
     if not isinstance(value, str):
@@ -123,7 +123,7 @@ def key_of(value: Any) -> int:
 
 
 def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
-    """Return one key per row of an Arrow array of ids: the integer itself, or else a hash."""
+    """Return one key per id in an Arrow array: the integer itself, or a hash."""
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
@@ -201,7 +201,7 @@ def _flat(value: Any) -> Iterator[str]:
 
 
 def _mixed(keys: Keys) -> Keys:
-    """Return keys with mixed bits, so that sums of keys can be used as keys too."""
+    """Return keys with mixed bits, whose sums can be keys too."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))

@@ -24,14 +24,14 @@ def _set(words: str) -> frozenset[str]:
 
 
 class Inner(str):
-    """Marks a path into an object or struct, because the name of a column may contain dots too."""
+    """Marks a path into an object or struct, because a column's name may contain dots."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Stores the column for each meaning, or None if no column has this meaning."""
+    """Stores the column for each meaning, or None."""
 
     step: str | None = None
     group: str | None = None
@@ -46,7 +46,7 @@ class Layout:
     turn: str | None = None
 
     def taken(self) -> frozenset[str]:
-        """Return the columns with an assigned meaning, which therefore are no reward components."""
+        """Return the columns with a meaning, which are no reward components."""
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
 
 
@@ -59,7 +59,7 @@ TRL = Layout("step", None, "prompt", "completion", "advantage")
 
 
 def listed(names: Collection[str]) -> str:
-    """Return up to 12 names for a message, shortened and quoted in case a name is malicious."""
+    """Return up to 12 names for a message, shortened and quoted: a name may be malicious."""
     shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:12])
     return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
 
@@ -248,7 +248,7 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
 
 
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
-    """Return the column for each meaning, as given by the user or inferred from its name."""
+    """Return the column for each meaning, given by the user or inferred from its name."""
     given = columns or {}
     refuse_unknown(given, MEANINGS, "columns: unknown meaning")
     for meaning, column in given.items():
@@ -303,7 +303,7 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
 
 
 def likely(paths: Sequence[str]) -> list[str]:
-    """Return the numeric fields to propose as rewards if no rewards can be inferred."""
+    """Return the numeric fields to propose as rewards if none can be inferred."""
     found = [path for path in paths if not is_never(path)]
     return [path for path in found if not is_total(path)] or found or list(paths)
 
@@ -330,14 +330,14 @@ def unlikelihood(path: str) -> int:
 
 
 def is_named_as_reward(path: str) -> bool:
-    """Return whether a text field's name suggests that it contains one or all rewards."""
+    """Return whether a text field's name suggests one or all rewards."""
     if (prefix := _prefix(path)) is not None:
         return name_in(path, prefix) is not None and not is_measures(prefix)
     return is_named_reward(path) or is_all_rewards(path)
 
 
 def may_be_text(path: str) -> bool:
-    """Return whether the texts of a field are read if they are texts of numbers."""
+    """Return whether a field's texts are read if they are texts of numbers."""
     return is_named_as_reward(path) or (is_likely(path) and is_vocabulary(path))
 
 
@@ -354,7 +354,7 @@ def is_container(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _certainty(name: str) -> int | None:
-    """Return the rank of an object name, or None. Rank 0 means that rewards are most likely."""
+    """Return the rank of an object name (0: most likely holds rewards), or None."""
     rest = set(words_of(name)) - _REWARD
     if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
         return None
@@ -363,12 +363,12 @@ def _certainty(name: str) -> int | None:
 
 
 def is_measures(prefix: str) -> bool:
-    """Return whether a prefix belongs to an object with other numbers in addition to rewards."""
+    """Return whether a prefix belongs to an object with rewards and other numbers."""
     return bool(prefix) and _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
 
 
 def container_of(paths: Sequence[str]) -> str:
-    """Return the prefix of the object that most likely contains rewards, or an empty string."""
+    """Return the prefix of the object that most likely contains rewards, or ""."""
     best: tuple[int, str] | None = None
     for path in paths:
         prefix = _prefix(path)
@@ -388,7 +388,7 @@ def _prefix(path: str) -> str | None:
 
 
 def name_in(path: str, prefix: str) -> str | None:
-    """Return the reward's name in an object, at any depth, or None if `path` is not a reward."""
+    """Return the reward's name in an object, at any depth, or None if it is no reward."""
     if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
         return None
     name = path[len(prefix) :]
@@ -404,12 +404,12 @@ def name_in(path: str, prefix: str) -> str | None:
 
 
 def _is_monitor(name: str) -> bool:
-    """Return whether a name in an object of rewards rules out a reward. A `length` may be one."""
+    """Return whether a name in an object of rewards rules out a reward. `length` does not."""
     return is_never(name) and name.lower() not in _LENGTHS
 
 
 def value_fields(paths: Sequence[str]) -> list[str]:
-    """Return the paths. Of an object that describes one reward, only its value is kept."""
+    """Return the paths, but only the value of an object that describes one reward."""
     parts = {path: path.rpartition(".") for path in paths}
     described = {above for above, _, name in parts.values() if name in _VALUES}
     described = {above for above in described if not is_container(leaf_of(above))}
@@ -428,7 +428,7 @@ def is_likely(path: str) -> bool:
 
 
 def is_vocabulary(path: str) -> bool:
-    """Return whether a name contains a word that is usual in the names of rewards."""
+    """Return whether a name contains a usual word for rewards."""
     return not _VOCABULARY.isdisjoint(last_words(path))
 
 
@@ -456,7 +456,7 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
 
 
 def may_be_total(path: str) -> bool:
-    """Return whether the name suggests the total of other rewards, such as `reward` or `total`."""
+    """Return whether the name suggests a total, such as `reward` or `total`."""
     prefix = _prefix(path)
     if "." in path[len(prefix or "") :] or (prefix is None and isinstance(path, Inner)):
         return False
@@ -470,7 +470,7 @@ def form_of(path: str) -> int:
 
 
 def base_of(path: str) -> frozenset[str]:
-    """Return the words that the raw and the transformed form of one reward share."""
+    """Return the words shared by the raw and the transformed form of one reward."""
     return frozenset(last_words(path)) - _REWARD_ONLY - _RAW - _SHAPED
 
 
@@ -479,7 +479,7 @@ def _is_count(words: Sequence[str]) -> bool:
 
 
 def is_earned_count(path: str) -> bool:
-    """Return whether a name denotes a count of what was earned, such as `num_tests_passed`."""
+    """Return whether a name counts what was earned, such as `num_tests_passed`."""
     words = last_words(path)
     return bool(words) and _is_count(words) and not EARNED.isdisjoint(words)
 
@@ -500,13 +500,13 @@ def leaf_of(path: str) -> str:
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a name in lower case."""
+    """Return a name's words in lower case."""
     return [word.lower() for word in _WORD.findall(name)]
 
 
 @lru_cache(maxsize=4096)
 def last_words(path: str) -> Sequence[str]:
-    """Return the words of the last part of a path."""
+    """Return the words of a path's last part."""
     return tuple(words_of(leaf_of(path)))
 
 
@@ -542,7 +542,7 @@ def _is_digits(value: Any) -> bool:
 
 
 def _named_values(items: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the values of objects such as `{"name": "style", "value": 0.5}`, keyed by name."""
+    """Return the values of objects such as `{"name": "style", "value": 0.5}` by name."""
     found: dict[str, Any] = {}
     for item in items:
         name = next((item[key] for key in _NAME_KEYS if isinstance(item.get(key), str)), None)
@@ -557,7 +557,7 @@ def _named_values(items: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def is_per_completion(value: Any, record: Mapping[str, Any]) -> bool:
-    """Return whether a list has a value for each of several completions in a record."""
+    """Return whether a list has a value per completion of a record."""
     if not isinstance(value, list):
         return False
     size = len(cast("list[Any]", value))
@@ -601,7 +601,7 @@ class Evidence:
 
 @lru_cache(maxsize=4096)
 def run_and_key(name: str) -> tuple[str, str]:
-    """Return the run and the key in the name of a column. The run is empty in most files."""
+    """Return the run and the key in a column's name. Most files name no run."""
     match = next(filter(None, (pattern.fullmatch(name) for pattern in _RUN_AND_KEY)), None)
     run, key = (match[1], match[2]) if match is not None else ("", name)
     if _EXTREME.fullmatch(key):

@@ -178,7 +178,7 @@ def read_rollout_files(
 def _read_file(
     found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile] = ()
 ) -> Iterator[RolloutTable]:
-    """Yield the tables of a file, and report what cannot be read. `later` are the next files."""
+    """Yield a file's tables, and report what cannot be read. `later` are the next files."""
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return

@@ -55,7 +55,7 @@ _DEEPEST = 8
 
 
 class Doubtful(str):
-    """Marks a text in a field that is a reward only if other rows have a number in this field."""
+    """Marks a text in a field that is a reward only if other rows have a number there."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ ONE_TURN = RowTurns(1, {}, ())
 
 @dataclass(slots=True)
 class Row:
-    """Stores what is known about one rollout. A default value means that a field is unknown."""
+    """Stores what is known about one rollout. A default value means unknown."""
 
     step: Any = None
     rollout: Any = None
@@ -117,7 +117,7 @@ TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
 def number(value: Any) -> float:
-    """Return a number, a boolean or the text of either as a float, or NaN for anything else."""
+    """Return a number, a boolean or the text of either as a float, otherwise NaN."""
     if isinstance(value, str):
         value = TRUTHS.get(value.strip().lower(), value)
     try:
@@ -127,12 +127,12 @@ def number(value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number or boolean. The text of a number does not count."""
+    """Return whether a value is a number or boolean, not the text of one."""
     return isinstance(value, (int, float, bool))
 
 
 def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, Any]:
-    """Return the fields that may be rewards because they contain a number, text or null."""
+    """Return the fields that may be rewards: those with a number, text or null."""
     found: dict[str, Any] = {}
     for name, value in record.items():  # runs for every record, so it avoids calls
         kind = type(value)
@@ -146,7 +146,7 @@ def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, A
 
 
 def doubtful(value: Any) -> Any:
-    """Return a text as `Doubtful`, or a placeholder if the text is too long to be a number."""
+    """Return a text as `Doubtful`, or a placeholder if it is too long for a number."""
     if not isinstance(value, str):
         return value
     return Doubtful(value) if len(value) <= LONGEST else TOO_LONG
@@ -360,7 +360,7 @@ def open_instruct(record: Record) -> Iterator[Row]:
 
 
 def as_object(value: Any) -> Record:
-    """Return an object, the object in a JSON text, or an empty object for anything else."""
+    """Return an object, or the object in a JSON text, otherwise an empty object."""
     if isinstance(value, str):
         value = json.loads(value)
     return cast("Record", value) if isinstance(value, Mapping) else {}
@@ -492,7 +492,7 @@ def _reason(trace: Record) -> str | None:
 
 
 def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Row]]:
-    """Return a function that converts records to rollouts, with their texts or their rewards."""
+    """Return a function that converts records to rollouts, with texts or rewards."""
     taken, paths = known.taken(), {each: getattr(known, each) for each in MEANINGS}
     if known.turn is None:
         del paths["rollout"]
@@ -536,7 +536,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
 
 def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any:
-    """Return the rewards in a list or a JSON text as an object, or None. Update what was found."""
+    """Return the rewards in a list or JSON text as an object, or None. Update what was found."""
     each = is_per_completion(value, record)
     inner = None if each else spread(value, listed_names(record))
     if inner is not None:
@@ -547,7 +547,7 @@ def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any
 
 
 def at(record: Any, path: str | None) -> Any:
-    """Return the value at a name or dotted path, or None if the path does not exist."""
+    """Return the value at a name or dotted path, or None."""
     if path is None or not isinstance(record, (dict, Mapping)):
         return None
     if path in record:

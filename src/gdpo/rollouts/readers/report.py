@@ -26,7 +26,7 @@ NOTHING: Values = {}
 
 
 class Problem(Enum):
-    """Names the kinds of problems. Each has the template of its sentence, and a remedy, if any."""
+    """Names the kinds of problems, with the template of the sentence, and a remedy, if any."""
 
     UNREADABLE = "cannot be read: {why}"
     REST = "the rest cannot be read: {why}"
@@ -116,7 +116,7 @@ class Problem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Stores one kind of problem that a reader found in a file."""
+    """Stores one kind of problem in a file."""
 
     problem: Problem
     file: Path
@@ -136,7 +136,7 @@ class Notice:
 
     @property
     def place(self) -> str:
-        """Path of the file with the line, or with the row (from 0) if the file has no lines."""
+        """Path of the file with the line, or with the row (from 0) in a file without lines."""
         if self.line is None:
             return str(self.file)
         in_lines = kind_of(self.file) == "jsonl"
@@ -204,7 +204,7 @@ class FileReport:
         count: int = 1,
         rows: int = 0,
     ) -> None:
-        """Add a notice, or increase the count of a known one."""
+        """Add a notice, or raise the count of a known one."""
         key = (self.path, problem, *values.values())
         known = self.report.notices.get(key) or Notice(problem, self.path, line, values)
         found = replace(known, count=known.count + count, rows=known.rows + rows)
@@ -223,17 +223,17 @@ class FileReport:
         self.skipped += rows
 
     def reject(self, line: int | None, problem: Problem, values: Values = NOTHING) -> None:
-        """Count a new line or row, mark it as skipped, and add a notice."""
+        """Count a new line or row as skipped, and add a notice."""
         self.rows += 1
         self.lose(line, problem, values)
 
     def give_back(self, line: int | None, problem: Problem, *, rows: int) -> None:
-        """Count rows as skipped that were already counted as read, and add a notice."""
+        """Count rows as skipped that were counted as read, and add a notice."""
         self.read -= rows
         self.lose(line, problem, rows=rows)
 
     def end(self, why: str) -> None:
-        """Count all remaining rows as skipped, because the file cannot be read further."""
+        """Count all remaining rows as skipped."""
         if all(file is not self for file in self.report.files):
             self.report.left_out[self.path] = why
             if self.numbers:
@@ -244,7 +244,7 @@ class FileReport:
         self.lose(done, Problem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
     def known_rewards(self) -> Inferred | None:
-        """Return the rewards that were inferred from earlier files of the run, or None."""
+        """Return the rewards inferred from earlier files of the run, or None."""
         known = self.report.inferred
         found = known.get((self.run, self.format)) or known.get((self.run, self.format, self.shape))
         if found is not None:
@@ -252,20 +252,20 @@ class FileReport:
         return found
 
     def remember(self, found: Inferred) -> None:
-        """Record which rewards were inferred, for this file and for later files of the run."""
+        """Record the inferred rewards, for this file and later files of the run."""
         self.guessed, self.inferred = True, found
         shape = (self.shape,) if found.refused else ()
         self.report.inferred[self.run, self.format, *shape] = found
 
     def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
-        """Add the rewards of some rollouts, and record how the rewards were determined."""
+        """Add the rewards of some rollouts, and how they were determined."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
         self.rewards_from, self.scalar = how, scalar
 
 
 @dataclass(slots=True)
 class ReadReport:
-    """Stores the results of reading all files, and grows while the tables are read."""
+    """Stores the results of reading, and grows while the tables are read."""
 
     paths: tuple[Path, ...]
     files: list[FileReport] = field(default_factory=list[FileReport])
@@ -326,7 +326,7 @@ class ReadReport:
 
     @property
     def absent(self) -> list[str]:
-        """Rewards that were requested by name, but are not in any file."""
+        """Rewards that were requested by name, but are in no file."""
         return [name for name, found in self.sought.items() if not found]
 
     def file_of(self, path: Path) -> FileReport:
@@ -340,7 +340,7 @@ class ReadReport:
 
     @property
     def alone(self) -> bool:
-        """Whether every group has only one rollout, so that rewards cannot be compared."""
+        """Whether every group is a single rollout, so that rewards cannot be compared."""
         return self.groups > 0 and self.group_sizes[1] >= self.groups
 
     def group_findings(self) -> list[str]:
@@ -421,7 +421,7 @@ class ReadReport:
 
 
 def ready_command(report: ReadReport) -> str:
-    """Return a command line that lists the inferred rewards, or an empty string if none."""
+    """Return a command line that lists the inferred rewards, or ""."""
     guessed = [file for file in report.files if file.guessed and file.rewards]
     if report.scalar_only:
         names = _proposed(guessed)
@@ -437,7 +437,7 @@ def ready_command(report: ReadReport) -> str:
 
 
 def without_rewards(report: ReadReport) -> str:
-    """Return a message with commands for files in which no reward could be inferred, or ""."""
+    """Return a message with commands for files without inferred rewards, or ""."""
     files = report.without_rewards
     if not files:
         return ""

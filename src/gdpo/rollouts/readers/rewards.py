@@ -114,11 +114,11 @@ class RecordRewards:
 
     @property
     def needed(self) -> int:
-        """Number of rollouts at the start of the file that are needed to determine the rewards."""
+        """Number of rollouts that are needed to determine the rewards."""
         return LOOKED_AT if self._known is not None and self._inferred is None else 0
 
     def narrow(self, row: Row, line: int) -> None:
-        """Drop fields of a rollout that has more fields than the maximum number of rewards."""
+        """Drop fields of a rollout with more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
         asked = self._asked.rewards
@@ -213,7 +213,7 @@ class RecordRewards:
         return tuple(self._found), how if inferred is None else inferred.how, False
 
     def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
-        """Add the fields with numbers to the rewards, and track the fields with only texts."""
+        """Add the fields with numbers to the rewards, and track those with only texts."""
         inferred = {} if self._inferred is None else self._inferred.names
         numbers, texts = dict[str, None](), dict[str, list[int]]()
         for row, line in zip(rows, lines, strict=True):
@@ -428,7 +428,7 @@ def _seek(
     fields: Sequence[str],
     numbers: Sequence[str],
 ) -> None:
-    """Report which rewards were found, and for others the fields that there are."""
+    """Report the rewards that were found, and otherwise the existing fields."""
     for name, is_there in found.items():
         if not is_there:
             file.note(line, problem, {"name": name, "fields": listed(fields)})
@@ -454,7 +454,7 @@ def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]]:
-    """Return the fields of records with numbers, and those with texts that are named as rewards."""
+    """Return the fields of records with numbers, and those named as rewards with texts."""
     numbers, shorts = dict[str, None](), dict[str, bool]()
     for row in rows:
         total = {} if known.total is None else {known.total: row.total}
@@ -474,7 +474,7 @@ def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]
 
 
 def is_text_of_number(value: Any) -> bool:
-    """Return whether a value is a text that can be parsed as a finite number."""
+    """Return whether a value is the text of a finite number."""
     return type(value) is Doubtful and isfinite(number(value))
 
 

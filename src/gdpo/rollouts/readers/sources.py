@@ -96,13 +96,13 @@ class Unpacked(io.RawIOBase):
 
 
 def unreadable() -> tuple[type[Exception], ...]:
-    """Return the errors that a reader raises for a broken file, or for a file of another type."""
+    """Return the errors that a broken file, or one of another type, raises."""
     arrow = (pa.ArrowException,) if sys.modules.get("pyarrow") else ()
     return (OSError, EOFError, zlib.error, UnicodeError, DataError, MissingExtraError, *arrow)
 
 
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
-    """Yield the samples of a `.pt` file that slime or miles saved, each with its number."""
+    """Yield the samples of a `.pt` file of slime or miles, each with its number."""
     if load_pt is None:
         raise DataError(
             ".pt files need torch: pass load_pt=load_dump, from gdpo.integrations.torch_files"
@@ -121,7 +121,7 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
-    """Yield the rows of a table that W&B saved, in one batch."""
+    """Yield the rows of a W&B table, in one batch."""
     with opened_text(file.path) as stream:
         raw = stream.read(_LARGEST_TABLE + 1)
     if len(raw) > _LARGEST_TABLE:
@@ -241,7 +241,7 @@ def _all(column: Any, pattern: str) -> bool:
 
 
 def csv_batches(file: FileReport) -> Iterator[Any]:
-    """Yield the rows of a CSV file in batches, including all rows before a broken part."""
+    """Yield a CSV file in batches, with all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
@@ -345,7 +345,7 @@ def _source(path: Path) -> Any:
 def _reader(
     source: Any, delimiter: str, size: int, wrong: Callable[[Any], str], texts: list[str]
 ) -> Any:
-    """Return a CSV reader. Columns in `texts` are strings; Arrow infers the types of others."""
+    """Return a CSV reader. Columns in `texts` are strings; Arrow infers other types."""
     return pacsv.open_csv(
         source,
         read_options=pacsv.ReadOptions(use_threads=False, block_size=size),
@@ -395,7 +395,7 @@ class ArrowFile:
             yield batch
 
     def _rows(self) -> int:
-        """Return the number of rows up to the end, or up to where the file is broken."""
+        """Return the number of rows, of a broken file those before the damage."""
         count = 0
         try:
             for batch in self._stored([0][: len(self.schema_arrow)]):
@@ -405,7 +405,7 @@ class ArrowFile:
         return count
 
     def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield batches of `size` rows, or fewer very long ones, with some of the columns."""
+        """Yield batches of `size` rows, or fewer very long ones, with some columns."""
         names = self.schema_arrow.names
         columns = list(dict.fromkeys(c if c in names else c.partition(".")[0] for c in columns))
         held, rows = list[Any](), 0
@@ -460,7 +460,7 @@ def _decompressed(path: Path) -> Any:
 
 
 def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the batches of each row group, so that all row groups before a broken one are read."""
+    """Yield batches by row group, so that all groups before a broken one are read."""
     if isinstance(parquet, ArrowFile):
         yield from parquet.iter_batches(size, columns)
         return

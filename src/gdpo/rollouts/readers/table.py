@@ -29,7 +29,7 @@ Whole: TypeAlias = tuple[Float[np.ndarray, "rollout reward"], Values]
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Stores the turns of the rollouts of a table, padded to the largest number of turns."""
+    """Stores the turns of a table's rollouts, padded to the largest number of turns."""
 
     counts: Int[np.ndarray, " rollout"]
     """Number of turns of each rollout. 0: the rollout has no turns, or they are unknown."""
@@ -62,7 +62,7 @@ class TurnArrays:
 
 @dataclass(frozen=True, slots=True)
 class RolloutTable:
-    """Stores the rollouts of one step of a run without their texts, in the order of the files."""
+    """Stores the rollouts of one step of a run without texts, in file order."""
 
     run: str
     """Folder of the run, relative to the path that was read."""
@@ -235,7 +235,7 @@ def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> Turns
 def places(
     groups: Int[np.ndarray, " rollout"],
 ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"]]:
-    """Return, for each rollout, the index of its group and its index within the group."""
+    """Return each rollout's group and its index within the group."""
     _, prompt, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(prompt, kind="stable")
     starts = np.repeat(np.cumsum(counts) - counts, counts)
@@ -308,7 +308,7 @@ def whole_rollouts(table: RolloutTable) -> RolloutTable:
 
 
 def fits(rollouts: int, turns: int, rewards: int) -> bool:
-    """Return whether the arrays for this many rollouts, turns and rewards fit into memory."""
+    """Return whether arrays of this size fit into memory."""
     return rollouts * turns * (rewards + 2) <= MOST
 
 

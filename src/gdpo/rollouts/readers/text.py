@@ -46,7 +46,7 @@ _PART = 2**20
 
 
 def is_gzip(path: Path) -> bool:
-    """Return whether a file is compressed with gzip, according to its first bytes."""
+    """Return whether a file begins like a gzip file."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP
 
@@ -81,7 +81,7 @@ def _wide(head: bytes) -> str:
 
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Yield each JSON object with its line, and report all other lines, or elements of a list."""
+    """Yield each JSON object with its line, and report other lines, or elements of a list."""
     named, left, repeated = "", _CHECKED, list[str]()
 
     def noting_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class _Text:
         self.line = 1
 
     def _more(self) -> bool:
-        """Read further, twice as much as is left, and return whether there was more."""
+        """Read twice as much as is left, and return whether there was more."""
         left = self._text[self._at :]
         if len(left) > LONGEST_LINE:
             raise DataError(
@@ -256,7 +256,7 @@ def _of_list(path: Path, decoder: Decoder) -> _Elements:
 
 
 def _of_object(path: Path, decoder: Decoder) -> _Elements:
-    """Yield the elements of the only list of objects in an object, or else the object itself."""
+    """Yield the elements of an object's only list of objects, or else the object itself."""
     names = _lists_in(path)
     if len(names) > 1:
         raise DataError(
@@ -283,7 +283,7 @@ def _one_list(path: Path, name: str) -> str:
 
 
 def _elements(text: _Text, decoder: Decoder) -> _Elements:
-    """Yield the elements of a list. An element within which the file ends is None."""
+    """Yield the elements of a list, None for one within which the file ends."""
     text.take("[")
     if text.peek() == "]":
         text.take("]")
