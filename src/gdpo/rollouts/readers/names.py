@@ -404,7 +404,7 @@ def name_in(path: str, prefix: str) -> str | None:
 
 
 def _is_monitor(name: str) -> bool:
-    """Return whether a name in an object of rewards rules out a reward. `length` does not."""
+    """Return whether a name in an object of rewards rules out a reward. `length` is allowed."""
     return is_never(name) and name.lower() not in _LENGTHS
 
 

@@ -395,7 +395,7 @@ class ArrowFile:
             yield batch
 
     def _rows(self) -> int:
-        """Return the number of rows, of a broken file those before the damage."""
+        """Return the number of rows, or of the rows before the damage in a broken file."""
         count = 0
         try:
             for batch in self._stored([0][: len(self.schema_arrow)]):
