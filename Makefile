@@ -22,14 +22,14 @@ demo: $(VENV)/.installed  ## Compare GRPO with GDPO on the project of `gdpo init
 SHAPES := --jaxtyping-packages=gdpo.advantages,gdpo.diagnostics,beartype.beartype
 FORMULAS := tests/advantages tests/diagnostics tests/testing src
 test: export HYPOTHESIS_PROFILE ?= fast
-test: $(VENV)/.installed  ## Run the fast tests (5 to 6 minutes)
+test: $(VENV)/.installed  ## Run the fast tests (4 to 5 minutes)
 	$(BIN)/pytest -q -n 2 -m "not slow" $(SHAPES) $(FORMULAS)
 	$(BIN)/pytest -q -n 2 -m "not slow" $(FORMULAS:%=--ignore=%)
 
 test-slow: $(VENV)/.installed  ## Run the tests that `make test` leaves out: long ones, trainings
 	$(BIN)/pytest -q -n 2 -m slow
 
-test-all: $(VENV)/.installed  ## Run all tests, with more examples of each property (16 minutes)
+test-all: $(VENV)/.installed  ## Run all tests, with more examples of each property (more than 20 minutes)
 	$(BIN)/pytest -q -n 2 $(SHAPES)
 
 FRAMEWORKS ?=

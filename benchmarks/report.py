@@ -1,4 +1,4 @@
-"""Measures time, peak memory and page size of `gdpo.report.write_report` on synthetic runs.
+"""Measures time, peak memory and page size of `gdpo.lab.report.write_report` on synthetic runs.
 
     python benchmarks/report.py --runs 10 --steps 100 --rollouts 64
 
