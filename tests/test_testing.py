@@ -168,7 +168,7 @@ def reads_badly(completion, reference):
 
 @pytest.mark.parametrize("function", [ends_never, waits_long, blocks_long, reads_badly])
 def test_a_reward_that_does_not_end_is_given_up(function):
-    reward = Reward("endless", function, 0, 1, (Example("a", {}, None),), deadline=0.3)
+    reward = Reward("endless", function, 0, 1, (Example("a", {}, None),), deadline=1)
     with pytest.raises(RewardError, match=r"0\.2 s.*: 'a'"):
         check_reward(reward, seconds=0.2)
     assert not ENDED

@@ -16,7 +16,7 @@ SLOW = pytest.param(("array_api_strict", "jax"), marks=pytest.mark.slow)
 def test_it_keeps_the_contract(name, libraries):
     estimator, oracle, claims, options = SUBJECTS[name]
     expected = {"options": options, "oracle": oracle, "claims": claims}
-    examples = settings().max_examples // 2
+    examples = settings().max_examples
     check_estimator(estimator, **expected, examples=examples, libraries=libraries)
 
 
