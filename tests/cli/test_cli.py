@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.checkout import environment
 from tests.experiments.conftest import DECLARED, write_run
 
 import gdpo
@@ -72,9 +73,27 @@ def test_markup_in_a_message_is_printed_as_it_is(gdpo_says, tmp_path):
     assert "'[/red] [bold]'" in gdpo_says("check", path)[2]
 
 
-def test_only_one_of_several_processes_complains(gdpo_says, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_rank_0_complains_before_the_launcher_ends_it(tmp_path):
+    """The other process fails first, and the launcher ends all that still run."""
+    late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(late)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    command = [sys.executable, *launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml")]
+    done = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("gdpo: ") == 1
+    assert "rank 1" not in done.stderr.partition("gdpo: ")[2].splitlines()[0]
+
+
+def test_another_rank_complains_if_it_fails_alone(gdpo_says, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert gdpo_says("check", tmp_path / "missing.yaml") == (2, "", "")
+    monkeypatch.setattr("gdpo.cli._app._RANK_0_S", 0.0)
+    code, out, err = gdpo_says("check", tmp_path / "missing.yaml")
+    assert (code, out) == (2, "")
+    assert err.startswith("gdpo: rank 1: ")
 
 
 def test_rewards_are_found_in_the_working_directory(gdpo_says, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,6 +38,9 @@ Then run `gdpo analyze FOLDER` on a run of your own. To train a tiny model on th
 project (`gdpo init`). To train your own model, choose a shipped recipe (`gdpo recipes ls`). Then
 run `gdpo check` and `gdpo train`.
 """
+
+_RANK_0_S = 10.0
+"""Seconds in which rank 0 prints its own message and exits."""
 
 _SURE = 0.8
 """Similarity above which an option is suggested. Below this value, recipe keys are tried first."""
@@ -117,7 +121,8 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         _complain(str(error))
         return MISTAKE
     except KeyboardInterrupt as stopped:
-        _complain(str(stopped) or STOPPED)
+        if _rank() == "0":  # all processes are stopped
+            _complain(str(stopped) or STOPPED)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has closed the pipe: further output goes nowhere.
@@ -149,6 +154,16 @@ def _code_of_exit(leaving: SystemExit) -> int:
 
 
 def _complain(message: str) -> None:
-    """Print a message to stderr. In a distributed run, only rank 0 prints."""
-    if os.environ.get("RANK", "0") == "0":
-        terminal(stderr=True).print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)
+    """Print a message to stderr. In a distributed run, another rank than 0 waits first.
+
+    A launcher ends all processes as soon as one has exited. A mistake of all ranks is therefore
+    printed only by rank 0, and a mistake of one rank by that rank.
+    """
+    if (rank := _rank()) != "0":
+        time.sleep(_RANK_0_S)
+        message = f"rank {rank}: {message}"
+    terminal(stderr=True).print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)
+
+
+def _rank() -> str:
+    return os.environ.get("RANK", "0")
