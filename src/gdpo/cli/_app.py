@@ -160,7 +160,8 @@ def _complain(message: str) -> None:
     printed only by rank 0, and a mistake of one rank by that rank.
     """
     if (rank := _rank()) != "0":
-        time.sleep(_RANK_0_S)
+        with suppress(KeyboardInterrupt):  # then, too, the message is printed
+            time.sleep(_RANK_0_S)
         message = f"rank {rank}: {message}"
     terminal(stderr=True).print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)
 
