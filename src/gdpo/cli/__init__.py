@@ -39,6 +39,11 @@ _AGAIN_S = 0.05
 """Delay in seconds before resending a Ctrl-C that was swallowed."""
 
 
+def rank() -> str:
+    """Return the rank of this process in a distributed run."""
+    return os.environ.get("RANK", "0")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
@@ -66,7 +71,7 @@ def _quick_to_stop() -> Generator[None]:
     def leave(_number: int, frame: FrameType | None) -> None:
         if not _importing(frame):
             raise KeyboardInterrupt
-        if os.environ.get("RANK", "0") == "0":
+        if rank() == "0":
             os.write(2, f"\ngdpo: {STOPPED}\n".encode())
         os._exit(INTERRUPTED)
 

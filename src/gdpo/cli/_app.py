@@ -22,7 +22,7 @@ from gdpo._files import is_full
 from gdpo._naming import last_line, search_also
 from gdpo._terminal import terminal
 from gdpo._text import visible
-from gdpo.cli import CLOSED, CRASHED, INTERRUPTED, MISTAKE, STOPPED
+from gdpo.cli import CLOSED, CRASHED, INTERRUPTED, MISTAKE, STOPPED, rank
 from gdpo.cli.analyze import analyze
 from gdpo.errors import GdpoError, MissingExtraError
 
@@ -121,7 +121,7 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         _complain(str(error))
         return MISTAKE
     except KeyboardInterrupt as stopped:
-        if _rank() == "0":  # all processes are stopped
+        if rank() == "0":  # all processes are stopped
             _complain(str(stopped) or STOPPED)
         return INTERRUPTED
     except BrokenPipeError:
@@ -159,12 +159,8 @@ def _complain(message: str) -> None:
     A launcher ends all processes as soon as one has exited. A mistake of all ranks is therefore
     printed only by rank 0, and a mistake of one rank by that rank.
     """
-    if (rank := _rank()) != "0":
+    if (own := rank()) != "0":
         with suppress(KeyboardInterrupt):  # then, too, the message is printed
             time.sleep(_RANK_0_S)
-        message = f"rank {rank}: {message}"
+        message = f"rank {own}: {message}"
     terminal(stderr=True).print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)
-
-
-def _rank() -> str:
-    return os.environ.get("RANK", "0")

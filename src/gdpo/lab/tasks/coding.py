@@ -257,10 +257,6 @@ def _question(row: Row) -> str:
     return f"{text_at(row, 'question').strip()}\n\n{form}"
 
 
-def _description(row: Row) -> str:
-    return f"{text_at(row, 'description').strip()}\n\n{_STREAMS}"
-
-
 def _first_of_list(row: Row) -> str | None:
     """Return the first solution in an APPS or TACO row, or None if the row has no solution."""
     held = row.get("solutions")
@@ -312,7 +308,12 @@ _SHAPES = (
         ),
     ),
     _Shape(("question", "input_output"), input_output_tests, _question, _first_of_list),
-    _Shape(("description", "public_tests"), code_contests_tests, _description, _first_in_python),
+    _Shape(
+        ("description", "public_tests"),
+        code_contests_tests,
+        lambda row: f"{text_at(row, 'description').strip()}\n\n{_STREAMS}",
+        _first_in_python,
+    ),
 )
 
 
