@@ -1,4 +1,4 @@
-"""Defines line charts: their SVG shapes, and the values that the page's script displays."""
+"""Defines line charts: their SVG shapes, and the values for the page's script."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -203,7 +203,7 @@ def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
     """Return the ends of an axis that shows where curves differ. NaN is ignored.
 
     It covers the values with a margin of 5 %, within the possible range from `low` to `high`, or
-    the whole range if they cover two thirds of it, or differ by less than a thousandth of it.
+    that whole range if they cover two thirds of it or differ by less than a thousandth of it.
     """
     known = values[np.isfinite(values)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (low, high)

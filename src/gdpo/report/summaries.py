@@ -94,7 +94,7 @@ def rollouts_summary(
 
 
 def verdict_line(analysis: Analysis) -> Text:
-    """Return the verdict for the worst run, on one line. Empty if no run was analyzed."""
+    """Return the worst run's verdict on one line. Empty if no run was analyzed."""
     verdict = analysis.worst_verdict()
     if verdict is None:
         return Text()

@@ -126,7 +126,7 @@ def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
 
 
 def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """Return a Java or JavaScript parameter as a string, with BFCL's description of the format."""
+    """Return a Java or JavaScript parameter as a string, with BFCL's description."""
     shown, kind = dict(parameter), parameter["type"]
     name = _LANGUAGES[language].split()[0]
     note = f"This is {name} {kind} type parameter in string representation."

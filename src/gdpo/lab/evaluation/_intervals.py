@@ -28,7 +28,7 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
 
     The interval is Wilson's with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the
     number of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to
-    [0, 1]. It is about $N$ with one sample per problem, and $N$ if all problems have the same
+    [0, 1]. $n_e$ is about $N$ with one sample per problem, and $N$ if all problems have the same
     value. `of_problems` holds each problem's mean over its samples. NaN: the measure does not
     apply.
 

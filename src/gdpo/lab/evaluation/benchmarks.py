@@ -156,7 +156,7 @@ def measures(rewards: Sequence[Reward]) -> list[Measure]:
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
-    """Return the benchmark with this name. If a file is given, the name may also be a task's.
+    """Return the benchmark with this name. With a file, the name may also be a task's.
 
     Raises:
         ConfigError: If the name is unknown, or no file can replace the benchmark's rows.

@@ -64,7 +64,7 @@ class Sanity:
 
     @property
     def sane(self) -> bool:
-        """Whether at least 95 % of the reference answers pass and no empty response passes.
+        """Whether at least 95 % of reference answers pass and no empty response passes.
 
         False if the deciding rewards apply to no problem.
         """

@@ -202,7 +202,7 @@ class Cell:
         return self.finished or self.failed
 
     def why(self) -> str:
-        """Return one line: the signal that killed a failed run, or the last line of its output."""
+        """Return one line: the signal that killed a failed run, or its last line of output."""
         _, why = state_of(self.run, self.failure)
         return why.strip().splitlines()[-1] if why.strip() else ""
 
@@ -466,7 +466,7 @@ def _folder_of(label: str) -> str:
 
 
 def _meaning(label: str) -> tuple[str, str]:
-    """Return the estimator and the varied values of a label, ignoring the estimator's name."""
+    """Return a label's estimator and varied values, ignoring the estimator's name."""
     return estimator_of(label), label.partition(" ")[2]
 
 

@@ -72,7 +72,7 @@ def wait_for_end(note: Path, update: Callable[[], None]) -> None:
 
 
 def forget_ended(logs: Path) -> None:
-    """Remove the `.process` files of processes that ended while no comparison was running."""
+    """Remove the `.process` files of processes that ended without a running comparison."""
     for note in logs.glob(f"*{NOTE}"):
         if not is_held(note):
             note.unlink()
@@ -251,7 +251,7 @@ def _print_if_possible(to_print: Callable[[], None]) -> None:
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return a phrase with the step at which a stopped run was saved, or from which it resumes."""
+    """Return a phrase with the step at which a stopped run was saved or resumes."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_steps()), 0)

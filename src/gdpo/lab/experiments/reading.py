@@ -1,4 +1,4 @@
-"""Reads an experiment from a folder: a comparison, several runs, or a single run."""
+"""Reads an experiment from a folder: a comparison or runs."""
 
 import hashlib
 import json

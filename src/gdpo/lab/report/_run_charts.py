@@ -27,7 +27,7 @@ _POINTS = 20_000
 
 
 def curves(comparison: Comparison, reward: Measured) -> Chart:
-    """Return the chart of a reward, with the median and quartiles over the seeds, and every seed.
+    """Return a reward's chart, with the median and quartiles over seeds, and every seed.
 
     The vertical axis fits the curves (`gdpo.report.charts.fitted`).
     """
@@ -49,7 +49,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
 
 
 def weights(comparison: Comparison) -> list[Chart]:
-    """Return a chart with the weight at each step for each reward whose weight changes in a run."""
+    """Return a chart of the weight at each step for each reward whose weight changes in a run."""
     experiment = comparison.experiment
     charts: list[Chart] = []
     for name in (reward.name for reward in experiment.rewards):

@@ -97,7 +97,7 @@ def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
 
 
 def note(shares: Sequence[RequestedShare]) -> str:
-    """Return an explanation of the headings and of the statuses that occur."""
+    """Explain the headings and the statuses that occur."""
     found = [
         f"{capitalized(status)}: {meaning}."
         for status, meaning in _MEANINGS.items()
