@@ -1,15 +1,15 @@
 r"""Computes the weight above which a primary reward always wins within a group.
 
 A reward $p$ has priority if, in every group of $G$ samples, a sample with a larger value of $p$ has
-a larger advantage, whatever the other rewards are. Most estimators order a group by a weighted sum
-$\sum_k w_k s_k$ over the rewards: of their values (`SUMS`), or of their values standardized within
-the group (`SCORES`). Then $p$ has priority if and only if
+a larger advantage, whatever the other rewards are. Most estimators order a group by
+$\sum_k w_k s_k$, a weighted sum of the rewards (`SUMS`), or of the rewards standardized within the
+group (`SCORES`). Then $p$ has priority if and only if
 
 $$ w_p \, d > \sum_{k \ne p} w_k \, g_k. $$
 
 $d$ is the smallest difference that a larger value of $p$ can make, and $g_k$ the largest that
-reward $k$ can make against it. Rewards can occur in any combination, so the worst group takes each
-reward from its own worst group. Behind a gate, $d$ and $g_k$ are compared for each number of open
+reward $k$ can make against it. Rewards can occur in any combination, so the worst group combines
+the worst groups of all rewards. Behind a gate, $d$ and $g_k$ are compared for each number of open
 gates. For other estimators, all small groups are tried.
 """
 
@@ -84,10 +84,10 @@ class Combination:
 
     Args:
         weights: Weights, with the factors of schedules and requested influence.
-        samples: Number of samples in a group, at least 2.
+        samples: Samples in a group, at least 2.
         estimator: Name of the estimator.
-        options: Options of the estimator, as `AdvantageRule` takes them.
-        gates: Gates, keyed by the name of the gated reward.
+        options: The estimator's options, as in `AdvantageRule`.
+        gates: Gates by the name of the gated reward.
     """
 
     weights: Mapping[str, float]
@@ -110,10 +110,7 @@ class Combination:
         return list(self.weights)
 
     def rule(self, values: Mapping[str, Values]) -> Callable[[Any], Any]:
-        """Return a function from the rewards of a group, `[sample, reward]`, to its advantages.
-
-        The batch consists of this group.
-        """
+        """Return a function from rewards `[sample, reward]` of a one-group batch to advantages."""
         low, high = ([end(values[name]) for name in self.names] for end in (min, max))
         options = {key: v for key, v in self.options.items() if key not in _ORDER_KEPT}
         rule = AdvantageRule(self.estimator, self.names, options, low=low, high=high)
@@ -167,14 +164,14 @@ def smallest_weight(
 ) -> float | None:
     r"""Return the weight above which a primary reward always wins.
 
-    For $K$ other binary rewards with weight 1, the weight is $K$ for `grpo`, and
+    For $K$ other binary rewards with weight 1, it is $K$ for `grpo`, and
     $K \sqrt{\lfloor G^2 / 4 \rfloor / (G - 1)}$ for `gdpo`.
 
     Args:
         values: Values or range of each reward.
         primary: Name of the primary reward.
-        weights: Weight of each other reward. That of the primary one is not used.
-        samples: Number of samples in a group.
+        weights: Weight of each other reward. The primary one's is ignored.
+        samples: Samples in a group.
         estimator: Name of the estimator.
 
     Returns:
@@ -321,12 +318,12 @@ def beats(
     Args:
         combined: How the rewards are combined.
         values: Values or range of each reward in the rest of the group, before gates.
-        right: Value of each reward of the sample that should win, before gates.
+        right: Values of the sample that should win, before gates.
         wrong: Values of the sample that should lose.
 
     Raises:
-        ConfigError: If a reward is unknown or has no values, or no answer is known for this
-            combination.
+        ConfigError: If a reward is unknown or has no values, or the combination has no known
+            answer.
     """
     values = _checked(combined, values, *right, *wrong)
     if missing := set(values) - (set(right) & set(wrong)):

@@ -1,4 +1,4 @@
-"""Defines line charts: their SVG shapes, and the values that the page's script displays."""
+"""Defines line charts: their SVG shapes, and the values for the page's script."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -84,23 +84,23 @@ class Chart:
 
     @property
     def shows_threshold(self) -> bool:
-        """Whether the threshold is within the ends of the vertical axis."""
+        """Whether the vertical axis includes the threshold."""
         return self.threshold is not None and self.low <= self.threshold <= self.high
 
     def across(self, step: float) -> float:
-        """Return the horizontal position of a step, in pixels from the left."""
+        """Return a step's position in pixels from the left."""
         first, last = float(self.x[0]), float(self.x[-1])
         share = (step - first) / (last - first) if last > first else 0.5
         return round(self.LEFT + share * (self.RIGHT - self.LEFT), 1)
 
     def up(self, value: float) -> float:
-        """Return the vertical position of a value, in pixels from the top."""
+        """Return a value's position in pixels from the top."""
         span = self.high - self.low
         share = (value - self.low) / span if span > 0 else 0.5
         return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
 
     def data(self) -> dict[str, Any]:
-        """Return the data for the page's script: the value of every line at every point."""
+        """Return the data for the page's script: every line's values."""
         return {
             "unit": self.unit,
             "rest": self.rest,
@@ -117,7 +117,7 @@ class Chart:
         }
 
     def path(self, values: Points) -> str:
-        """Return the SVG path of a line, with gaps where values are NaN."""
+        """Return the SVG path of a line, with gaps at NaN."""
         parts, drawing, before = [""], False, 0.0
         for step, value in zip(self.x.tolist(), values.tolist(), strict=True):
             if not isfinite(value):
@@ -136,7 +136,7 @@ class Chart:
         return "".join(parts)
 
     def band(self, line: Line) -> str:
-        """Return the SVG path of a line's band, with gaps where the edges are NaN."""
+        """Return the SVG path of a line's band, with gaps at NaN."""
         if line.low is None or line.high is None:
             return ""
         known = np.isfinite(line.low) & np.isfinite(line.high)
@@ -203,7 +203,7 @@ def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
     """Return the ends of an axis that shows where curves differ. NaN is ignored.
 
     It covers the values with a margin of 5 %, within the possible range from `low` to `high`, or
-    the whole range if they cover two thirds of it, or differ by less than a thousandth of it.
+    that whole range if they cover two thirds of it or differ by less than a thousandth of it.
     """
     known = values[np.isfinite(values)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (low, high)

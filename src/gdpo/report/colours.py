@@ -1,7 +1,7 @@
 """Assigns each estimator one colour and dash pattern for all charts.
 
-GDPO is blue and solid, and GRPO is vermilion and dashed, in the Okabe-Ito palette, which is safe
-for colour-blind readers. The others share six colours, and differ in their dash patterns.
+GDPO is blue and solid, and GRPO vermilion and dashed, in the Okabe-Ito palette for colour-blind
+readers. The others share six colours, and differ in their dashes.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ class Style:
 
 
 def style(label: str) -> Style:
-    """Return the style of an estimator, or of the only label that a user chose.
+    """Return the style of an estimator, or of a chart's only label.
 
     Examples:
         >>> style("gdpo").light, style("grpo").light
@@ -73,10 +73,9 @@ def style(label: str) -> Style:
 def styles(labels: Sequence[str]) -> dict[str, Style]:
     """Return the style of each label in a chart.
 
-    gdpo's own estimators always have the same style. That of any other label (`module:attribute`,
-    or an estimator with options) is derived from a hash of its text. If it is taken, the label gets
-    the next unused style, if possible with an unused colour. With more than `PLACES` labels, styles
-    repeat. The order of the labels has no effect.
+    gdpo's own estimators always have the same style. Any other label's style depends on a hash of
+    its text. If it is taken, the label gets the next unused style, if possible with an unused
+    colour. With more than `PLACES` labels, styles repeat. The labels' order has no effect.
     """
     places = {label: _PLACES[label] for label in labels if label in _PLACES}
     for label in sorted(set(labels) - set(places)):

@@ -1,7 +1,4 @@
-"""Renders the HTML templates. Hidden characters are made visible and all text is escaped.
-
-`jinja2` is imported only when a page is rendered.
-"""
+"""Renders the HTML templates. Hidden characters are made visible and all text is escaped."""
 
 import base64
 import hashlib
@@ -31,13 +28,13 @@ _IN_BACKTICKS = re.compile("`([^`]+)`")
 
 
 def render(template: str, *, data: Any, package: str = "gdpo.report", **content: Any) -> str:
-    """Return a page that loads no external files and runs only the script of this package.
+    """Return a page that loads no external files and runs only this package's script.
 
     Args:
-        template: Name of the template file in `templates/`.
-        data: Data for the script, which must be serializable as JSON.
+        template: File name in `templates/`.
+        data: Data for the script, serializable as JSON.
         package: Package with the folder `templates/`. Its templates may use those of `gdpo.report`.
-        content: Values for the template's variables.
+        content: The template's variables.
     """
     from markupsafe import Markup
 
@@ -92,15 +89,14 @@ def embedded(data: Any) -> str:
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """Return the text, shortened with `…` if it exceeds the limit, whose default is for names."""
+    """Return the text, shortened with `…` beyond the limit. The default is for names."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return a row for the table of findings.
 
-    `when` has, for each run with this finding, the shape (`bars`) and text (`in_words`) of its
-    steps.
+    `when` has the shape (`bars`) and text (`in_words`) of the steps for each run with the finding.
     """
     return {
         "severity": finding.severity.value,
@@ -122,7 +118,7 @@ def bars(spans: Sequence[Span], total: int) -> str:
 
 
 def in_words(spans: Sequence[Span]) -> str:
-    """Return a phrase with the longest span of steps, and with the overall range of all spans."""
+    """Return a phrase with the longest span of steps and the range of all spans."""
     first, last = max(spans, key=lambda span: span[1] - span[0])
     words = f"steps {first} to {last}"
     if len(spans) == 1:

@@ -1,4 +1,4 @@
-"""Writes the page of `gdpo analyze`, which shows the influence of each reward over a run."""
+"""Writes the page of `gdpo analyze`: the influence of each reward over a run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -48,12 +48,12 @@ _ROUNDING = 1e-12
 
 
 def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> None:
-    """Write a self-contained HTML page about an analysis to a file.
+    """Write a self-contained HTML page about an analysis.
 
     Args:
-        analysis: The result of `gdpo.analysis.analyze`. If the analysis contains sampled rollouts,
-            their texts are read from the rollout files again and shown on the page.
-        file: Path of the page. If writing fails, an existing file is not changed.
+        analysis: The result of `gdpo.analysis.analyze`. The page shows its sampled rollouts, whose
+            texts are read from the files again.
+        file: Path of the page. A failure leaves an existing file unchanged.
         reading: Options `columns` and `load_pt` that the rollout files were read with.
     """
     from markupsafe import Markup
@@ -242,7 +242,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
 
 
 def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
-    """Return a chart per reward that shows its mean by completion length, with a line per run."""
+    """Return a chart per reward of its mean by completion length, with a line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
         found = {run: bins for run, bins in lengths.items() if run in shown.runs}

@@ -1,8 +1,9 @@
 """Summarizes rollouts in about 24 lines, or logged metrics, for a terminal, for `gdpo analyze`.
 
 The summary of rollouts ends with the checks that could not run; `verdict_line` is printed last.
+`width` and `whole` are always those of `rollouts_summary`.
 
-Control characters in text from files are made visible, so that they have no effect on the terminal.
+Control characters in text from files are made visible, so they have no effect on the terminal.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -67,8 +68,8 @@ def rollouts_summary(
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
-        width: Width of the terminal in cells. Longer lines are wrapped.
-        room: Maximum number of lines. Default: 24.
+        width: Terminal width in cells. Longer lines are wrapped.
+        room: Maximum number of lines.
         whole: Whether tables contain whole names and may be wider, as in a file.
     """
     lines = [*wrapped(_read(analysis.report), width)]
@@ -93,7 +94,7 @@ def rollouts_summary(
 
 
 def verdict_line(analysis: Analysis) -> Text:
-    """Return the verdict for the worst run, on one line. Empty if no run was analyzed."""
+    """Return the worst run's verdict on one line. Empty if no run was analyzed."""
     verdict = analysis.worst_verdict()
     if verdict is None:
         return Text()
@@ -105,7 +106,7 @@ def verdict_line(analysis: Analysis) -> Text:
 def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines about the primary reward: weights with which it always wins, and whether it did.
 
-    `width` and `whole` are those of `rollouts_summary`. Empty if no primary reward was named.
+    Empty if no primary reward was named.
     """
     lines: list[Text] = []
     for run in analysis.priorities.values():
@@ -134,10 +135,7 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
-    """Return lines that compare the estimators on the same rollouts, if any were recomputed.
-
-    The arguments are those of `rollouts_summary`.
-    """
+    """Return lines that compare the estimators on the same rollouts, if any were recomputed."""
     replayed = analysis.replayed
     if not replayed or not analysis.runs:
         return []
@@ -199,7 +197,7 @@ def _read(report: ReadReport) -> Iterator[str]:
 
 
 def scalar_only(report: ReadReport) -> str:
-    """Return a sentence about estimators, for files that contain only a scalar reward."""
+    """Return a sentence about estimators, for files with only a scalar reward."""
     sentence = (
         "these files contain only a scalar reward, so estimators that differ in how they combine "
         "rewards (gdpo, mo_grpo, ...) give the same advantages; those without a per-group std "
@@ -260,7 +258,7 @@ def _run(run: RunAnalysis, analysis: Analysis) -> str:
 
 
 def advantages_from(run: RunAnalysis) -> str:
-    """Return a phrase about the origin of a run's advantages: recorded, or the estimator used."""
+    """Return a run's source of advantages as a phrase: recorded, or the estimator."""
     computed = f"computed with {one_line(', '.join(sorted(run.estimators)))}"
     if not run.recorded:
         return computed
@@ -383,7 +381,7 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
-    """Return a row for the table. Set `scalar` if the files contain only a scalar reward."""
+    """Return a table row. `scalar`: the files contain only a scalar reward."""
     if replayed.estimator == replayed.baseline:
         verdict = ""
     elif replayed.problem:
@@ -422,7 +420,7 @@ def _cut(text: str, limit: int, end: str = "…") -> str:
 def logs_summary(runs: Sequence[RunTrends], *, width: int = 100, whole: bool = False) -> list[Text]:
     """Return lines to print with rich: for each run its rewards and findings, then the limits.
 
-    The runs with the most steps are first. `width` and `whole` are those of `rollouts_summary`.
+    The runs with the most steps are first.
     """
     lines = [line for run in runs[:_LOGS] for line in _log(run, width, whole=whole)]
     if len(runs) > _LOGS:

@@ -32,7 +32,7 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
 
 
 def short(value: float) -> str:
-    """Return a number as text with up to six significant digits and no trailing zeros."""
+    """Return a number with up to six significant digits, without trailing zeros."""
     return f"{value:g}".replace("-", "−")
 
 

@@ -38,7 +38,7 @@ _Texts = Mapping[tuple[Path, int], RolloutText]
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Stores the names of runs and rewards in a form that is safe to display on the page."""
+    """Stores the names of runs and rewards, made safe to display."""
 
     runs: Mapping[str, str]
     rewards: Mapping[str, str]
@@ -49,10 +49,10 @@ class Labels:
 def viewer_data(
     groups: Sequence[SampledGroup], labels: Labels, estimators: Sequence[str], **reading: Any
 ) -> dict[str, Any]:
-    """Return the data that the page's script needs to show the groups of labelled runs.
+    """Return the groups of labelled runs as data for the page's script.
 
-    The texts of the groups, which are in the order of their steps, are read from the rollout files.
-    The advantages are those of `estimators`. `reading` are options for `read_texts`.
+    The groups are in the order of their steps, with texts from the rollout files and advantages of
+    the `estimators`. `reading` are options for `read_texts`.
     """
     groups = [group for group in groups if group.table.run in labels.runs]
     groups = list(_affordable([groups[place] for place in _most_wanted(groups)]))
@@ -81,7 +81,7 @@ def viewer_data(
 
 
 def count_shown(data: Mapping[str, Any]) -> int:
-    """Return the number of rollouts in the output of `viewer_data`."""
+    """Return the number of rollouts in the result of `viewer_data`."""
     return sum(len(group["samples"]) for group in data["groups"])
 
 
@@ -159,11 +159,11 @@ def _group(
 def _turns(
     table: RolloutTable, sample: int, names: Sequence[str], chat: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the turns of a rollout, as a field to add to the data of the rollout.
+    """Return the turns of a rollout, as a field of its data.
 
-    The field is `turns`, with a turn or None for each message that is shown, if the rollout has as
-    many turns as messages of the assistant. Otherwise, it is `unplaced_turns`, in which None is a
-    gap. A turn is a list: number, advantage, number of tokens, and the rewards.
+    If there are as many turns as messages of the assistant, the field is `turns`, with a turn or
+    None for each shown message. Otherwise, it is `unplaced_turns`, in which None is a gap. A turn
+    is a list: number, advantage, number of tokens, and rewards.
     """
     given = table.turns
     count = 0 if given is None else int(given.counts[sample])
@@ -212,7 +212,7 @@ def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut(text: str, limit: int) -> tuple[str, int, str]:
-    """Return the start of a text, the number of omitted characters, and the end of the text.
+    """Return the start of a text, the number of omitted characters, and the end.
 
     >>> _cut("0123456789" * 3, 15)
     ('0123456789', 15, '56789')
@@ -245,7 +245,7 @@ def _messages(chat: Sequence[Mapping[str, Any]], limit: int) -> list[_Message]:
 
 
 def _shown_places(count: int) -> list[int | None]:
-    """Return the positions of the shown messages of a chat, with None for a gap.
+    """Return the positions of a chat's shown messages, with None for a gap.
 
     >>> _shown_places(3)
     [0, 1, 2]

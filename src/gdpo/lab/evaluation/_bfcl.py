@@ -1,21 +1,19 @@
 """Defines the single-turn benchmarks of the Berkeley Function Calling Leaderboard (BFCL).
 
-The rows, answers and checker come from the `bfcl-eval` package, which pins about fifty other
-packages. Therefore, only its checker is imported, and the checker's table of models is replaced
-with a single entry. `requirements-bfcl.txt` installs the package without its dependencies.
+Rows, answers and checker come from `bfcl-eval`, which pins about fifty other packages. Therefore,
+`requirements-bfcl.txt` installs it without dependencies, and only its checker is imported, with a
+single entry in its table of models.
 
-Version 2026.3.23 has the rows, tools and checker of V4. Version 2025.6.8 has the rows of v3, which
-the paper used.
+Version 2026.3.23 has V4's rows, tools and checker, and 2025.6.8 has the rows of v3, which the paper
+used.
 
 The prompt is ToolRL's, on which the paper's models were trained. A handler (`_bfcl_handlers`)
-writes a row into the prompt and reads the calls from a response. Calls are parsed as JSON and never
-executed: the checker compares them with the reference answers. As on the leaderboard, any response
-without a parseable call passes a row that expects no call, and any response with a parseable call
-passes a row of `live_relevance`.
+writes it and reads the calls. Calls are parsed as JSON and never executed: the checker compares
+them with the reference answers. As on the leaderboard, a row that expects no call accepts any
+response without a parseable call, and a row of `live_relevance` accepts any response with one.
 
-**Format** is the format reward of the task. The thinking must be followed only by calls if the
-row expects calls, and otherwise only by a response to the user. The paper does not say
-how it measures "Correct Format".
+**Format** is the task's format reward. Only calls may follow the thinking if the row expects calls,
+otherwise only a response to the user. The paper does not define "Correct Format".
 
 Multi-turn categories are in `_bfcl_multi_turn`. Memory and web search are not supported.
 
@@ -74,7 +72,7 @@ _MODEL = "gdpo"
 
 
 def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
-    """Return the rows of a category with their reference answers."""
+    """Return a category's rows with their reference answers."""
     return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
@@ -128,7 +126,7 @@ def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
 
 
 def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """Return a Java or JavaScript parameter as a string, with BFCL's description of the format."""
+    """Return a Java or JavaScript parameter as a string, with BFCL's description."""
     shown, kind = dict(parameter), parameter["type"]
     name = _LANGUAGES[language].split()[0]
     note = f"This is {name} {kind} type parameter in string representation."
@@ -215,7 +213,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _source(value: Any, kind: str) -> str:
-    """Return a value in Java syntax (for a given type) or in JavaScript syntax."""
+    """Return a value in Java syntax (for a given type) or JavaScript syntax."""
     if isinstance(value, str):
         return f"'{value}'" if kind == "char" else value
     written = json.dumps(value)
@@ -235,7 +233,7 @@ def _source(value: Any, kind: str) -> str:
 
 
 def data_file(category: str) -> Path:
-    """Return the file with the rows of a category."""
+    """Return the file with a category's rows."""
     package = find_spec("bfcl_eval")
     folders = package.submodule_search_locations if package else None
     if not folders or find_spec("tree_sitter") is None:
@@ -252,7 +250,7 @@ def data_file(category: str) -> Path:
 
 
 def rows_of(category: str, limit: int | None) -> list[dict[str, Any]]:
-    """Return the first rows of a category. `ground_truth` is the reference answer, or None."""
+    """Return a category's first rows. `ground_truth` is the reference answer, or None."""
     file = data_file(category)
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
@@ -271,12 +269,12 @@ def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict
     - Live: mean over the problems of its four categories and, in v3, of live_irrelevance and
       live_relevance.
     - Multi-turn: unweighted mean of its four categories.
-    - Overall (v3 only): unweighted mean of the three averages above. V4's Overall includes web
-      search and memory, which are not supported.
+    - Overall (v3 only): unweighted mean of the three averages above. V4's includes web search and
+      memory.
     - Irrelevance (V4 only): unweighted mean of irrelevance and live_irrelevance.
 
     Args:
-        scores: Share of correct responses and number of problems, keyed by category.
+        scores: Share of correct responses and number of problems by category.
         version: One of `VERSIONS`.
 
     References:

@@ -2,15 +2,15 @@
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
 https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
-refer, and copies the wording of its prompts verbatim. Steps that this handler leaves to BFCL follow
-BFCL's code for models without native tool calls: `base_handler.py` and `utils.py` of
+refer, and copies its prompts verbatim. Steps that this handler leaves to BFCL follow BFCL's code
+for models without native tool calls: `base_handler.py` and `utils.py` of
 https://github.com/ShishirPatil/gorilla at 58f96342, a commit of BFCL-v3 (24 May 2025).
 
-ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never uses at that commit.
-`TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.
+`TOOLRL` also uses the handler's closing sentence for multi-turn rows, which BFCL ignores at that
+commit. It is not known which commit the authors used.
 
-`OURS` shows the whole schema of each tool, adds no sentences, and reads calls in the same way as
-the `tool_calling` task.
+`OURS` shows each tool's whole schema, adds no sentences, and reads calls as the `tool_calling` task
+does.
 """
 
 import copy
@@ -103,7 +103,7 @@ def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
 
 
 def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Run the calls of all steps in this process, starting from the row's initial state."""
+    """Run the calls of all steps in this process, from the row's initial state."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
     utilities: Any = multi_turn_utils
@@ -126,8 +126,8 @@ def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[
 def fresh_tools() -> Generator[str]:
     """Yield a new model name for BFCL. Restore BFCL's state afterwards.
 
-    BFCL stores tools by model name in its globals, and all instances of the travel agency share
-    one set of credit cards and bookings.
+    BFCL's globals store tools by model name, and all travel agencies share their credit cards and
+    bookings.
     """
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import (
@@ -160,9 +160,9 @@ def _main() -> None:
 
 
 def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
-    """Run `play` in a forked process and kill it at the time limit.
+    """Run `play` in a forked process, killed at the time limit.
 
-    The fork also discards state that some tools store outside their instances.
+    The fork discards state that some tools store outside their instances.
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
@@ -194,7 +194,7 @@ Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """Defines how BFCL's rows become prompts and how calls are read from responses."""
+    """Defines how BFCL's rows become prompts and how calls are read."""
 
     name: str
     """First part of the names of the handler's benchmarks, before `_` and the category."""

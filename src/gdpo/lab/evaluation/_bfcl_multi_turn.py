@@ -1,17 +1,13 @@
 """Defines the multi-turn benchmarks of the Berkeley Function Calling Leaderboard.
 
-The user sends several requests, one per turn. In each turn, the model calls tools and reads their
-results, up to 20 times, until it writes a message without a parseable call. The next turn then
-starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At the
-end, the checker executes the model's calls and the row's reference calls. After each turn, the
-tools must be in the same state in both executions, and the results of the model's calls must
-include the results of the reference calls.
+The user sends one request per turn. In each turn, the model calls tools and reads their results, up
+to 20 times, until it writes a message without a parseable call. A handler writes every prompt:
+ToolRL's, with the dialogue so far. At the end, the checker executes the model's calls and the row's
+reference calls. After each turn, the tools must have the same state in both executions, and the
+results of the model's calls must include those of the reference calls.
 
-**Format** is the share of the model's messages that pass the format reward of the task. A message
-with a call must follow the call format, and any other message the response format.
-
-References:
-    Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
+**Format** is the share of the model's messages that pass the task's format reward. A message with a
+call must follow the call format, any other the response format.
 """
 
 import ast
@@ -57,7 +53,7 @@ class Conversations:
     def respond(
         self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
-        """Return the conversations for each problem. All conversations run concurrently."""
+        """Return each problem's conversations. All run concurrently."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
         live, begun = talks, seed
         while live:
@@ -86,7 +82,7 @@ def _response(talk: Talk) -> Response:
 
 
 def messages_of(completion: str) -> list[str]:
-    """Return the model's messages in a conversation, or an empty list for any other text."""
+    """Return the model's messages in a conversation. Empty for any other text."""
     try:
         said = json.loads(completion)
     except (ValueError, RecursionError):
@@ -116,7 +112,7 @@ _DOCUMENTS = {
 def multi_turn_problems(
     category: str, limit: int | None, *, handler: Handler = OURS
 ) -> list[Problem]:
-    """Return the rows of a category, each with the prompt of its first turn."""
+    """Return a category's rows with the prompts of their first turns."""
     return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
@@ -211,7 +207,6 @@ def _dialogue(
     answers: Sequence[Sequence[str]],
     handler: Handler,
 ) -> list[Mapping[str, str]]:
-    """Return all messages and tool results so far."""
     given = iter(answers)
     dialogue: list[Mapping[str, str]] = []
     for number, (question, messages) in enumerate(zip(questions, turns, strict=False)):
@@ -225,7 +220,7 @@ def _dialogue(
 
 
 def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[str, Any]]:
-    """Return the tools that are listed in a turn."""
+    """Return the tools listed in a turn."""
     held_back = {
         name
         for since, names in entry["missed_function"].items()

@@ -14,7 +14,7 @@ _Z = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Stores a mean with its 95 % confidence interval."""
+    """Stores a mean with its 95 % interval."""
 
     mean: float
     low: float
@@ -24,14 +24,13 @@ class Estimate:
 
 
 def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) -> Estimate:
-    r"""Return the mean of a bounded measure over problems, with its 95 % confidence interval.
+    r"""Return the mean of a bounded measure over problems, with its 95 % interval.
 
     The interval is Wilson's with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the
     number of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to
-    [0, 1]. With one sample per problem, $n_e$ is about $N$. If all problems have the same value,
-    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16. `of_problems`
-    holds the mean over the samples of each problem. NaN: the measure does not apply to the
-    problem.
+    [0, 1]. $n_e$ is about $N$ with one sample per problem, and $N$ if all problems have the same
+    value. `of_problems` holds each problem's mean over its samples. NaN: the measure does not
+    apply.
 
     References:
         Wilson 1927, "Probable inference"; Korn and Graubard 1998 for the effective size.
@@ -57,10 +56,9 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Return the mean difference between two models on the same problems, with its 95 % interval.
+    """Return two models' mean difference on the same problems, with its 95 % Student t interval.
 
-    The interval is Student's t interval over problems. If all problems have the same difference,
-    the standard deviation is unknown and the bounds are NaN.
+    The bounds are NaN if all problems have the same difference.
     """
     pairs = np.asarray(ours, float), np.asarray(theirs, float)
     found = paired_difference(*pairs)

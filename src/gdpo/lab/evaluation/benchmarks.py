@@ -1,4 +1,4 @@
-"""Defines the benchmarks: their rows, their tasks and the measures that are shown."""
+"""Defines the benchmarks: their rows, tasks and displayed measures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -156,7 +156,7 @@ def measures(rewards: Sequence[Reward]) -> list[Measure]:
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
-    """Return the benchmark with this name. If a file is given, the name may also be a task's.
+    """Return the benchmark with this name. With a file, the name may also be a task's.
 
     Raises:
         ConfigError: If the name is unknown, or no file can replace the benchmark's rows.
@@ -190,7 +190,7 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
 
 
 def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
-    """Return the prompts and references of a benchmark, or the first `rows` of them."""
+    """Return a benchmark's prompts and references, or the first `rows` of them."""
     if benchmark.read is not None:
         return benchmark.read(rows)
     task, source, here = benchmark.task(), benchmark.source, benchmark.file()

@@ -37,7 +37,7 @@ PART = 32
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Stores the progress of an evaluation on one benchmark."""
+    """Stores the progress on one benchmark."""
 
     benchmark: str
     problems: int
@@ -61,7 +61,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Defines an evaluation. An evaluation can be resumed only with the same settings."""
+    """Defines an evaluation, which can be resumed only with the same settings."""
 
     model: str
     sampling: Sampling
@@ -104,19 +104,19 @@ def evaluate(
     folder: Path,
     on_progress: OnProgress = lambda *_: None,
 ) -> list[Result]:
-    """Evaluate a model on each benchmark. Responses already saved in the folder are reused.
+    """Evaluate a model on each benchmark. Responses saved in the folder are reused.
 
     Args:
         settings: Settings of the evaluation.
-        benchmarks: Benchmarks to evaluate, in order.
-        responder: Returns the responder for a benchmark. Called only for unfinished benchmarks.
-        folder: Folder for responses (rollout records), settings and results.
+        benchmarks: Evaluated in order.
+        responder: Returns a benchmark's responder. Called only for unfinished benchmarks.
+        folder: For responses (rollout records), settings and results.
         on_progress: Called whenever the progress changes.
 
     Raises:
-        ConfigError: If the folder contains an evaluation with different settings, is in use by
-            another process, or cannot be written to.
-        DataError: If rows cannot be read. All rows are read before the first response is generated.
+        ConfigError: If the folder has an evaluation with other settings, is in use, or cannot be
+            written to.
+        DataError: If rows cannot be read, before any response is generated.
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
     rows = {
@@ -138,7 +138,7 @@ def read_results(folder: Path) -> list[Result]:
     """Return the results of a finished evaluation.
 
     Raises:
-        ConfigError: If the folder has no results, or the results cannot be read.
+        ConfigError: If the folder has no readable results.
     """
     file = folder / "results.json"
     if not file.is_file():
@@ -277,7 +277,7 @@ def _is_kept(file: Path) -> bool:
 
 
 class _Part(NamedTuple):
-    """Problems that are evaluated and saved together, from the index `start` on."""
+    """Problems evaluated and saved together, from the index `start` on."""
 
     start: int
     problems: Sequence[Problem]
@@ -285,13 +285,10 @@ class _Part(NamedTuple):
 
 
 class _Tracker:
-    """Reports the progress of a benchmark."""
-
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
 
     def report(self, now: Progress) -> None:
-        """Report and keep the progress."""
         self._now = now
         self._on_progress(now)
 

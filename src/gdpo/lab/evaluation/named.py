@@ -48,7 +48,7 @@ def responder_of(
     """Return a function that returns the responder for a benchmark and loads the model only once.
 
     `model` is as for `gdpo evaluate`. Responses of a server are saved in the benchmark's folder.
-    `engine` is one of `ENGINES`, and runs a model in this process. For vLLM, `vllm` is required.
+    `engine`, one of `ENGINES`, runs a model in this process. vLLM requires `vllm`.
 
     Raises:
         ConfigError: If the model or engine does not exist, or the model has no chat template.
@@ -97,7 +97,7 @@ def _check_engine(engine: str, *, apart: bool) -> None:
 def weights_of(model: str) -> str:
     """Return a digest (12 hex digits) of the weights in a run or folder, or "" for other models.
 
-    The digest covers the size, both ends and 64 blocks of each file: training changes all weights.
+    It covers the size, both ends and 64 blocks of each file: training changes all weights.
     """
     run = RunDirectory(Path(model))
     folder = run.model if run.recipe.is_file() else Path(model)

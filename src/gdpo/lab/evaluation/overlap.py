@@ -28,8 +28,8 @@ def overlap_findings(
 ) -> list[CheckResult]:
     """Compare training rows with test questions, and return the findings.
 
-    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are reported as errors. By default,
-    the benchmarks are those whose rows come with an installed package.
+    Rows that overlap (`gdpo.lab.tasks.likeness.overlaps`) are reported as errors. The default is
+    `benchmarks_at_hand`.
     """
     tests: list[Problem] = []
     places: list[str] = []

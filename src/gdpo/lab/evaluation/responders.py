@@ -71,7 +71,7 @@ class Responder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Responds with reference answers or empty texts, to test a benchmark without a model."""
+    """Responds with reference answers or empty texts."""
 
     task: Task
     gold: bool
@@ -83,17 +83,17 @@ class RowAnswers:
         samples: int,
         heard: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return the reference answer or an empty text, `samples` times for each problem."""
+        """Return each problem's answer, `samples` times."""
         texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
         heard(len(texts) * samples)
         return [[Response(text or "", 1, "stop")] * samples for text in texts]
 
 
 class LocalModel:
-    """Runs a model with transformers, on the GPU if one is available.
+    """Runs a model with transformers, on a GPU if available.
 
-    If TRL is installed and supports the model, each prompt is processed once for all of its
-    samples, and finished rows are removed from the batch. The tokenizer pads on the left.
+    If TRL is installed and supports the model, each prompt is processed once for all its samples,
+    and finished rows leave the batch.
     """
 
     def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
@@ -251,10 +251,7 @@ class VllmModel:
     def respond(
         self, problems: Sequence[Problem], seed: int, samples: int, heard: OnResponses = ignore
     ) -> list[list[Response]]:
-        """Return the responses to each problem. vLLM batches them.
-
-        A prompt that leaves no room for a response gets empty responses, as with a server.
-        """
+        """Return the responses to each problem, empty if the prompt leaves no room for them."""
         template = self._tokenizer.apply_chat_template
         read = [template(p.prompt, add_generation_prompt=True, return_dict=True) for p in problems]
         prompts = [list(each["input_ids"]) for each in read]

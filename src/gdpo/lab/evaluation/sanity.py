@@ -59,12 +59,12 @@ class Sanity:
 
     @property
     def wants_silence(self) -> bool:
-        """Whether an empty response is correct. If so, empty responses are not tested."""
+        """Whether an empty response is correct, and therefore not tested."""
         return _SILENCE in self.benchmark
 
     @property
     def sane(self) -> bool:
-        """Whether at least 95 % of the reference answers pass and no empty response passes.
+        """Whether at least 95 % of reference answers pass and no empty response passes.
 
         False if the deciding rewards apply to no problem.
         """
@@ -75,7 +75,7 @@ class Sanity:
 def sanity(
     benchmark: Benchmark, rows: int | None = None, on_progress: OnSanityProgress = lambda *_: None
 ) -> Sanity:
-    """Evaluate the reference answer and an empty response for each of the first `rows` problems.
+    """Evaluate the reference answer and an empty response for the first `rows` problems.
 
     A reference answer must get the maximum of every text reward that applies to it. A row to which
     a reward of `Task.judges_every_row` does not apply counts as a failure. An empty response must

@@ -1,9 +1,9 @@
 """Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
-Responses are streamed if the server supports streaming. A streamed request can take any amount of
-time as long as data keep arriving. A request is resent several times if no data arrived, but only
-once if a response was interrupted, because a partial response cannot be continued. After a long
-silence, a request fails and is not resent, because the server may still be working on it.
+Responses are streamed if the server supports it. A streamed request has no time limit while data
+keep arriving. A request is resent several times if no data arrived, but only once if a response was
+interrupted, because a partial response cannot be continued. After a long silence, it fails and is
+not resent: the server may still be working on it.
 """
 
 import hashlib
@@ -39,9 +39,9 @@ R = TypeVar("R")
 def side_by_side(
     work: Callable[[T], R], items: Sequence[T], *, at_once: int, done: Callable[[int], None]
 ) -> list[R]:
-    """Apply `work` to the items in parallel threads, and return the results in item order.
+    """Apply `work` to the items in parallel threads, and return the results in order.
 
-    After a failure, no more items are started, and the error is raised once the running items have
+    After a failure, no more items start, and the error is raised when the running ones have
     finished. A KeyboardInterrupt is raised immediately. `done` is called with 1 after each item, in
     the calling thread.
     """
@@ -92,7 +92,7 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class ServerError(GdpoError):
-    """Raised if a server does not reply, or if its reply contains no response."""
+    """Raised if a server does not reply, or replies without a response."""
 
 
 class BrokenOffError(Exception):
@@ -104,15 +104,15 @@ class BrokenOffError(Exception):
 
 
 class NoCountError(Exception):
-    """Raised if a stream ended without reporting the number of tokens."""
+    """Raised if a stream ended without the number of tokens."""
 
 
 class ReplyError(Exception):
-    """Raised if the server replies with an error, or if a stream contains an error.
+    """Raised if a reply or a stream contains an error.
 
     Args:
-        code: HTTP status, or the code in the stream. 500 if the stream has no code.
-        late: Whether part of the response had arrived before the error.
+        code: HTTP status, or the code in the stream, or 500.
+        late: Whether part of the response arrived before the error.
     """
 
     def __init__(self, code: int, text: str, *, late: bool = False) -> None:
@@ -217,7 +217,7 @@ class Answered:
     """Saves responses by request, so that a resumed evaluation does not repeat requests.
 
     Args:
-        file: File to append to. Responses in an existing file are read first. None: save nothing.
+        file: File to read and to append to. None: save nothing.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -283,10 +283,10 @@ class Server:
     """Gets responses from an OpenAI-compatible server.
 
     Args:
-        url: Base URL, up to and including `/v1`, which is added to a URL without a path.
-        deadline: Number of seconds without data after which a request fails. None: the time to
-            generate `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
-        retries: Number of times to resend a request if no data has arrived.
+        url: Base URL with `/v1`, which is added to a URL without a path.
+        deadline: Seconds without data after which a request fails. None: the time for `max_tokens`
+            tokens at `SLOWEST` tokens/s, but at least 600 s.
+        retries: How often a request without data is resent.
         kept: Folder for the responses of unfinished parts.
     """
 
@@ -330,8 +330,7 @@ class Server:
         """Return the responses to each problem, with one request per response.
 
         Raises:
-            ServerError: If a request failed. Responses to other requests in progress are saved
-                first.
+            ServerError: If a request failed. Other responses in progress are saved first.
         """
         answered = Answered(self.kept and self.kept / ANSWERED)
         drawn = self.sampling
@@ -376,7 +375,7 @@ class Server:
         return response
 
     def _ask(self, asked: Mapping[str, Any]) -> Response:
-        """Send a request once. Request a stream unless the server does not support streaming."""
+        """Send a request once, for a stream if the server supports it."""
         streamed = "no stream" not in self._known
         try:
             return self._send({**asked, **STREAMED} if streamed else asked)
@@ -435,7 +434,7 @@ class Server:
 
 
 class _MayPassError(Exception):
-    """Raised if a request failed, but may succeed if it is resent."""
+    """Raised if a failed request may succeed if resent."""
 
     def __init__(self, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)

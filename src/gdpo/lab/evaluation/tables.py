@@ -1,4 +1,4 @@
-"""Formats results as tables for a terminal and for the README of a run."""
+"""Formats results as tables for a terminal and a README."""
 
 from collections.abc import Sequence
 from math import isnan, nan
@@ -19,9 +19,9 @@ _SHOWN = 20
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """Return a table with the mean and the 95 % confidence interval of each measure.
+    """Return a table with each measure's mean and 95 % interval.
 
-    If a measure applies to only some of the problems, its row states the number of these problems.
+    The row of a measure that applies to only some problems states their number.
     """
     name = Column("benchmark", overflow="fold")
     table = Table(name, "problems", "samples", "measure", "mean", "95 % interval")
@@ -60,10 +60,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def bfcl_lines(results: Sequence[Result]) -> list[str]:
-    """Return BFCL's averages, one line for each handler and version of the leaderboard's formulas.
-
-    An average is shown only if all of its categories were evaluated.
-    """
+    """Return the `bfcl_averages`, one line for each handler and version."""
     found = {each.benchmark: (each.estimates["correct"].mean, each.problems) for each in results}
     lines: list[str] = []
     for handler, names in GROUPS.items():

@@ -45,20 +45,20 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
 
     docs/reference/statistics.md lists what is computed. In addition:
 
-    - A run is included as soon as it has one step. Its final reward is the mean over the last tenth
-      of its steps so far, whether it finished, failed or is still running.
-    - A reward is not compared if its gate or options differ from those of the baseline.
-    - An estimator is compared with the baseline over the seeds for which both runs have ended.
-    - The correction does not count a reward that ended with the same value in all runs. The
-      correction for times does not count a reward whose threshold no run reached. Neither rule uses
-      the labels of the runs, so each permutation test stays valid if the runs of the two estimators
-      are exchangeable. Comparisons that are not counted always have a p-value of 1.
+    - A run is included from its first step on. Its final reward is the mean over the last tenth of
+      its steps so far, even if it failed or is still running.
+    - A reward is not compared if its gate or options differ from the baseline's.
+    - An estimator is compared with the baseline over the seeds whose two runs have ended.
+    - The correction excludes a reward that ended with the same value in all runs, and the one for
+      times excludes a reward whose threshold no run reached. Neither rule uses the runs' labels, so
+      each permutation test stays valid if the two estimators' runs are exchangeable. Excluded
+      comparisons always have a p-value of 1.
 
     The results do not depend on the order of the seeds. `draws` is the number of bootstrap samples.
 
     References:
-        Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
-        comparisons that cannot be significant, and not only those whose p-value is always 1.
+        Tarone 1990, "A modified Bonferroni method for discrete data", which excludes all
+        comparisons that cannot be significant, not only those whose p-value is always 1.
     """
     traces = {
         (label, reward.name): _traces(experiment, label, reward)
@@ -140,7 +140,7 @@ def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
 def _difference(
     label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
 ) -> Difference:
-    """Return the difference between an estimator and the baseline, with uncorrected p-values."""
+    """Return an estimator's difference from the baseline, with uncorrected p-values."""
     theirs = {seed: i for i, seed in enumerate(baseline.seeds) if baseline.comparable[i]}
     pairs = [
         (i, theirs[seed])

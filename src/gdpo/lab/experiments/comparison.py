@@ -14,7 +14,7 @@ from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survi
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Stores the results of one estimator on one reward, over all seeds."""
+    """Stores one estimator's results on one reward over all seeds."""
 
     label: str
     reward: str
@@ -36,7 +36,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Stores the difference between one estimator and the baseline on one reward."""
+    """Stores one estimator's difference from the baseline on one reward."""
 
     label: str
     baseline: str
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def fewest_seeds(self) -> int:
-        """Smallest number of seeds that an estimator has, or that it shares with the baseline."""
+        """Smallest number of seeds that an estimator has, or shares with the baseline."""
         counts = [o.runs for o in self.outcomes] + [d.pairs for d in self.differences]
         return min(counts, default=0)
 
@@ -90,7 +90,7 @@ class Comparison:
         return self.fewest_seeds < FEWEST_SEEDS
 
     def outcome(self, label: str, reward: str) -> Outcome:
-        """Return the outcome of one estimator on one reward."""
+        """Return an estimator's outcome on a reward."""
         return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
 
 
@@ -102,7 +102,7 @@ _TINY = 1e-4
 
 
 def question(experiment: Experiment) -> str:
-    """Return the question that the experiment answers."""
+    """Return the experiment's question."""
     rewards = [reward.name for reward in experiment.rewards]
     if len(experiment.labels) == 1:
         return (
@@ -119,12 +119,12 @@ def question(experiment: Experiment) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the conclusion of an experiment as one sentence with one number.
+    """Return an experiment's conclusion as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
     compared: the one with the smallest p-value and, among equals, with the largest share of its
     reward's range. A further difference in the opposite direction is also mentioned. If these seeds
-    could not have shown any difference, the sentence states how many are needed.
+    could not have shown any, the sentence states how many are needed.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
     first = experiment.labels[0]
@@ -146,7 +146,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def details(comparison: Comparison) -> tuple[str, ...]:
-    """Return the sentences to show below the headline. Empty if there is nothing to add."""
+    """Return the sentences to show below the headline, if any."""
     experiment, compared = comparison.experiment, _compared(comparison)
     found = _found(comparison)
     sentences: list[str] = []
@@ -175,7 +175,7 @@ def _others(
     write: Callable[[Difference, Comparison], str],
     comparison: Comparison,
 ) -> list[str]:
-    """Return a sentence for each further difference, and the number of differences left out."""
+    """Return a sentence for each further difference, and the number left out."""
     shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
     rest = len(found) - 1 - len(shown)
     sentences = [f"{write(d, comparison)}." for d in shown]
@@ -316,7 +316,7 @@ def _apart(d: Difference, comparison: Comparison) -> str:
 
 
 def _correction(comparison: Comparison, count: int) -> list[str]:
-    """Return sentences about the correction and about rewards that are equal in all runs."""
+    """Return sentences about the correction and about rewards equal in all runs."""
     constant = list(dict.fromkeys(d.reward for d in _compared(comparison) if d.constant))
     which = "All ended runs" if _open_runs(comparison.experiment) else "All runs"
     same = "the same final value" if len(constant) == 1 else "the same final values"
@@ -362,7 +362,7 @@ def _open_runs(experiment: Experiment) -> int:
 
 
 def _size(d: Difference) -> Interval:
-    """Return the size of a difference in final rewards, without its sign."""
+    """Return a difference in final rewards without its sign."""
     final = d.final
     return Interval(-final.value, -final.high, -final.low) if final.value < 0 else final
 

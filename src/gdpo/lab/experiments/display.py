@@ -1,4 +1,4 @@
-"""Shows the progress of a comparison: the state of each run, the remaining time and the cost."""
+"""Shows a comparison's progress: each run's state, the remaining time and the cost."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -31,7 +31,7 @@ _HOUR = 3600.0
 def grid_display(
     grid: Grid, console: Console, *, jobs: int, total_steps: int, price: float
 ) -> Generator[Callable[[], None]]:
-    """Show a live table of runs. If the output is not a terminal, print a line when a run ends.
+    """Show a live table of runs. Outside a terminal, print a line when a run ends.
 
     Yield a function that updates the display. `total_steps` of a run and its `price` per hour are
     0 if unknown.
@@ -101,7 +101,7 @@ class _Board:
 
 
 def _rows(cell: Cell) -> list[dict[str, Any]]:
-    """Return the metrics of a run's steps. Read the file again only if its size has changed."""
+    """Return a run's metrics. Read the file again only if its size has changed."""
     file = cell.run.metrics
     return list(_read(cell.run, file.stat().st_size)) if file.is_file() else []
 
@@ -112,7 +112,6 @@ def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
 
 
 def _rewards(runs: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-    """Return the names of the rewards that runs have logged."""
     keys = dict.fromkeys(key for rows in runs for row in rows[-1:] for key in row)
     means = (key for key in keys if key.startswith("rewards/") and key.endswith("/mean"))
     return [key.removeprefix("rewards/").removesuffix("/mean") for key in means]

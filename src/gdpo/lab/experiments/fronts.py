@@ -1,4 +1,4 @@
-"""Computes the trade-off between two rewards over the variants of a comparison."""
+"""Computes the trade-off between two rewards over a comparison's variants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gdpo.lab.experiments.statistics import Interval, paired_difference
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Stores where the runs of one variant end in two rewards."""
+    """Stores where one variant's runs end in two rewards."""
 
     label: str
     first: Interval
@@ -48,7 +48,7 @@ class TradeOff:
         """Return whether a point has values and no variant of the same estimator dominates it.
 
         A variant dominates a point if its means are at least as high in both rewards and higher in
-        at least one.
+        one.
         """
         ours = np.array(point.means)
         others = np.array([p.means for p in self.points if p.estimator == point.estimator])
@@ -57,7 +57,7 @@ class TradeOff:
 
 
 def read_front(text: str) -> tuple[str, str]:
-    """Return the two rewards in the value of `--front`.
+    """Return the two rewards in `--front`.
 
     Raises:
         ConfigError: If the text does not name two different rewards.
@@ -78,7 +78,7 @@ def _check_two(names: Sequence[str]) -> None:
 
 
 def trade_off(comparison: Comparison, rewards: tuple[str, str]) -> TradeOff:
-    """Return where each variant ends in two rewards. Only runs that have ended count.
+    """Return where each variant ends in two rewards. Only ended runs count.
 
     Raises:
         ConfigError: If the rewards are the same, the experiment has no such reward, or labels
@@ -106,7 +106,7 @@ def trade_off(comparison: Comparison, rewards: tuple[str, str]) -> TradeOff:
 
 
 def _end(comparison: Comparison, label: str, reward: Measured) -> Interval:
-    """Return the mean final reward of the ended runs of a label, with its interval."""
+    """Return the mean final reward of a label's ended runs, with its interval."""
     runs = comparison.experiment.runs_of(label)
     finals = zip(runs, comparison.outcome(label, reward.name).finals, strict=True)
     ended = np.array([v for run, v in finals if run.state not in OPEN and not np.isnan(v)])

@@ -65,11 +65,11 @@ _RESERVED = ("all", "recorded")
 
 
 def read_labels(text: str) -> list[str]:
-    """Return the labels in the value of `--estimators`: comma-separated, as in `name=estimator`.
+    """Return the comma-separated labels in `--estimators`, some as `name=estimator`.
 
     Raises:
-        ConfigError: If a name is invalid or reserved, already refers to a different estimator, or
-            has no estimator after the `=`.
+        ConfigError: If a name is invalid or reserved, refers to two estimators, or has no estimator
+            after the `=`.
 
     Examples:
         >>> read_labels("grpo, mine=my_module:my_estimator")
@@ -142,7 +142,7 @@ _SEEDS = 2**32
 
 @dataclass(slots=True)
 class Cell:
-    """Stores the state of one run of a comparison. Each run has a label and a seed."""
+    """Stores the state of one run, which has a label and a seed."""
 
     label: str
     """The estimator's name, followed by the values that were varied."""
@@ -183,12 +183,12 @@ class Cell:
 
     @property
     def failed(self) -> bool:
-        """Whether the run ended with an error. Failed runs stay in the results."""
+        """Whether the run ended with an error."""
         return self.failure.is_file() and not self.finished
 
     @property
     def name(self) -> str:
-        """The name of the run in messages."""
+        """The run's name in messages."""
         return f"{self.label}, seed {self.seed}"
 
     @property
@@ -202,7 +202,7 @@ class Cell:
         return self.finished or self.failed
 
     def why(self) -> str:
-        """Return one line: the signal that killed a failed run, or the last line of its output."""
+        """Return one line: the signal that killed a failed run, or its last line of output."""
         _, why = state_of(self.run, self.failure)
         return why.strip().splitlines()[-1] if why.strip() else ""
 
@@ -218,15 +218,15 @@ class Grid:
     """Names of the rewards in the logs."""
 
     def open(self) -> list[Cell]:
-        """Return the runs that have not finished or failed, including those of other processes."""
+        """Return the runs that are not `done`, including those of other processes."""
         return [cell for cell in self.cells if not cell.done]
 
     def running(self) -> list[Cell]:
-        """Return the runs that are being trained."""
+        """Return the runs in training."""
         return [cell for cell in self.cells if cell.training is not None]
 
     def conclusion(self) -> str:
-        """Return one line that lists the stopped runs and explains how to resume them."""
+        """Return one line: the stopped runs and how to resume them."""
         done = sum(cell.finished for cell in self.cells)
         failed = sum(cell.failed for cell in self.cells)
         text = f"stopped with {done} of {len(self.cells)} runs done"
@@ -248,24 +248,23 @@ def make_grid(
     """Return the runs of a new or existing comparison, without starting any run.
 
     Seeds and estimators can be added to an existing comparison. New estimators come last, unless
-    `labels` names all existing ones too. Runs with the same seed differ only in the estimator and
-    in the varied values. The recipe's estimator gets the recipe's options, and other
-    estimators use their defaults.
+    `labels` names all existing ones too. Runs with the same seed differ only in estimator and
+    varied values. The recipe's estimator gets the recipe's options, and the others their defaults.
 
     Args:
-        recipe: The recipe that all runs share.
-        labels: Labels from `read_labels`. The first label is the baseline.
+        recipe: Recipe of all runs.
+        labels: Labels from `read_labels`. The first is the baseline.
         seeds: Values of `trainer.seed`.
         folder: The comparison's folder.
         reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
-        variants: Recipes with the varied values, keyed by name. Every estimator trains each recipe.
-            None: only `recipe`.
-        retry_failed: Whether to train failed runs again, and delete the records of their failures.
+        variants: Recipes with the varied values, by name, each trained with every estimator. None:
+            only `recipe`.
+        retry_failed: Whether to train failed runs again, and delete their failure records.
 
     Raises:
-        ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels
-            refer to the same configuration, labels have different rewards, or the folder contains
-            anything other than this comparison.
+        ConfigError: If an estimator is unknown, an estimator or seed is repeated, two labels mean
+            the same configuration, labels have different rewards, or the folder contains anything
+            else.
     """
     _check(labels, seeds, reach)
     shared = resolve(recipe)
@@ -308,14 +307,13 @@ def run_grid(
     """Train the runs that have not ended, `jobs` at a time.
 
     Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
-    are included in the statistics. If another process is already training a run, for example
-    because an earlier comparison was killed, `run_grid` waits for that process and counts it in
-    `jobs`. If that process exits early, the run is resumed. After Ctrl-C, `run_grid` waits until
-    all runs have saved and exited. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion`
-    describes how the runs ended.
+    included in the statistics. If another process is training a run, for example because an earlier
+    comparison was killed, `run_grid` counts it in `jobs`, waits for it, and resumes the run if it
+    exits early. After Ctrl-C, `run_grid` waits until all runs have saved and exited. A second
+    Ctrl-C kills them. `Grid.conclusion` describes how they ended.
 
     If CUDA_VISIBLE_DEVICES lists several devices, each run gets one device. `update` is called
-    repeatedly to update a display, and `say` to show a message.
+    repeatedly, for a display, and `say` to show a message.
     """
     slots = _slots(jobs)
     with (
@@ -381,7 +379,7 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
 
 
 def _what_trains(recipe: Recipe) -> Recipe:
-    """Return the recipe without the settings that do not affect training with TRL."""
+    """Return the recipe without settings that do not affect training with TRL."""
     per_step = {"rollouts_per_step": recipe.batch.per_step}
     return recipe.model_copy(
         update={
@@ -408,7 +406,7 @@ def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
 
 
 def _joined(folder: Path, plan: Plan) -> Plan:
-    """Return the plan, merged with the plan of an existing comparison in the folder."""
+    """Return the plan, merged with that of an existing comparison in the folder."""
     there = read_plan(folder)
     if there is None:
         hidden_only = folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir())
@@ -438,7 +436,7 @@ def _joined(folder: Path, plan: Plan) -> Plan:
 
 
 def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
-    """Raise ConfigError if a label conflicts with a label of the existing comparison."""
+    """Raise ConfigError if a label conflicts with the existing comparison."""
     old = {label: estimator_of(label) for label in there.labels}
     folders = {_folder_of(label): label for label in there.labels}
     trained = {_meaning(label): label for label in there.labels}
@@ -468,12 +466,11 @@ def _folder_of(label: str) -> str:
 
 
 def _meaning(label: str) -> tuple[str, str]:
-    """Return the estimator and the varied values of a label, ignoring the estimator's name."""
+    """Return a label's estimator and varied values, ignoring the estimator's name."""
     return estimator_of(label), label.partition(" ")[2]
 
 
 def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
-    """Start runs until no slot is free."""
     for cell in left:
         if cell.training is None and (free := _free(slots, left)):
             _adopt(cell, say)
@@ -482,7 +479,7 @@ def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]
 
 
 def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
-    """If another process is training a run, record and report that process."""
+    """Record and report another process that is training a run."""
     orphan = find_orphan(cell.run, cell.note)
     if orphan is None:
         return
@@ -530,13 +527,13 @@ def _over(cell: Cell) -> bool:
 
 
 def _slots(jobs: int) -> list[str]:
-    """Return the devices for concurrent runs, one per run. Empty: all available devices."""
+    """Return the devices for concurrent runs, one per run. Empty: all devices."""
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
 
 
 def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    """Return the unused slots. A run on a device that is not listed takes the last slot."""
+    """Return the unused slots. A run on an unlisted device takes the last slot."""
     left = list(slots)
     running = [cell.device for cell in cells if cell.training is not None]
     for device in sorted(running, key=lambda each: each not in slots):
@@ -614,7 +611,7 @@ def _gate(entry: RewardConfig) -> str:
 
 
 def decidable(grid: Grid) -> list[str]:
-    """Return sentences about what a comparison could show, before anything is trained."""
+    """Return sentences about what a comparison could show, before training."""
     first, *others = grid.plan.labels
     if not others:
         return [f"There is no estimator to compare with {first}."]

@@ -37,23 +37,23 @@ class Orphan:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """The run's name."""
         return self.run.path.name
 
     @property
     def running(self) -> bool:
-        """Whether the process is still running."""
+        """Whether the process is running."""
         return is_held(self.note) or is_locked(self.run.path)
 
     def send(self, number: int) -> None:
-        """Send the process a signal, if a comparison started it and it is still running."""
+        """Send the process a signal, if a comparison started it and it is running."""
         if self.pid is not None and is_held(self.note):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
-    """Return the run as an orphan if another process is already training it, otherwise None."""
+    """Return the run as an orphan if another process is training it, otherwise None."""
     if is_held(note):
         try:
             process: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def wait_for_end(note: Path, update: Callable[[], None]) -> None:
 
 
 def forget_ended(logs: Path) -> None:
-    """Remove the `.process` files of processes that ended while no comparison was running."""
+    """Remove the `.process` files of processes that ended without a running comparison."""
     for note in logs.glob(f"*{NOTE}"):
         if not is_held(note):
             note.unlink()
@@ -136,7 +136,7 @@ class Training:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """The run's name."""
         return self.recipe.name
 
     @property
@@ -146,11 +146,11 @@ class Training:
 
     @property
     def running(self) -> bool:
-        """Whether the process is still running."""
+        """Whether the process is running."""
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send a signal to the process, unless the process has exited."""
+        """Send the process a signal, unless it has exited."""
         self.process.send_signal(number)
 
     @property
@@ -188,10 +188,10 @@ def start_training(
     environment: Mapping[str, str],
     inherited: Sequence[int],
 ) -> Training:
-    """Start `gdpo train` on a recipe in a new process, without writing a report.
+    """Start `gdpo train` on a recipe in a new process, without a report.
 
-    The recipe file and the log file in `logs` are named after the run. The process keeps the
-    `inherited` file descriptors of locks open.
+    The recipe and log files in `logs` are named after the run. The process keeps the `inherited`
+    file descriptors of locks open.
     """
     logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
@@ -216,8 +216,8 @@ def stop_trainings(
 ) -> tuple[Training | Orphan, ...]:
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
-    `say` shows a message if there is a process to wait for, and `update` is called while waiting.
-    Return the processes that were killed.
+    `say` shows a message before waiting, and `update` is called meanwhile. Return the killed
+    processes.
     """
     running = tuple(training for training in trainings if training.running)
     killed: tuple[Training | Orphan, ...] = ()
@@ -245,13 +245,13 @@ def stop_trainings(
 
 
 def _print_if_possible(to_print: Callable[[], None]) -> None:
-    """Print, but ignore a closed terminal or pipe, because the runs must be stopped in any case."""
+    """Print, but ignore a closed terminal or pipe: the runs must be stopped in any case."""
     with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits if a pipe is closed
         to_print()
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return a phrase with the step at which a stopped run was saved, or from which it resumes."""
+    """Return a phrase with the step at which a stopped run was saved or resumes."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_steps()), 0)

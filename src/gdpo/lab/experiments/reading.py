@@ -1,4 +1,4 @@
-"""Reads an experiment from a folder: a comparison, several runs, or a single run."""
+"""Reads an experiment from a folder: a comparison or runs."""
 
 import hashlib
 import json
@@ -24,10 +24,9 @@ from gdpo.lab.runs.lock import is_locked
 
 
 class Label(str):
-    """Stores the name of a compared configuration, and the estimator that the name refers to.
+    """Stores the name of a compared configuration, and its estimator.
 
-    If the user gave the estimator no name, the label is an ordinary `str` that starts with the
-    estimator.
+    If the user gave no name, the label is an ordinary `str` that starts with the estimator.
 
     Examples:
         >>> Label("mine length.weight=0.5", "my_module:my_estimator").estimator
@@ -58,7 +57,7 @@ def estimator_of(label: str) -> str:
 
 
 def label_of(name: str, variant: str) -> str:
-    """Return the label of an estimator: its name, followed by the variant if there is one."""
+    """Return an estimator's label: its name and the variant, if any."""
     label = f"{name} {variant}".rstrip()
     return Label(label, name.estimator) if isinstance(name, Label) else label
 
@@ -92,7 +91,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Stores one training run: its label, seed, state and reward curves."""
+    """Stores one training run."""
 
     label: str
     seed: int
@@ -129,7 +128,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Stores runs of several estimators with the same seeds on the same task."""
+    """Stores runs of several estimators with the same seeds and task."""
 
     name: str
     path: Path
@@ -154,19 +153,19 @@ class Experiment:
         return tuple(run for run in self.runs if run.label == label)
 
     def threshold(self, reward: Measured) -> float:
-        """Return the threshold of a reward, in the reward's unit."""
+        """Return a reward's threshold, in its unit."""
         return reward.low + self.reach * (reward.high - reward.low)
 
     def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """Return the mean reward of each step, one row per seed. NaN: no value at this step."""
+        """Return the mean reward of each step. NaN: no value at this step."""
         return self._table([run.means.get(reward) for run in self.runs_of(label)])
 
     def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
-        """Return the `mean` or `max` completion length of each step in tokens, one row per seed."""
+        """Return the `mean` or `max` completion length of each step in tokens."""
         return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
 
     def weights(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """Return the logged weight of a reward in each step, one row per seed."""
+        """Return the logged weight of a reward in each step."""
         return self._table([run.weights.get(reward) for run in self.runs_of(label)])
 
     def _table(
@@ -218,7 +217,7 @@ _LONGEST = 120
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Stores the plan of a comparison: which runs to train."""
+    """Stores which runs a comparison trains."""
 
     recipe: str
     """The recipe that all runs share, as YAML."""
@@ -230,7 +229,7 @@ class Plan:
     """Recipe keys whose values were varied."""
 
     def write(self, folder: Path) -> None:
-        """Write the plan to the comparison's folder."""
+        """Write the plan to a folder."""
         plain = {
             "recipe": self.recipe,
             "labels": self.labels,
@@ -243,7 +242,7 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """Return the plan of a comparison, or None if the folder has no plan.
+    """Return the plan of a comparison, or None if there is none.
 
     Raises:
         DataError: If the plan cannot be read.
@@ -279,7 +278,7 @@ def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
 
 
 def run_name(label: str, seed: int) -> str:
-    """Return the name of a run's folder in a comparison."""
+    """Return the name of a run's folder."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", label)
     if len(plain) > _LONGEST:
         plain = f"{plain[:_LONGEST]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
@@ -287,15 +286,15 @@ def run_name(label: str, seed: int) -> str:
 
 
 def failure_file(folder: Path, label: str, seed: int) -> Path:
-    """Return the file that records why a run of a comparison failed."""
+    """Return the file that records why a run failed."""
     return folder / LOGS / f"{run_name(label, seed)}.failed.json"
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """Read an experiment: a comparison, a folder of run directories, or a single run directory.
+    """Read a comparison, a folder of run directories, or a single run directory.
 
-    Without a plan, the label of a run is its estimator, followed by the weights and gates that
-    differ between the runs. GRPO is the baseline if any run uses it.
+    Without a plan, the label of a run is its estimator, and the weights and gates that differ
+    between runs. GRPO is the baseline if any run uses it.
 
     Raises:
         DataError: If there is no run, the runs cannot be compared, or two runs have the same label
@@ -342,7 +341,7 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
-    """Return the index and key (weight or gate) of reward settings that differ between recipes."""
+    """Return the index and key (weight or gate) of rewards that differ between recipes."""
     places = enumerate(zip(*(recipe.rewards for recipe in recipes), strict=False))
     return [
         (place, key)
@@ -429,7 +428,7 @@ def unlike(
 ) -> frozenset[tuple[str, str]]:
     """Return the pairs of label and reward whose gate or options differ from the baseline's.
 
-    The baseline is the first label. Labels without a run may be missing in `recipes`.
+    The baseline is the first label. `recipes` may lack labels without a run.
     """
     first = recipes.get(labels[0])
     if first is None:
@@ -450,7 +449,7 @@ def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
 
 
 def state_of(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
-    """Return the state of a run, and why it failed. `failed` is the file that records a failure."""
+    """Return the state of a run, and why it failed. `failed` is its `failure_file`."""
     begun = _is_run(run.path)
     if begun and is_locked(run.path):
         return "running", ""

@@ -35,7 +35,7 @@ _MOST_SEEDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Stores a value with its 95 % confidence interval. NaN: unknown."""
+    """Stores a value with its 95 % interval. NaN: unknown."""
 
     value: float
     low: float
@@ -44,7 +44,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Stores a Kaplan-Meier curve: the share of runs that have not reached the threshold yet."""
+    """Stores the Kaplan-Meier curve of runs that have not reached the threshold."""
 
     steps: Float[np.ndarray, " time"]
     """Steps at which the share changes, starting with step 0."""
@@ -59,7 +59,7 @@ class Survival:
 
 @dataclass(frozen=True, slots=True)
 class PValue:
-    """Stores a p-value and the smallest p-value that is attainable with this number of runs."""
+    """Stores a p-value and the smallest one attainable with this number of runs."""
 
     p: float
     floor: float
@@ -71,20 +71,20 @@ def permutation_test(
     r"""Test with a two-sided permutation test whether two means differ.
 
     The p-value is the share of labellings (with $n$ of $n + m$ runs labelled "ours") in which the
-    means are at least as far apart as observed. If there are more than 200,000, 20,000 labellings
-    are sampled, and the observed one is added: $p = (1 + \text{as far}) / 20001$.
+    means are at least as far apart as observed. Of more than 200,000 labellings, 20,000 are
+    sampled, and the observed one is added: $p = (1 + \text{as far}) / 20001$.
 
-    With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
-    with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
-    relabelling within pairs cannot give a p-value below 0.0625 with 5 seeds. If a seed affects both
-    estimators in the same way, the test is therefore conservative.
+    With $n$ runs each, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10 with 3 seeds,
+    0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because relabelling
+    within 5 pairs cannot give a p-value below 0.0625. The test is therefore conservative if a seed
+    affects both estimators alike.
 
     Args:
         ours: One value per run of one estimator. NaN is ignored.
-        theirs: One value per run of the other estimator, in the same unit.
+        theirs: Values of the other estimator, in the same unit.
 
     Returns:
-        The p-value and the smallest attainable p-value. Both are NaN if an estimator has no runs.
+        The p-value and the smallest attainable one, both NaN if an estimator has no runs.
 
     References:
         Fisher 1935, "The Design of Experiments"; Phipson and Smyth 2010, "Permutation P-values
@@ -115,7 +115,7 @@ def permutation_test(
 
 
 def least_p(ours: int, theirs: int) -> float:
-    """Return the smallest attainable p-value of the permutation test for these numbers of runs.
+    """Return the smallest attainable p-value of `permutation_test` for these numbers of runs.
 
     Examples:
         >>> round(least_p(5, 5), 4)
@@ -129,8 +129,8 @@ def least_p(ours: int, theirs: int) -> float:
 def fewest_seeds(comparisons: int) -> int:
     """Return the minimum number of seeds per estimator, 5 to 1,000, that could show a difference.
 
-    With this number, the smallest attainable p-value is below 0.05 after correction for
-    `comparisons`: the estimators other than the baseline, times the rewards.
+    With it, the smallest attainable p-value is below 0.05 after correction for `comparisons`: the
+    estimators other than the baseline, times the rewards.
 
     Examples:
         >>> fewest_seeds(1), fewest_seeds(6), fewest_seeds(7)
@@ -144,8 +144,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     r"""Return p-values after Holm's correction for multiple comparisons.
 
     With $p_{(1)} \le \dots \le p_{(m)}$, the $i$-th becomes $\max_{j \le i} (m - j + 1)\, p_{(j)}$,
-    at most 1. If results with a corrected p-value below $\alpha$ are reported, the probability of
-    any false finding is at most $\alpha$, even if the comparisons depend on each other.
+    at most 1. The probability of any false finding with a corrected p-value below $\alpha$ is at
+    most $\alpha$, even if the comparisons depend on each other.
 
     Args:
         p_values: P-values from 0 to 1. NaN values are not counted and stay NaN.
@@ -176,15 +176,14 @@ Statistic: TypeAlias = Callable[[Float[np.ndarray, "*draw value"]], Any]
 
 
 def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
-    r"""Return the interquartile mean: the mean without the lowest and the highest quarter.
+    r"""Return the mean without the lowest and the highest quarter of the values.
 
     With $x_{(1)} \le \dots \le x_{(n)}$ and $g = \lfloor n/4 \rfloor$,
 
     $$ \mathrm{IQM} = \frac{1}{n - 2g} \sum_{i=g+1}^{n-g} x_{(i)}. $$
 
-    Values are along the last axis, and NaN is ignored. With fewer than 4 values, no value is
-    dropped. The result equals `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean, or
-    NaN if there are no values.
+    Values are along the last axis, and NaN is ignored. The result equals
+    `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean, or NaN without values.
 
     References:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
@@ -213,13 +212,13 @@ def bootstrap(
 
     The interval runs from the (1 - level)/2 to the (1 + level)/2 quantile of the statistic over
     `draws` resamples, each as large as the data. The order of the values does not matter. With few
-    values, the interval is too narrow; `expanded_level` corrects for this.
+    values, it is too narrow: see `expanded_level`.
 
     Args:
-        statistic: Computes the statistic from all values, along the last axis.
+        statistic: Reduces all values along the last axis.
         strata: Values of each stratum, such as a task. NaN is ignored.
         draws: Number of resamples.
-        level: Nominal coverage of the interval, from 0 to 1.
+        level: Nominal coverage, from 0 to 1.
 
     Returns:
         The statistic, or NaN without values. The interval is NaN if a stratum has under 2 values.
@@ -243,13 +242,12 @@ def expanded_level(count: int) -> float:
     r"""Return the nominal level that gives a bootstrap of `count` values a coverage of 0.95.
 
     Resampling underestimates the standard deviation by the factor $\sqrt{(n-1)/n}$ and uses normal
-    quantiles instead of Student's t quantiles. A higher nominal level corrects both errors:
+    quantiles instead of Student's t. A higher nominal level corrects both:
 
     $$ \frac{\alpha'}{2} = \Phi\Bigl(-\sqrt{\tfrac{n}{n-1}}\; t_{1-\alpha/2,\,n-1}\Bigr). $$
 
     For an interquartile mean of 5 values, the interval runs from the lowest to the highest value.
-    With 3 values, the coverage is as low as that of the percentile interval
-    (`benchmarks/few_seeds.py`).
+    With 3 values, the coverage is as low as the percentile interval's (`benchmarks/few_seeds.py`).
 
     Args:
         count: Number of values, at least 2.
@@ -267,7 +265,7 @@ def paired_difference(
 ) -> Interval:
     r"""Return the mean paired difference, with its 95 % Student t interval.
 
-    If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
+    With the differences $d_i$ of $n$ pairs and their standard deviation $s_d$, the interval is
 
     $$ \bar d \pm t_{0.975,\,n-1}\, s_d / \sqrt n. $$
 
@@ -276,12 +274,12 @@ def paired_difference(
 
     Args:
         ours: One value per pair, in any unit.
-        theirs: The other value of each pair, in the same order and unit. Pairs that contain NaN are
+        theirs: The other value of each pair, in the same order and unit. Pairs with NaN are
             excluded.
 
     Returns:
-        The mean difference in the unit of the values, or NaN if there are no pairs. The interval is
-        NaN if there are fewer than two pairs, or if all differences are equal up to rounding.
+        The mean difference, or NaN without pairs. The interval is NaN with fewer than two pairs, or
+        if all differences are equal up to rounding.
 
     References:
         Student 1908, "The probable error of a mean".
@@ -317,16 +315,16 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
        \sigma^2 = \frac{1}{\log^2 S} \sum_{t_i \le t} \frac{d_i}{n_i (n_i - d_i)}. $$
 
     A run that ended or failed without reaching the threshold is censored at its last step. The
-    median is the first step at which S is at most one half, and the bounds of its interval come
-    from the band in the same way. At S = 0, where the formula for the band is undefined, the lower
-    bound is 0, and the upper bound keeps its last value. (lifelines sets both to 0.)
+    median is the first step at which S is at most one half, and the band gives its bounds in the
+    same way. At S = 0, where the band is undefined, the lower bound is 0, and the upper bound keeps
+    its last value. (lifelines sets both to 0.)
 
     Args:
-        times: For each run, the step at which it reached the threshold, or its last step.
+        times: Step at which each run reached the threshold, or its last step.
         reached: Whether the run reached the threshold.
 
     Returns:
-        The curve, starting at step 0. The shares are NaN if there are no runs.
+        The curve from step 0 on. The shares are NaN without runs.
 
     References:
         Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 1980 for the band;
@@ -364,11 +362,11 @@ def log_rank_scores(
     r"""Return the log-rank score of each run. Runs that reach the threshold sooner score higher.
 
     The score is $\delta_j - \sum_{t_i \le t_j} d_i / n_i$, where $\delta_j$ is 1 if the run reached
-    the threshold and 0 otherwise, and the sum is the expected number of times that a run reaches
-    the threshold within the same number of steps. Over the runs of one estimator, the scores sum to
-    the $O - E$ of the log-rank test. A `permutation_test` of the scores is the log-rank test
-    without the chi-squared approximation, whose p-values are too small with few runs
-    (`benchmarks/few_seeds.py`). The test is exact if both estimators' runs are censored alike.
+    the threshold, otherwise 0, and the sum is the expected number of times that a run reaches it in
+    as many steps. Over one estimator's runs, the scores sum to the log-rank test's $O - E$. A
+    `permutation_test` of the scores is the log-rank test without the chi-squared approximation,
+    whose p-values are too small with few runs (`benchmarks/few_seeds.py`). The test is exact if
+    both estimators' runs are censored alike.
 
     Args:
         times: For each run of both estimators, as for `kaplan_meier`.

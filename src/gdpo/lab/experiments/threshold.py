@@ -15,10 +15,9 @@ _ROUNDING = 2.0**-42
 
 
 def final(values: Float[np.ndarray, " step"]) -> float:
-    """Return the mean value over the last tenth of the steps. NaN values are ignored.
+    """Return the mean over the last tenth of the steps, ignoring NaN, or NaN if it has no value.
 
-    For a failed run, only the steps that the run took are counted. The result is NaN if the last
-    tenth has no value.
+    For a failed run, only the steps that it took are counted.
     """
     return float(_mean(values[-max(1, round(0.1 * len(values))) :]))
 
@@ -26,9 +25,8 @@ def final(values: Float[np.ndarray, " step"]) -> float:
 def best(values: Float[np.ndarray, " step"]) -> float:
     """Return the highest mean of 5 consecutive steps, or NaN if no step has a value.
 
-    With fewer than 5 steps, the result is the mean of all steps. The maximum of many noisy means is
-    biased upwards, and more so in longer runs. Therefore compare the result only between runs of
-    equal length.
+    With fewer than 5 steps, it is the mean of all. The maximum of noisy means is biased upwards,
+    and more so in longer runs: compare only runs of equal length.
     """
     means = running_mean(values, window=max(1, min(WINDOW, len(values))))
     return float(np.nanmax(means)) if np.any(~np.isnan(means)) else np.nan
@@ -39,7 +37,7 @@ def running_mean(
 ) -> Float[np.ndarray, " place"]:
     """Return the means over `window` consecutive steps. Empty if there are fewer steps.
 
-    NaN values are ignored. A mean is NaN if all values in its window are NaN.
+    NaN is ignored. A mean is NaN if its whole window is NaN.
     """
     if len(values) < window:
         return np.empty(0)
@@ -51,8 +49,8 @@ def first_reached(
 ) -> int | None:
     """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
-    Steps are counted from 1. None: the threshold was not reached. A mean that is too low only by a
-    rounding error counts as reaching it.
+    Steps count from 1. None: not reached. A mean that is too low only by a rounding error reaches
+    it.
 
     Examples:
         >>> first_reached(np.array([0.0] * 10 + [1.0] * 10), 0.8)

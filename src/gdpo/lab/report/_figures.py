@@ -50,7 +50,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def to_table(figure: Figure) -> Table:
-    """Return a table with the points on each line of a figure, and the edges of the line's band."""
+    """Return a table with the points of a figure's lines, and the edges of their bands."""
     chart = figure.chart
     scale = chart.declared or (chart.low, chart.high)
     nothing = np.full(len(chart.x), np.nan)

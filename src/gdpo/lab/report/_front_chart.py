@@ -34,7 +34,7 @@ class Axis:
     end: float
 
     def at(self, value: float) -> float:
-        """Return the position of a value, in pixels."""
+        """Return a value's position in pixels."""
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
@@ -93,7 +93,7 @@ class FrontChart:
 
 
 def front_chart(found: TradeOff) -> FrontChart | None:
-    """Return the picture of a trade-off. None: no variant has a value of both rewards."""
+    """Return the picture of a trade-off. None: no variant has both rewards."""
     numbered = [(n, point) for n, point in enumerate(found.points, 1) if point.is_known]
     if not numbered:
         return None

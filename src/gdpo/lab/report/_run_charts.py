@@ -27,9 +27,9 @@ _POINTS = 20_000
 
 
 def curves(comparison: Comparison, reward: Measured) -> Chart:
-    """Return the chart of a reward, with the median and quartiles over the seeds, and every seed.
+    """Return a reward's chart, with the median and quartiles over seeds, and every seed.
 
-    The vertical axis fits the curves. See `gdpo.report.charts.fitted`.
+    The vertical axis fits the curves (`gdpo.report.charts.fitted`).
     """
     experiment = comparison.experiment
     drawn = _lines(
@@ -49,7 +49,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
 
 
 def weights(comparison: Comparison) -> list[Chart]:
-    """Return a chart with the weight at each step for each reward whose weight changes in a run."""
+    """Return a chart of the weight at each step for each reward whose weight changes in a run."""
     experiment = comparison.experiment
     charts: list[Chart] = []
     for name in (reward.name for reward in experiment.rewards):
@@ -75,10 +75,7 @@ def weights(comparison: Comparison) -> list[Chart]:
 
 
 def lengths(comparison: Comparison) -> list[Chart]:
-    """Return the charts of the mean and the maximum completion length at each step.
-
-    The list is empty if no run logged lengths.
-    """
+    """Return charts of the mean and maximum completion length at each step, if they are logged."""
     experiment = comparison.experiment
     if not any(run.lengths for run in experiment.runs):
         return []
@@ -94,8 +91,8 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
     An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
-    the threshold. Return a sentence instead if no estimator has two runs, if no run reached the
-    threshold, or if all runs reached it at the same step.
+    the threshold. Return a sentence instead if no estimator has two runs, no run reached the
+    threshold, or all reached it at the same step.
     """
     experiment = comparison.experiment
     threshold = experiment.threshold(reward)
@@ -165,7 +162,7 @@ def _steps(comparison: Comparison) -> Points:
 def _lines(
     comparison: Comparison, tables: Sequence[Curves], labels: Sequence[str] | None = None
 ) -> list[Line]:
-    """Return one line for each table. By default, `labels` are all labels of the experiment."""
+    """Return one line per table. By default, `labels` are the experiment's."""
     every = comparison.experiment.labels
     labels = every if labels is None else labels
     places, points = styles(every), _points(comparison)
@@ -176,7 +173,7 @@ def _lines(
 
 
 def _line(label: str, place: int, table: Curves, points: int) -> Line:
-    """Return a line with the median over the seeds, the quartiles, and the curve of every seed."""
+    """Return a line with the seeds' median, quartiles and curves."""
     if not table.shape[1]:
         table = np.full((len(table), 1), np.nan)
     seeds = binned(running_mean(table, smoothing(table.shape[1])), points)

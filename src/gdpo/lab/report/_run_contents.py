@@ -1,4 +1,4 @@
-"""Collects the contents of the page about runs and of the page's export."""
+"""Collects the contents of the page about runs and of its export."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from gdpo.report.html import in_words
 
 @dataclass(slots=True)
 class Lasting:
-    """Stores a lasting finding in an estimator's runs, with its most recent message."""
+    """Stores a lasting finding in an estimator's runs, with its last message."""
 
     finding: Finding
     steps: int = 0
@@ -38,7 +38,7 @@ class Lasting:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Stores the contents of a page about runs and of the page's export."""
+    """Stores the contents of the page and its export."""
 
     comparison: Comparison
     analysis: TrainedAnalysis
@@ -65,7 +65,7 @@ def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) 
     `front` names two rewards whose trade-off the page shows.
 
     Raises:
-        ConfigError: If `front` does not name two rewards that all labels define in the same way.
+        ConfigError: If `front` does not name two rewards that all labels define alike.
         DataError: If a rollout file in a run directory cannot be read.
     """
     shown = None if front is None else trade_off(comparison, front)
@@ -92,8 +92,8 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     """Recompute every recorded step with every estimator in the experiment.
 
     Each run's name is its position in the experiment. An estimator appears once for each set of
-    options. Labels that differ only in their weights count as one estimator, because each step is
-    recomputed with its recorded weights. If only one estimator was trained, GRPO or GDPO is added.
+    options. Labels that differ only in weights are one estimator, because each step is recomputed
+    with its recorded weights. If only one estimator was trained, GRPO or GDPO is added.
     """
     problems: dict[str, str] = {}
     found: dict[str, tuple[str, Mapping[str, object]]] = {}
@@ -127,7 +127,7 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
 
 
 def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:
-    """Return the estimator options in the recipe for a label's runs, and an error message or ""."""
+    """Return the estimator options in a label's recipe, and an error message or ""."""
     recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
     first = next((recipe for recipe in recipes if recipe.is_file()), None)
     try:

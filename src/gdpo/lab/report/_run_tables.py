@@ -13,7 +13,7 @@ from gdpo.report.text import number, probability
 
 
 def tables(contents: Contents) -> list[Table]:
-    """Return all tables of a page about runs, except for the table of rollouts."""
+    """Return all tables of the page, except the one of rollouts."""
     comparison = contents.comparison
     found = [_results(comparison), _seeds(comparison)]
     if contents.trade_off is not None:
@@ -61,7 +61,7 @@ def _difference(found: Difference | None, reward: Measured) -> list[Cell]:
 
 
 def _seeds(comparison: Comparison) -> Table:
-    """Return the table with the title "All numbers" on the page."""
+    """Return the page's table "All numbers"."""
     experiment = comparison.experiment
     rewards = {reward.name: reward for reward in experiment.rewards}
     found = {(d.label, d.reward): d for d in comparison.differences}

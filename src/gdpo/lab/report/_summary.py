@@ -24,7 +24,7 @@ _FRONT_NOTE = (
 
 
 def summary(comparison: Comparison) -> RenderableType:
-    """Return the question, the conclusion and a table of the results, for printing with rich."""
+    """Return the question, the conclusion and a table of the results, to print with rich."""
     parts: list[RenderableType] = [
         Text(visible(question(comparison.experiment)), style="dim"),
         Text(visible(headline(comparison)), style="bold"),
@@ -66,7 +66,7 @@ def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> Renderabl
 
 
 def caution(comparison: Comparison) -> str:
-    """Return a sentence that warns about the small number of seeds."""
+    """Return a warning about the small number of seeds."""
     seeds = counted(comparison.fewest_seeds, "seed")
     return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to report a difference."
 

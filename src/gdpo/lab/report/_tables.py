@@ -59,8 +59,8 @@ def estimate(found: Interval, reward: Measured, *, sign: bool = False) -> Estima
 def to_csv(table: Table) -> str:
     """Return a table as CSV, with separate columns for intervals and `-` as the minus sign.
 
-    A spreadsheet interprets a cell that begins with `=`, `+`, `-` or `@` as a formula. Names that
-    begin with such a character are therefore prefixed with an apostrophe.
+    Names that begin with `=`, `+`, `-` or `@` get an apostrophe in front, because a spreadsheet
+    would take them for formulas.
     """
     widths = [
         3 if any(isinstance(row[place], Estimate) for row in table.rows) else 1

@@ -1,4 +1,4 @@
-"""Exports the figures and tables of a page about runs, for use in a paper or a blog post."""
+"""Exports the figures and tables of a page about runs, for a paper or a blog post."""
 
 import os
 import re
@@ -23,8 +23,8 @@ INDEX = "README.md"
 def check_destination(folder: Path, *, page: Path | None = None) -> None:
     """Raise a ConfigError unless an export can be written to a folder.
 
-    The folder must be empty and writable, or it must be possible to create it. The page is written
-    before the export, so the export needs a folder that does not contain the page.
+    The folder must be empty and writable, or possible to create. It must not contain the page,
+    which is written first.
     """
     other = "Choose a folder that does not exist yet"
     place = _resolved(folder)
@@ -50,7 +50,6 @@ def check_destination(folder: Path, *, page: Path | None = None) -> None:
 
 
 def _resolved(folder: Path) -> Path:
-    """Return the absolute path without `.`, `..` and symbolic links."""
     return Path(os.path.realpath(folder))
 
 
@@ -74,13 +73,13 @@ def _has_ended(process: int) -> bool:
 
 
 def write_export(contents: Contents, folder: Path) -> None:
-    """Write all figures and tables of a page about runs, and a list of the files, to a folder.
+    """Write all figures and tables of a page, and a list of the files, to a folder.
 
-    A figure is written as SVG, and as CSV with its points. A table is written as CSV and Markdown.
-    The files appear in the folder only when all of them are complete.
+    Figures are written as SVG, and as CSV with their points; tables as CSV and Markdown. The files
+    appear in the folder only when all are complete.
 
     Raises:
-        ConfigError: If the folder exists and is not empty, or is not writable.
+        ConfigError: If the folder is not empty or not writable.
     """
     check_destination(folder)
     place = _resolved(folder)
@@ -102,7 +101,7 @@ def write_export(contents: Contents, folder: Path) -> None:
 
 
 def _move_up(partial: Path, folder: Path) -> None:
-    """Move all files in a folder to its parent folder. If an error occurs, move none of them."""
+    """Move all files in a folder to its parent or, if an error occurs, none of them."""
     place = partial.parent
     if [path for path in place.iterdir() if path != partial]:
         raise ConfigError(
@@ -157,13 +156,12 @@ def _figures(contents: Contents) -> Iterator[Figure]:
 
 
 def _plain(name: str) -> str:
-    """Return a suffix for a file name, made from the letters and digits of a reward's name."""
+    """Return a suffix for a file name from the letters and digits of a reward's name."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40]
     return f"-{plain}" if plain else ""
 
 
 def _index(contents: Contents, figures: Sequence[Figure], listed: Sequence[Table]) -> str:
-    """Return the list of all files."""
     comparison = contents.comparison
     rows = [f"| `{each.file}` | svg, csv | {markdown_text(each.heading)} |" for each in figures]
     rows += [f"| `{each.file}` | csv, md | {markdown_text(each.caption)} |" for each in listed]

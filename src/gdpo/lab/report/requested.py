@@ -46,7 +46,7 @@ _NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class RequestedShare:
-    """Stores the request for one reward and its result in the runs of one label."""
+    """Stores the request for one reward and its result in one label's runs."""
 
     label: str
     reward: str
@@ -71,9 +71,9 @@ class RequestedShare:
 
 
 def requested_shares(experiment: Experiment, analysis: TrainedAnalysis) -> list[RequestedShare]:
-    """Return the requested and the realized influence share of each reward, for each label.
+    """Return each reward's requested and realized influence share, for each label.
 
-    The influence of a label is pooled over the steps in which every weight followed its request.
+    A label's influence is pooled over its `counted_steps`.
     """
     return [
         share for label in experiment.labels for share in _of_label(label, experiment, analysis)
@@ -81,7 +81,7 @@ def requested_shares(experiment: Experiment, analysis: TrainedAnalysis) -> list[
 
 
 def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
-    """Return a table of the requested and the realized shares of each label, to print with rich."""
+    """Return a table of the shares, to print with rich."""
     parts: list[RenderableType] = []
     for label in dict.fromkeys(share.label for share in shares):
         of_label = [share for share in shares if share.label == label]
@@ -97,7 +97,7 @@ def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
 
 
 def note(shares: Sequence[RequestedShare]) -> str:
-    """Return an explanation of the headings and of the statuses that occur."""
+    """Explain the headings and the statuses that occur."""
     found = [
         f"{capitalized(status)}: {meaning}."
         for status, meaning in _MEANINGS.items()

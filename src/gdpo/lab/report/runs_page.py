@@ -1,4 +1,4 @@
-"""Writes the page about runs that gdpo trained, which shows which estimator is better."""
+"""Writes the page about runs that gdpo trained."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -39,25 +39,24 @@ def write_report(
 ) -> list[RequestedShare]:
     """Write a self-contained HTML file that shows which estimator is better.
 
-    All data comes from the run directories. The page loads no external files, and escapes text that
-    a model wrote. A user's own estimator is never imported or recomputed, because a run directory
-    could refer to arbitrary code.
+    All data comes from the run directories. The page loads no external files, and escapes a model's
+    text. A user's own estimator is never imported or recomputed, because a run directory could
+    refer to arbitrary code.
 
     Args:
         comparison: The result of `gdpo.lab.experiments.analysis.analyse`, even for a single run.
-        file: Path of the HTML file. An existing file is replaced.
-        export: Folder for every figure (SVG, CSV) and every table (CSV, Markdown). It must be empty
-            or not exist. None: nothing is exported.
-        front: Two rewards. The page and the export show where the variants of each estimator end
-            in both. None: no trade-off is shown.
+        file: The HTML file, replaced if it exists.
+        export: New or empty folder for every figure (SVG, CSV) and table (CSV, Markdown). None: no
+            export.
+        front: Two rewards. The page and the export show where each estimator's variants end in
+            both. None: no trade-off.
 
     Returns:
         The requested and the realized influence shares.
 
     Raises:
-        ConfigError: If `export` exists and is not an empty folder, or contains `file`, or if
-            `front` does not name two rewards that all labels define in the same way. In this case
-            nothing is written.
+        ConfigError: If `export` exists and is not an empty folder, or contains `file`, or `front`
+            does not name two rewards that all labels define alike. Then nothing is written.
         DataError: If a rollout file in a run directory cannot be read.
     """
     if export is not None:
@@ -129,7 +128,7 @@ def _page(contents: Contents) -> str:
 
 
 def _weight(experiment: Experiment, reward: Measured) -> str:
-    """Return the weight of a reward, or a word if it differs between the labels or the steps."""
+    """Return the weight of a reward, or a word if it differs between labels or steps."""
     changes = {reward.name in run.weights for run in experiment.runs}
     if reward.weight is None or len(changes) > 1:
         return "varied"
@@ -158,7 +157,7 @@ def _listed(values: Iterable[Any]) -> str:
 def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     """Return the scale for plots of differences, and the smallest attainable p-values as text.
 
-    The scale is the largest absolute value of a difference or of a bound of its interval.
+    The scale is the largest absolute difference or bound of its interval.
     """
     found = [d for d in comparison.differences if d.reward == reward.name]
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]

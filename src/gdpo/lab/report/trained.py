@@ -61,10 +61,10 @@ def analyze_trained(
     high: Bounds = None,
     problems: Mapping[str, str] | None = None,
 ) -> TrainedAnalysis:
-    """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
+    """Diagnose the recorded steps of runs, and compare all their estimators on these steps.
 
-    If a run has more than 200 steps, 200 evenly spaced steps are analyzed. `problems` maps the
-    names of estimators to the reasons why they cannot be called.
+    If a run has more than 200 steps, 200 evenly spaced steps are analyzed. `problems` maps
+    estimators to the reasons why they cannot be called.
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems or {}
