@@ -17,18 +17,16 @@ rewards:
 ```
 
 The task reads rows of MBPP (both editions), HumanEval, EvalPlus (MBPP+ and HumanEval+),
-LeetCodeDataset, APPS, TACO, CodeContests and the coding part of Eurus-2-RL. The dataset is detected
-from the columns of each row, so a file may mix several datasets. If a row contains a solution in
-Python, `gdpo check` runs the solution and reports an error if any test fails.
+LeetCodeDataset, APPS, TACO, CodeContests and the coding part of Eurus-2-RL. Each row's columns show
+its dataset, so a file may mix several. `gdpo check` runs the Python solutions in the rows, and
+reports an error if a test fails.
 
-The prompts are our own, because the paper's prompts are not published. For Eurus-2-RL, the prompts
-in the rows are used.
+The prompts are our own, because the paper's are not published. Rows of Eurus-2-RL contain theirs.
 
-Helper functions that the tests need are taken from the row if available. If a program could define
-its own `poly`, the program would control how its results are checked.
+Helper functions of the tests come from the row if available. A program that could define its own
+`poly` would control how its results are checked.
 
-Time limits in rows are ignored, because they are meant for a single test and for compiled
-languages.
+Time limits in rows are ignored: they are for a single test and for compiled languages.
 
 The task needs the `code` extra.
 
@@ -79,9 +77,8 @@ _REQUEST = (
 def mbpp_tests(row: Row) -> TestsOfRow:
     """Return the tests in an MBPP row. Every assert in `test_list` counts as a test.
 
-    `test_imports` (in the sanitized edition) and `test_setup_code` become the setup. In rows 367
-    and 927, the setup needs a `Node` class that only the reference solution defines, so all other
-    programs fail.
+    `test_imports` (sanitized edition) and `test_setup_code` become the setup. In rows 367 and 927,
+    the setup needs a `Node` class that only the reference solution defines, so other programs fail.
     """
     statements = texts_in(row.get("test_list"), "test_list")
     if not statements:
@@ -97,8 +94,8 @@ def mbpp_tests(row: Row) -> TestsOfRow:
 def humaneval_tests(row: Row) -> TestsOfRow:
     """Return the tests in a HumanEval row. Every assert that `check(candidate)` reaches counts.
 
-    The setup is everything in the prompt except the function to be written: imports, and helper
-    functions that some tests use (`poly`, `encode_cyclic`, `encode_shift`).
+    The setup is the prompt without the function to be written: imports, and helper functions that
+    some tests use (`poly`, `encode_cyclic`, `encode_shift`).
     """
     entry_point, prompt = text_at(row, "entry_point"), text_at(row, "prompt")
     tree = parsed(prompt, "prompt")
@@ -122,15 +119,14 @@ def input_output_tests(row: Row) -> TestsOfRow:
     """Return the tests in an APPS or TACO row.
 
     `input_output` contains `inputs` and `outputs`, as an object or as JSON text. With `fn_name`,
-    each input is a list of arguments, and each output is the expected return value. The function
-    may be a method of a `Solution` class, as in the starter code of these rows, or a plain
-    function. Three conventions of these rows are converted:
+    each input is a list of arguments, and each output the expected return value. The function may
+    be a method of a `Solution` class, as in the starter code, or a plain one. These are converted:
 
-    - If every output of a row is a list with one item, this item is the expected value. (The
-      published evaluator accepts both.)
-    - If all keys of an object are integer strings, they are converted to integers, because JSON
-      has only string keys.
-    - If standard input or output is a list of lines, the lines are joined.
+    - If every output of a row is a list with one item, this item is expected. (The published
+      evaluator accepts both.)
+    - If all keys of an object are integer strings, they become integers, because JSON has no
+      others.
+    - Lists of lines of standard input or output are joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
 
@@ -221,7 +217,7 @@ def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any,
 
 
 def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
-    """Return the object in a column. The column may also contain the object as JSON text."""
+    """Return the object in a column, which may also contain it as JSON text."""
     place, value = ".".join(path), value_at(row, *path)
     if isinstance(value, str):
         value = json_in(value, place)

@@ -1,10 +1,10 @@
 """Reads the tests of EvalPlus rows (HumanEval+ and MBPP+) as published on the Hub.
 
-The `test` column contains a program that compares the results of the function with hundreds of
-expected values, and imports numpy to compare floats with a tolerance. The sandbox has no numpy, so
-a few lines of plain Python replace it. They are stricter than numpy: two sequences of different
-lengths are never close, nor are a number and a sequence. Each comparison counts as a separate test.
-Otherwise the tests are unchanged, including their errors.
+The `test` column contains a program that compares the function's results with hundreds of expected
+values, with numpy for the tolerance of floats. The sandbox has no numpy, so a few lines of plain
+Python replace it. They are stricter: sequences of different lengths are never close, nor are a
+number and a sequence. Each comparison counts as a test. Otherwise the tests are unchanged,
+including their errors.
 """
 
 import ast
@@ -70,8 +70,7 @@ def runs_all_inputs(row: Row) -> bool:
     """Return True if a row's tests are EvalPlus's tests, and raise an error otherwise.
 
     Raises:
-        DataError: If the tests are from HumanEval or MBPP, because scores on these tests are not
-            comparable.
+        DataError: If the tests are HumanEval's or MBPP's, whose scores are not comparable.
     """
     if is_plus(row) or _ALL_INPUTS in str(row.get("test")):
         return True

@@ -8,19 +8,18 @@ are each 0 or 1:
 - **format**: the completion consists of one thinking field and one answer field, in this order,
   with no text outside these fields.
 
-The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. If there is
-no `<answer>`, the whole completion is the answer, so that a correct number is rewarded before the
-policy has learned the format.
+The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. Without
+`<answer>`, it is the whole completion, so that a correct number is rewarded before the policy has
+learned the format.
 
-The `gsm8k` task differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
-NVlabs/GDPO) in the following points. The `gsm8k_compatible` task gives exactly the same scores as
-the published code.
+`gsm8k` differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in NVlabs/GDPO) in
+the following points. `gsm8k_compatible` gives exactly its scores.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125", "2125." and
    "2125%" all equal "2125". A minus sign may be a long dash ("−" or "–"). The answer must contain
    only the number: "72 dollars", "**72**", "\boxed{72}", fractions, powers of ten and words are not
-   numbers. An answer that is not a number is correct only if it is identical to the row's answer.
-   In the published code, only identical text is correct.
+   numbers, and are correct only if identical to the row's answer. In the published code, only
+   identical text is correct.
 2. Integer allows a sign, commas between groups of three digits, and leading zeros ("00" is an
    integer). Only the digits 0 to 9 are recognized. The published code uses `str.isdigit`, which
    rejects signs and commas, and accepts superscripts and digits of every script.

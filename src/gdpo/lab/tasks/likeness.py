@@ -5,14 +5,13 @@ Two texts are near-duplicates if the Jaccard index of their sets of word 5-grams
     J(a, b) = |a ∩ b| / |a ∪ b|,
 
 is at least 0.8. Words are compared in Unicode's NFKC form, ignoring punctuation, case and
-whitespace. Arithmetic signs count as words. A text with fewer than five words is treated as a
-single 5-gram, so short texts are near-duplicates only if they consist of the same words.
+whitespace. Arithmetic signs count as words. A text with fewer than five words is a single 5-gram,
+so short texts are near-duplicates only if they have the same words.
 
-The method does not use sampling. If the 5-grams of all texts are sorted in a common order, with
-rare 5-grams first, two sets with J ≥ t share at least one of their first |a| - ⌈t·|a|⌉ + 1 5-grams.
-Each such pair is compared in full. However, a text is compared with at most 64 other texts: the
-first texts that share its rarest 5-grams. This limit matters only if more than 64 different texts
-share these 5-grams, such as texts generated from the same template.
+Nothing is sampled. If all 5-grams are sorted in a common order, rare ones first, two sets with J ≥
+t share at least one of their first |a| - ⌈t·|a|⌉ + 1 5-grams. Each such pair is compared in full,
+but a text with at most 64 others: the first that share its rarest 5-grams. This limit matters only
+if more than 64 different texts share them, such as texts generated from a template.
 
 References:
     Bayardo et al. 2007, "Scaling up all pairs similarity search", WWW.
@@ -51,9 +50,9 @@ def find_alike(
 ) -> list[int | None]:
     """Return, for each text, the index of the first earlier near-duplicate, or None.
 
-    The earlier text is never itself marked as a near-duplicate. Texts of different `kinds` are
-    never near-duplicates. With `known`, texts are compared only with the first `known` texts, whose
-    own result is None.
+    The earlier text is itself no near-duplicate. Texts of different `kinds` are never
+    near-duplicates. With `known`, texts are compared only with the first `known` texts, whose own
+    result is None.
     """
     grams, ends = _ordered_grams(map(words, texts))
     index = _Index(grams, ends, kinds or [None] * len(texts))
@@ -69,8 +68,7 @@ def find_alike(
 def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]:
     """Return the distinct 5-grams in all texts as integer ids, and the end index of each text.
 
-    Within a text, the rarest 5-grams come first. A 5-gram that occurs in only one text gets a
-    negative id, because no other text shares it.
+    Within a text, the rarest come first. A 5-gram of only one text gets a negative id.
     """
     numbers: dict[str, int] = {}
     hashes: list[int] = []
@@ -145,11 +143,10 @@ class _Index:
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
     """Return, for each problem of one task, the index of an earlier near-duplicate, or None.
 
-    Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
+    Two problems are near-duplicates if they have the same answer (ignoring case, whitespace and a
     final full stop), the same weights, and near-duplicate user texts: the Jaccard index of their
-    sets of word 5-grams is at least 0.8, ignoring case, punctuation and whitespace. A problem
-    without any words has no near-duplicate. To keep the first problem of each group, drop every
-    problem whose result is not None.
+    sets of word 5-grams is at least 0.8. A problem without words has no near-duplicate. To keep the
+    first problem of each group, drop every problem whose result is not None.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [
@@ -165,8 +162,8 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
 def overlaps(problems: Sequence[Problem], tests: Sequence[Problem]) -> list[int | None]:
     """Return, for each training problem, the index of the test problem that it overlaps, or None.
 
-    A training problem overlaps a test problem if a single user turn, or the combined text of all
-    user turns, is nearly the same in both (see `near_duplicates`). The answers are not compared.
+    They overlap if a single user turn, or the text of all user turns, is nearly the same in both
+    (see `near_duplicates`). Answers are not compared.
     """
     known = [(text, i) for i, test in enumerate(tests) for text in _texts(test)]
     asked = [(text, i) for i, problem in enumerate(problems) for text in _texts(problem)]

@@ -1,7 +1,7 @@
 r"""Defines the maths task with a length limit: a short, correct answer in `\boxed{}`.
 
-A completion consists of reasoning followed by the answer in a box. If the model thinks in
-`<think>`, the box comes after `</think>`. The rewards, in order, are each 0 or 1:
+A completion consists of reasoning and the answer in a box, after any `</think>`. The rewards, in
+order, are each 0 or 1:
 
 - **correctness**: the answer in the last box is mathematically equal to the reference answer
   (`gdpo.rewards.maths.maths_answer`).
@@ -20,16 +20,14 @@ The task reads rows of DeepScaleR, MATH, MATH-500, AIME and most other maths dat
 
 - `problem` with `answer`, or with a `solution` whose last box contains the answer.
 - `question` with `answer`, as in GSM8K, where the answer follows "####".
-- `question` with a list `final_answer`, as in OlympiadBench. The answers in the list are joined by
-  commas, and their order does not matter. The columns `unit` and `error` (a tolerance in a few
-  rows) are ignored.
+- `question` with a list `final_answer`, as in OlympiadBench, whose order does not matter. The
+  columns `unit` and `error` (a tolerance in a few rows) are ignored.
 
-If the answer is missing (as in four rows of MATH) or math-verify cannot parse the answer, the
-correctness reward does not apply. `gdpo check` counts these rows. An evaluation lists these rows
-and counts them as wrong.
+If the answer is missing (as in four rows of MATH) or math-verify cannot parse it, the correctness
+reward does not apply. `gdpo check` counts these rows. An evaluation lists them, as wrong.
 
-The prompt consists of the problem and DeepSeek-R1's instruction to put the answer in a box, without
-a system message, as DeepSeek-R1's usage recommendations suggest.
+The prompt is the problem with DeepSeek-R1's instruction to put the answer in a box, and without a
+system message, as DeepSeek-R1 recommends.
 
 The task needs the `math` extra.
 

@@ -21,7 +21,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 def text_at(row: Mapping[str, Any], *path: str) -> str:
-    """Return the text in a column, or at a key inside the column.
+    """Return the text in a column, or at a key inside it.
 
     Raises:
         DataError: If a key is missing, or the value is not text or is only whitespace.
@@ -97,8 +97,7 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
     """Return the error that prevents a connection to the Hub, or None if the Hub responds.
 
-    If the name of the repository is not valid, the Hub is not contacted. `kind` is `model` or
-    `dataset`.
+    With an invalid name of the repository, the Hub is not asked. `kind` is `model` or `dataset`.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
@@ -144,8 +143,8 @@ def load_rows(
 
     Args:
         source: A file that ends in .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or the name of a
-            dataset on the Hub, such as `openai/gsm8k`. A source that exists as a file or looks like
-            a file name is treated as a file.
+            dataset on the Hub, such as `openai/gsm8k`. What exists as a file or looks like one is a
+            file.
         subset: Configuration of the Hub dataset, such as `main`. Ignored for a file.
         split: Split of the Hub dataset. Ignored for a file.
         limit: Read only the first N rows. None: read all rows.

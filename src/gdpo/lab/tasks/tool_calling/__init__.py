@@ -9,15 +9,14 @@ or both are required. The rewards, in order:
 - **correctness** in [-3, 3]: how well the tool names, parameter names and parameter values agree
   with the calls in the reference answer.
 
-The `tool_calling` task differs from the published code (ToolRL's `rlla.py`) in the points below.
-`tool_calling_compatible` gives exactly the same scores as the published code, and `None` if that
-code raises an exception.
+`tool_calling` differs from the published code (ToolRL's `rlla.py`) in the points below.
+`tool_calling_compatible` gives exactly its scores, and `None` if it raises an exception.
 
 Format:
 
 1. The thinking ends at the first `</think>`, and may contain any tag. In the published code, a
-   required tag inside the thinking gives 0, a tag inside the thinking of the reference answer
-   counts as required, and text between the first and a later `</think>` is accepted.
+   required tag inside it gives 0, a tag inside the reference answer's thinking counts as required,
+   and text between the first and a later `</think>` is accepted.
 2. Any whitespace is allowed around and inside fields. The published code requires one newline
    between fields, and at least one after `<tool_call>` and before `</tool_call>`.
 3. A tag inside a JSON string is just text. In the published code, a required tag there gives 0.
@@ -36,20 +35,19 @@ Correctness:
 8. Calls may span several lines, share a line, be separated by blank lines, or form a JSON list. In
    the published code, such calls get -3.
 9. The calls are read from all `<tool_call>` fields after the thinking, which must all be closed.
-   The published code reads the calls after the first `<tool_call>` anywhere, if there is a
-   `</tool_call>` anywhere. Calls inside the thinking therefore count, and those in a second field
-   are ignored.
-10. Reference calls are matched to the written calls so that the total score is largest. The
-    published code matches them greedily, in order.
+   The published code reads those after the first `<tool_call>` anywhere, if there is a
+   `</tool_call>` anywhere: calls inside the thinking count, and those in a second field do not.
+10. Reference calls are matched to the written calls with the largest total score. The published
+    code matches them greedily, in order.
 11. `true` does not equal 1. In the published code, `True == 1` as in Python. (In both, 1 equals 1.0
     but not "1".)
-12. Every written call must have a string as its name and an object as its parameters. Otherwise the
+12. Unless every written call has a string as its name and an object as its parameters, the
     completion gets -3. The published code checks only the calls that it compares.
 13. `NaN` and `Infinity` are not valid JSON. The published code accepts them.
 14. A completion with more than 256 calls, and more than the reference answer, gets -3. The
     published code has no limit, so a call for every possible value gets nearly the maximum.
-15. If the calls in a reference answer cannot be parsed, loading the rows raises a DataError. In the
-    published code, the run stops at that row.
+15. If a reference answer's calls cannot be parsed, loading the rows raises a DataError. The
+    published code stops the run at that row.
 16. An object with a duplicate key is rejected. In the published code, the last value counts.
 
 Both versions ignore keys other than `name` and `parameters` in a call, and digits of a number
@@ -57,10 +55,9 @@ beyond the precision of a float.
 
 Both rewards:
 
-17. The completion is used unchanged. The published code first truncates the completion at the turn
-    tokens of Qwen (or Llama) and strips whitespace.
-18. The published code's length reward and schedules are off by default and are not implemented in
-    this package.
+17. The completion is used unchanged. The published code first truncates it at the turn tokens of
+    Qwen (or Llama) and strips whitespace.
+18. The published code's length reward and schedules, off by default, are not implemented here.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Reproduces the published rewards of ToolRL exactly, including their quirks.
 
-The rewards give the same values as `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the
-same file in NVlabs/GDPO, b080e63) if the only environment variable set is an `EXPERIMENT_NAME` that
-contains Qwen. Use these rewards to compare your runs with published runs.
+They give the values of `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the same file in
+NVlabs/GDPO, b080e63) if the only environment variable set is an `EXPERIMENT_NAME` that contains
+Qwen. Use them to compare your runs with published ones.
 """
 
 import json

@@ -10,17 +10,15 @@
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
 | Seal-Tools (fine-tuning files) | `conversations` (`from`: human, gpt; `value`) |
 
-In ToolACE rows, the last assistant turn is the reference answer, whether it contains calls or a
-response. All earlier turns form the dialogue, as in ToolRL. The functions are read from the system
-text, whose other instructions are dropped, because ToolRL's prompt has its own.
+In ToolACE rows, the last assistant turn is the reference answer, with calls or a response. Earlier
+turns form the dialogue, as in ToolRL. The functions are read from the system text, whose other
+instructions are dropped, because ToolRL's prompt has its own.
 
-In rows with Hammer's own prompt (versions 2.0 and 2.1), the tools and the dialogue are read, and
-the instructions are dropped. Version 2.1 has separate turns. Version 2.0 has a single text, which
-becomes one user turn.
+In rows with Hammer's own prompt (versions 2.0 and 2.1), the instructions are dropped. Version 2.1
+has separate turns. The single text of version 2.0 becomes one user turn.
 
-In Seal-Tools rows, a value may be a name such as `API_call_3`, which refers to the result of an
-earlier call. The prompt explains these names, and the description of each tool lists the tool's
-results.
+In Seal-Tools rows, a value may be a name such as `API_call_3`, for the result of an earlier call.
+The prompt explains these names, and each tool's description lists its results.
 """
 
 import json
@@ -142,8 +140,8 @@ def _hammer_prompt(
 ) -> list[Message]:
     """Return ToolRL's prompt for the tools and turns of a Hammer row.
 
-    In Hammer, `assistant` turns call tools, and `agent` turns respond to the user. If a tool has a
-    separate list of required parameters, the list is moved into the tool's `parameters`.
+    In Hammer, `assistant` turns call tools, and `agent` turns respond to the user. A tool's
+    separate list of required parameters is moved into its `parameters`.
     """
     dialogue: list[Message] = []
     for who, said in turns:

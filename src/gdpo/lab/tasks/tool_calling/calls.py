@@ -102,9 +102,9 @@ def starts_calls(text: str, names: Sequence[str]) -> bool:
 def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
     """Read the list `[name(parameter=literal, ...), ...]` at the start of a text, in linear time.
 
-    Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
-    longest matching tool name is used, or else the text before the parenthesis. Return `name` and
-    `parameters` of each call, and the text after the list.
+    Names may be invalid in Python, as in `Search (v2)(class="a")`: the longest matching tool name
+    is used, or else the text before the parenthesis. Return `name` and `parameters` of each call,
+    and the text after the list.
 
     Raises:
         DataError: If the list is not closed, an argument has no name, or a value is not a literal.
@@ -326,7 +326,7 @@ def _read_field(text: str, start: int, tag: str, *, may_hold_calls: bool) -> _Fi
 def same_value(a: Any, b: Any) -> bool:
     """Return whether two JSON values are equal. The number 1 equals 1.0, but not `true` or "1".
 
-    The function uses a stack, because JSON may be nested deeper than Python's recursion limit.
+    It uses a stack, because JSON may be nested deeper than Python's recursion limit.
     """
     pairs = [(a, b)]
     while pairs:

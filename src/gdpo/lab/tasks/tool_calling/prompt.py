@@ -1,8 +1,8 @@
 """Writes prompts and completions in ToolRL's format from tools and a dialogue.
 
-The prompt is copied verbatim from ToolRL, because a policy needs the prompt that it was trained
-with. The text comes from `instruction` and `input` of `rlla_sft.json` in
-https://github.com/qiancheng0/ToolRL (Apache-2.0).
+The prompt is ToolRL's verbatim, because a policy needs the prompt that it was trained with. It
+comes from `instruction` and `input` of `rlla_sft.json` in https://github.com/qiancheng0/ToolRL
+(Apache-2.0).
 """
 
 import json
