@@ -6,7 +6,7 @@ All three rewards are computed from the same run:
 - **pass_all** in {0, 1}: every test passed.
 - **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong result does
   not count as a bug, so a program that does nothing can score 1. Gate `no_bug`, or combine it with
-  another reward. Never use `no_bug` as the only reward.
+  another reward.
 
 The reference contains the tests as data under `tests` and, optionally, the limits of one program
 run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
@@ -20,10 +20,9 @@ run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
 
 `setup` is optional. If a reference has no tests, all three rewards return `None`.
 
-A program runs once for all three rewards. Each process caches the last 4,096 verdicts by a digest
-of the program, tests and limits. A verdict caused by a wall-clock limit may differ in another run,
-so each of the three rewards uses it only once. A `Scorer` computes all code rewards of one
-completion in the same process.
+Each process caches the last 4,096 verdicts by a digest of the program, tests and limits. A verdict
+caused by a wall-clock limit may differ in another run, so each reward uses it only once. A `Scorer`
+computes all code rewards of one completion in the same process.
 
 The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8):
 gate it on pass_all. The paper's code for these rewards is not published.
@@ -131,10 +130,7 @@ def _built(kind: type[_Built], given: Mapping[str, Any], place: str) -> _Built:
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
-    """Return a copy without the keys whose value is None.
-
-    Arrow adds such keys, because it fills in every key that occurs in any row.
-    """
+    """Return a copy without the keys whose value is None, which Arrow adds."""
     if not isinstance(value, Mapping):
         raise DataError(f"reference {place!r} must be an object, got {describe(value)}")
     return {str(key): held for key, held in value.items() if held is not None}
@@ -143,28 +139,26 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 def extract_code(completion: str) -> str:
     r"""Return the program in a completion, unchanged.
 
-    The program is the last fenced block that is marked as Python. If there is no such block, the
-    last fenced block is used. If there is no fenced block at all, the whole text is used.
+    The program is the last fenced block that is marked as Python, or else the last fenced block, or
+    else the whole text.
 
     - A fence is a line that starts with at least three backticks or tildes, after optional
       whitespace. The word after the fence is the language (`python`, `python3` or `py` in upper or
       lower case). Backticks in the middle of a line are not a fence.
     - A block ends at a line that contains only the same character, at least as many times as in the
-      opening fence. A block that is never closed extends to the end, because a response may be
-      truncated.
+      opening fence, or at the end, because a response may be truncated.
     - Blocks that contain only whitespace are ignored.
-    - If a fence is indented, its indentation is removed from the lines of the block.
+    - The indentation of a fence is removed from the lines of the block.
     - Text before the first `</think>` is ignored. Only the last 100,000 characters of the remaining
       text are searched.
 
-    If the last block is never closed and is not valid Python, its unfinished end is removed,
-    starting at the last unindented line at or before the error. A complete function that is
-    followed by truncated tests is therefore still found. If no complete function or class remains,
-    an earlier Python block is used. If there is no earlier Python block, the last block is used
+    If the last block is never closed and is not valid Python, it is cut at the last unindented line
+    at or before the error, so that a complete function before truncated tests is found. If no
+    complete function or class remains, an earlier Python block is used, or else the last block
     unchanged.
 
     Args:
-        completion: Any text. The running time is linear in the length of the text.
+        completion: Any text. The running time is linear in its length.
 
     Examples:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
@@ -190,9 +184,9 @@ _Block: TypeAlias = tuple[str, list[str]]
 
 
 def _finished(lines: list[str]) -> list[str] | None:
-    """Return the lines if they are valid Python, or else only the lines before the unfinished end.
+    """Return the lines if they are valid Python, or else those before the unfinished end.
 
-    None: the lines before the unfinished end define no complete function or class.
+    None: these define no complete function or class.
     """
     kept = len(lines)
     for _ in range(_TRIES):

@@ -1,8 +1,7 @@
 """Runs a command under sandlock as a separate script, and kills the command on SIGTERM.
 
-The script runs in a separate process because sandlock's supervisor uses threads, which must not run
-in a trainer. The script's argument is JSON with the keys `command`, `environment`, `readable`,
-`writable` and `denied`.
+sandlock's supervisor uses threads, which must not run in a trainer. The script's argument is JSON
+with the keys `command`, `environment`, `readable`, `writable` and `denied`.
 """
 
 import ctypes

@@ -33,22 +33,21 @@ Bug: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Stores the limits of one program. The limits apply to all its tests combined.
+    """Stores the limits of one program, for all its tests combined.
 
-    In addition, a program can start a few hundred threads but no processes, has no network, and can
-    write only to `/tmp`.
+    A program can start a few hundred threads but no processes, has no network, and can write only
+    to `/tmp`.
 
     Args:
         cpu_seconds: CPU time, rounded up to whole seconds.
-        wall_seconds: Wall-clock time of a program that sleeps or waits. A program that is still
-            computing may use up its `cpu_seconds`, but not continue beyond `longest_seconds`.
+        wall_seconds: Wall-clock time of a program that sleeps or waits. One that is still computing
+            may use up its `cpu_seconds`, within `longest_seconds`.
         memory_mb: Address space in MiB, in addition to the interpreter's own address space.
-        file_mb: Maximum size of a file in MiB. The total size of all files is limited by the size
-            of `/tmp` in the sandbox.
+        file_mb: Size of a file in MiB. The size of `/tmp` in the sandbox limits all files together.
         open_files: Number of file descriptors, including the three standard streams and the
             sandbox's two pipes.
-        output_kb: Maximum size, in KiB, of one reply to a test, or of the output of one `Stdio`
-            case. If an expected value in the tests is larger, the limit is raised accordingly.
+        output_kb: Size, in KiB, of one reply to a test, or of the output of one `Stdio` case. A
+            larger expected value in the tests raises the limit.
 
     Raises:
         ConfigError: If a limit is not a finite number above 0, or if `open_files` is too small to
@@ -66,7 +65,7 @@ class Limits:
     def longest_seconds(self) -> float:
         """Maximum wall-clock time of any program, in seconds.
 
-        The value is 15 times `cpu_seconds`, but at most 60 seconds and at least `wall_seconds`.
+        15 times `cpu_seconds`, but at most 60 and at least `wall_seconds`.
         """
         return max(self.wall_seconds, min(_TIMES_AS_LONG * self.cpu_seconds, _LONGEST))
 
@@ -89,11 +88,11 @@ class Asserts:
     """Stores tests as statements, one statement per test, as in MBPP.
 
     Args:
-        statements: Python statements, usually one `assert` each. Names that are defined neither in
-            the statements, nor in `setup`, nor in Python are taken from the program.
-        setup: Trusted code that runs first, both in the grader and in the program. Use `setup` for
-            imports, helper functions of the tests, and classes of objects that the tests pass to
-            the program. A helper that only the program defines cannot be trusted.
+        statements: Python statements, usually one `assert` each. Names defined neither in the
+            statements, nor in `setup`, nor in Python are the program's.
+        setup: Trusted code that runs first, in the grader and in the program: imports, helper
+            functions of the tests, and classes of objects that the tests pass to the program. A
+            helper that only the program defines cannot be trusted.
 
     Raises:
         DataError: If `statements` is not a non-empty list of strings.
@@ -114,13 +113,13 @@ class Asserts:
 class Check:
     """Stores tests as a `check(candidate)` function, as in HumanEval and LeetCode.
 
-    Each assert that is reached is one test, even if earlier asserts failed. An assert that is not
-    reached because the program failed counts as `not run`.
+    Each assert is one test, also after a failed one. An assert that is not reached because the
+    program failed counts as `not run`.
 
     Args:
         code: Python code that defines `check`.
-        entry_point: Python expression that evaluates to the candidate and may use names from the
-            program, such as `add` or `Solution().twoSum`.
+        entry_point: Python expression for the candidate, with names from the program, such as `add`
+            or `Solution().twoSum`.
         setup: Trusted code that runs first, as in `Asserts`.
     """
 
@@ -140,8 +139,8 @@ class Calls:
     A list equals a tuple with equal items, because JSON has no tuples.
 
     Args:
-        function: Python expression that evaluates to the function and may use names from the
-            program, such as `add` or `Solution().add`.
+        function: Python expression for the function, with names from the program, such as `add` or
+            `Solution().add`.
         cases: One pair per test, with the list of arguments and the expected value in JSON types.
 
     Raises:
@@ -168,11 +167,11 @@ class Stdio:
     """Stores tests that run the whole program and compare its output, as in programming contests.
 
     Trailing whitespace and empty lines are ignored. If the texts still differ, they are compared
-    token by token, and two numbers with a decimal point or an exponent may differ by 1e-6.
+    token by token, and two numbers with a decimal point or an exponent may differ by 1e-6. Each
+    test runs the program in a new process.
 
     Args:
-        cases: One pair per test, with the standard input and the expected standard output. Each
-            test runs the whole program in a new process.
+        cases: One pair per test, with the standard input and the expected standard output.
 
     Raises:
         DataError: If the cases are not a non-empty list of pairs of strings.
@@ -220,13 +219,12 @@ class Verdict:
 
     Args:
         outcomes: One outcome per test, in order.
-        bug: The program's first bug. None: the program had no bug. A wrong answer is not a bug.
-        message: Description of the first bug or wrong answer, with at most 500 printable
-            characters. Empty if nothing went wrong. Do not trust this text, because the program may
-            have written it.
+        bug: The program's first bug, or None. A wrong answer is not a bug.
+        message: The first bug or wrong answer in at most 500 printable characters, or "". Do not
+            trust this text: the program may have written it.
         seconds: The program's wall-clock time, in seconds.
-        by_clock: True if the program was stopped by a wall-clock limit, so that the verdict may
-            differ in a second run. False if the program used up its CPU time.
+        by_clock: Whether a wall-clock limit stopped the program, so that the verdict may differ in
+            a second run. False if it used up its CPU time.
     """
 
     outcomes: tuple[Outcome, ...]

@@ -192,8 +192,8 @@ class Worker:
 class Pool:
     """Manages several workers. Each worker runs one job at a time.
 
-    A single thread starts all workers. The kernel kills all workers when this thread exits, so no
-    worker outlives this process, even if this process is killed.
+    A single thread starts all workers. The kernel kills them when it exits, so none outlives this
+    process, even if this process is killed.
     """
 
     def __init__(self, launch: Callable[[], Launch], workers: int) -> None:

@@ -108,7 +108,7 @@ _numbers = count()
 
 
 def new_group(most: int) -> Path | None:
-    """Create a control group that limits the number of threads. Return None on failure."""
+    """Create a control group that limits the number of threads, or return None on failure."""
     if os.geteuid():
         return None
     for parent in _PARENTS:
@@ -223,8 +223,7 @@ def _copied_packages(folder: Path) -> str:
 def sandlock() -> Launch:
     """Return the `Launch` for a sandlock box, for machines where namespaces are disabled.
 
-    A sandlock box consists of Landlock rules and a supervisor of system calls. Programs cannot
-    write to any file.
+    It consists of Landlock rules and a supervisor of system calls. Programs cannot write files.
     """
     python = base_interpreter()
     folder = Path(tempfile.mkdtemp(prefix="gdpo-sandlock-"))

@@ -24,8 +24,8 @@ _Node = TypeVar("_Node", bound=ast.AST)
 def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
     """Return the grader's plan, the setup that also runs in the program, and the number of tests.
 
-    The plan and the setup are marshalled. For `Check`, the number of tests is the number of asserts
-    in the code, at least 1. Loops and branches may run more or fewer.
+    Plan and setup are marshalled. The tests of a `Check` are the asserts in its code, at least 1;
+    loops and branches may run more or fewer.
 
     Raises:
         DataError: If the tests do not compile, or contain a value that cannot be sent to the
@@ -182,8 +182,7 @@ def _names(
 def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
     """Return the names of the builtins that the tests expect the program to define.
 
-    If the tests use only builtin names, the builtins that every test calls are the functions under
-    test.
+    If the tests use only builtin names, those that every test calls are under test.
     """
     if any(not hasattr(builtins, name) for text in texts for name in _free_names(text)):
         return []

@@ -26,17 +26,16 @@ _USUAL = Limits()
 class Sandbox:
     """Runs each program against its tests, in a new confined process that cannot see the tests.
 
-    A sandbox is a context manager. Several threads may call `run` at the same time. After a fork,
-    the child process starts its own workers.
+    A sandbox is a context manager. Several threads may call `run` at once. After a fork, the child
+    starts its own workers.
 
     Args:
         workers: Number of programs that may run at the same time.
         backend: Name of a backend (see `describe_backends`), or "auto" for the first backend that
             works.
         recycle_after: Number of programs after which a worker is replaced.
-        unsafe: Run programs without isolation. Only the limits and the system call filter apply. A
-            program can then read every file that this user can read, including tests. Use this
-            option only on a disposable machine.
+        unsafe: Run programs with only the limits and the system call filter. They can then read
+            every file that this user can read, including tests: only for a disposable machine.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -83,7 +82,7 @@ class Sandbox:
         """Run one program against its tests.
 
         Args:
-            source: Source code of the program. Any text is accepted and gets a verdict.
+            source: Source code of the program. Any text gets a verdict.
             tests: The tests.
             limits: The limits of the program.
 
@@ -180,10 +179,7 @@ def default_sandbox() -> Sandbox:
 
 
 def _after_fork() -> None:
-    """Reset the locks and release the workers in a forked child.
-
-    The workers belong to the parent process, and one of its threads may have held a lock.
-    """
+    """Reset the locks and release the workers, which belong to the parent, in a forked child."""
     global _default_lock
     _default_lock = threading.Lock()
     for sandbox in _alive:

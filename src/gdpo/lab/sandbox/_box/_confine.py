@@ -1,8 +1,8 @@
 """Restricts the pipes, resource use and system calls of a program's process.
 
-A seccomp filter blocks system calls. System calls that are not listed are allowed, because Python
-and its threads need many. Calls newer than the list fail with ENOSYS. The filter is the second line
-of defence, after the box around all processes, which the unsafe backend does not have.
+A seccomp filter blocks the listed system calls. Others are allowed, because Python and its threads
+need many, and those newer than the list fail with ENOSYS. The filter is the second line of defence,
+after the box around all processes, which the unsafe backend lacks.
 """
 
 import ctypes
@@ -29,9 +29,8 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
     """Confine this process permanently.
 
     `limits` has `cpu` in seconds, `memory` and `file` in bytes, the maximum numbers `files` and
-    `threads`, and the working folder `scratch`. If `threads` is None, only memory limits the number
-    of threads. `fds` are the pipes for requests and replies and, for a whole program, its input and
-    output.
+    `threads` (None: only memory limits it), and the working folder `scratch`. `fds` are the pipes
+    for requests and replies and, for a whole program, its input and output.
     """
     os.setsid()
     die_with_parent()

@@ -1,8 +1,8 @@
 """Runs the grader process, the only process in the sandbox that reads the tests.
 
-The host rewrites the tests' code. Every assert is wrapped in `with record.one():`. Every loop body
-and the whole function `check` are wrapped in `with record.block(n):`. Before every statement,
-`record.settle()` is called. A failed test therefore does not stop the remaining tests.
+The host rewrites the tests' code, so that a failed test does not stop the others: every assert is
+in `with record.one():`, every loop body and the whole function `check` in `with record.block(n):`,
+and `record.settle()` comes before every statement.
 """
 
 import builtins
@@ -52,8 +52,7 @@ _OWN_MEMORY = 2 << 30
 def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
     """Turn this new process into a grader, which reads tests, runs them and writes verdicts.
 
-    When the server announces a job over `control`, the next message in the pipe `jobs` contains the
-    job's tests.
+    After the server announces a job over `control`, the next message in `jobs` has its tests.
     """
     die_with_parent()
     memory = address_space() + _OWN_MEMORY
@@ -420,9 +419,7 @@ def _failure(process: Process, report: bytes) -> Failure | None:
 def _same_output(actual: str, expected: str) -> bool:
     """Return True if two outputs are equal.
 
-    Trailing whitespace and empty lines are ignored. If two lines differ, their tokens are compared.
-    Two numbers with a decimal point or an exponent may differ by 1e-6. Above 1, this tolerance is
-    relative to the expected number.
+    The rules are those of `Stdio`. Above 1, the tolerance is relative to the expected number.
     """
     lines, wanted = _lines(actual), _lines(expected)
     return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))

@@ -1,7 +1,7 @@
 """Lets the grader communicate with a program, which runs in another process and is not trusted.
 
-Replies are converted to exact builtin values, to objects of the tests' own classes, or to stubs,
-but never to objects with methods from the program.
+Replies become exact builtin values, objects of the tests' own classes, or stubs, but never objects
+with methods from the program.
 """
 
 import builtins
@@ -117,15 +117,13 @@ class Clock:
     """Limits a program's wall-clock time. The clock runs only inside `with`.
 
     After `wall` seconds, the program is observed in windows of half a second, and may continue as
-    long as it uses at least a quarter of the CPU time that a process can currently get on this
-    machine. A sleeping program is therefore stopped after one window, and a program on a busy
-    machine can continue until it reaches its CPU-time limit.
+    long as it uses a quarter of the CPU time that a process can currently get. A sleeping program
+    is stopped after one window, and one on a busy machine can use up its CPU time.
 
     Args:
-        longest: Time from now, in seconds, after which the program is stopped in any case.
-        computed: Function that returns the CPU time that the program has used, in seconds.
-        share: Function that returns the share of wall-clock time in which a process currently gets
-            a CPU.
+        longest: Seconds from now after which the program is stopped in any case.
+        computed: Returns the CPU time that the program has used, in seconds.
+        share: Returns the share of the time in which a process currently gets a CPU.
     """
 
     def __init__(
@@ -154,7 +152,7 @@ class Clock:
         self._ran = self._now() - self._turn
 
     def left(self) -> float:
-        """Return the remaining seconds. Once time has run out, the result stays at 0 or less."""
+        """Return the remaining seconds, which stay at 0 or less once time has run out."""
         if self.struck:
             return 0.0
         if self._now() - self._turn >= self._allowed:
@@ -255,9 +253,9 @@ class Process:
     def settle(self) -> None:
         """Apply the changes that functions without a return value made to their arguments.
 
-        If a function returns a value, only this value is tested, and changes to the function's
-        arguments are ignored. Changes are applied only between statements. Otherwise the program
-        could manipulate an expected value that the test computes from the same arguments.
+        Of a function that returns a value, only this value is tested. Changes are applied only
+        between statements, or the program could manipulate an expected value that the test computes
+        from the same arguments.
         """
         changes, self._changes = self._changes if self.failure is None else [], []
         for known, changed in changes:
@@ -272,15 +270,14 @@ class Process:
     def is_judgement(self, name: str) -> bool:
         """Return True if tests could use an attribute such as `startswith` to check a value.
 
-        Such attributes belong to builtin values or to the tests' own classes. Objects from the
-        program must not provide such attributes. Otherwise `assert f(x).startswith("a")` would
-        trust a method from the program.
+        Objects from the program must not provide attributes of builtin values or of the tests' own
+        classes, or `assert f(x).startswith("a")` would trust a method from the program.
         """
         own = any(name in vars(base) for cls in self.classes.values() for base in cls.__mro__)
         return own or name in _PREDICATES
 
     def reap(self, order: bytes) -> tuple[int, bool, int]:
-        """Kill the program's process (b"K"), or first wait briefly for the process to exit (b"W").
+        """Kill the program's process (b"K"), or first wait briefly for its exit (b"W").
 
         Returns:
             The wait status, True if the process was killed, and the process's memory in KiB.

@@ -1,8 +1,7 @@
 """Runs the untrusted program in its own process.
 
-The code in this module offers no protection once the program runs, because the program can rewrite
-this code. Protection comes from the limits, the system call filter and the box, and from the
-grader, which does not trust any reply.
+A running program can rewrite this code, which therefore protects nothing. Protection comes from the
+limits, the system call filter, the box, and the grader, which trusts no reply.
 """
 
 import atexit
@@ -33,9 +32,9 @@ def become_program(
 ) -> NoReturn:
     """Confine this new process, run the program in it, and answer the grader's requests.
 
-    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`. See `confine` for the
-    limits, except `answer`, the maximum size of a reply in bytes. With four `fds`, a whole program
-    runs with its input and output. With two, the grader calls functions of the program.
+    `job` is the marshalled mapping `{"source": str, "setup": bytes | None}`. `limits` are those of
+    `confine` and `answer`, the maximum size of a reply in bytes. With four `fds`, a whole program
+    runs with its input and output. With two, the grader calls its functions.
     """
     content = marshal.loads(job)
     confine(limits, fds, seccomp)

@@ -1,12 +1,12 @@
 """Runs the server process, which starts all other processes in the box.
 
-The server interprets neither programs nor tests. It keeps the bytes of the program in a buffer that
-is overwritten afterwards, and forks a grader, which reads the tests and orders the server to fork
-programs. Therefore, a program's memory never contains a test, an expected value, a different
-program, or the nonce that proves a verdict to the host.
+The server keeps the bytes of the program in a buffer that is overwritten afterwards, and forks a
+grader, which reads the tests and orders the server to fork programs. Therefore, a program's memory
+never contains a test, an expected value, another program, or the nonce that proves a verdict to the
+host.
 
-A grader serves several jobs, because forking is the most expensive step. It runs only trusted code
-and builds every value from a program itself. If it exits too early, the whole box is replaced.
+A grader serves several jobs, because forking is the most expensive step. If it exits too early, the
+whole box is replaced.
 """
 
 import builtins

@@ -1,13 +1,12 @@
 """Converts values to JSON-compatible data and back, for messages between grader and program.
 
 A message is `[root, heap]`. Scalars are stored directly. Containers and objects that can be shared
-are records `[tag, items]` in the heap, to which values refer by index. Therefore, lists may contain
-themselves, and deep nesting needs no recursion. A value of a subclass of a builtin type is read
-with the methods of the builtin type and sent as this type.
+are records `[tag, items]` in the heap, to which values refer by index. Lists may thus contain
+themselves, and deep nesting needs no recursion. A value of a subclass of a builtin type is read and
+sent as the builtin type.
 
-All values that are read have exact builtin types or are objects of known classes. Any invalid
-message, even a forged one, causes an exception: a ValueError for a malformed message, or an error
-in hashing or memory allocation.
+Values that are read have exact builtin types or known classes. Any invalid message, even a forged
+one, causes an exception: a ValueError if it is malformed, or an error in hashing or allocation.
 """
 
 from collections import deque
@@ -65,8 +64,7 @@ class Writer:
 
     Args:
         classes: Names of the classes whose objects are sent as a list of attributes.
-        opaque: Function that returns a number for an object that cannot be sent, or raises an
-            exception.
+        opaque: Returns a number for an object that cannot be sent, or raises an exception.
         most: Maximum number of items that one iterator may yield.
     """
 
@@ -78,8 +76,7 @@ class Writer:
     def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
         """Return the message for a value, and store the objects in its heap in `objects`.
 
-        Objects of an earlier message (`known`) get the first indices in the heap, and are written
-        even if the value does not refer to them.
+        Objects of an earlier message (`known`) get the first indices, and are always written.
 
         Raises:
             TooMuch: If an iterator yields too many items, or tuples are nested too deeply.
@@ -213,8 +210,7 @@ class Reader:
 
     Args:
         classes: Classes whose objects are sent as a list of attributes, keyed by name.
-        opaque: Function that takes the number of an object that was not sent, and returns a
-            stand-in for the object.
+        opaque: Returns a stand-in for an object that was not sent, by its number.
     """
 
     def __init__(self, classes: Mapping[str, type], opaque: Callable[[int], Any]) -> None:
@@ -327,7 +323,7 @@ def _index(x: Any) -> int:
 def _attribute(cls: type, name: Any) -> str:
     """Return the name of an attribute that may be set on objects of a class.
 
-    An attribute that would replace a method is refused, because the tests would trust the method.
+    One that would replace a method is refused, because the tests would trust it.
     """
     if not as_text(name).isidentifier() or name.startswith("__"):
         raise ValueError("an attribute that must not be set")
