@@ -21,7 +21,7 @@ from gdpo.errors import ConfigError, DataError
 
 @dataclass(slots=True)
 class DualAscent:
-    r"""Stores the multipliers of `constrained_grpo` and updates them after each batch.
+    r"""Stores the multipliers of `constrained_grpo`.
 
     After each batch, the multiplier of each reward with a target is updated:
 

@@ -137,10 +137,9 @@ def turn_gdpo(
         rewards: Raw rewards, `[prompt, sample, turn, reward]`, each in its own unit.
         weights: One weight per reward, or weights `[prompt, reward]`, applied to the scaled
             advantage of the reward. Dimensionless.
-        turns: Number of turns of each rollout, `[prompt, sample]`, from 0 (padding) to the length
-            of the turn axis.
-        outcome: One boolean per reward. True: the reward belongs to the rollout, and every turn
-            gets the advantage of `turn_broadcast`. None: no such reward.
+        turns: Number of turns of each rollout, `[prompt, sample]`. 0: padding.
+        outcome: One boolean per reward. True: the reward is the rollout's, and every turn gets the
+            advantage of `turn_broadcast`. None: no such reward.
         scales: Divisor of each reward's advantages, above 0, in the reward's unit. It replaces
             $\sigma_k$ and the scaling over the batch. None: use the standard deviations of the
             batch.

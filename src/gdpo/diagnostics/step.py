@@ -366,9 +366,7 @@ def as_numpy(array: Any) -> Any:
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
-    """Return the sample standard deviation of each reward within a group, averaged over groups.
-
-    Only groups that the reward applies to count.
+    """Return each reward's sample standard deviation within a group, averaged over its groups.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
@@ -386,9 +384,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 
 
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
-    """Return the share of groups in which each reward does not vary.
-
-    Only groups that the reward applies to count.
+    """Return the share of groups in which each reward does not vary, of those that it applies to.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.

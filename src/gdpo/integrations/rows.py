@@ -1,10 +1,8 @@
 """Converts rows of a framework's batch to `[prompt, sample, reward]`, and advantages back to rows.
 
-The rows of a framework's batch may be in any order, and each row has a prompt id. A batch may
-contain padding rows, and several rows of the same rollout. This module computes no statistics.
-
-An adapter for a framework is `make_settings` for its configuration and `advantages_of_rows` for its
-batches. `examples/adapters` holds six of them.
+The rows may be in any order, and each has a prompt id. A batch may contain padding rows, and
+several rows of the same rollout. An adapter is `make_settings` for a framework's configuration, and
+`advantages_of_rows` for its batches. `examples/adapters` holds six.
 """
 
 import logging
@@ -284,8 +282,8 @@ def advantages_of_rows(
         settings: Estimator, names and weights of the rewards.
         prompt_ids: Prompt id of each row. Rows with the same prompt form a group.
         token_counts: Number of trained tokens of each row.
-        rollout_ids: Rollout id of each row. Rows with the same id count as one rollout. None, as
-            the id of a row or for all rows: the row is a rollout of its own.
+        rollout_ids: Rollout id of each row. Rows with the same id count as one rollout, and rows
+            without one (None) as one each.
         asked_by: Setting that lists the rewards, for error messages.
         given_by: Function that must return the rewards, for error messages.
 

@@ -186,7 +186,6 @@ def _turns(
 
 
 def _four_digits(value: float) -> float:
-    """Round to four significant digits, to keep the page small."""
     return float(f"{value:.4g}")
 
 

@@ -59,9 +59,9 @@ def apply_gates(
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 \text{ or NaN} & \text{else} \end{cases} $$
 
-    This 0 enters the mean and the standard deviation of the group like any other value, so the
-    gated reward also rewards meeting the condition. If the lowest value of a reward is not 0, shift
-    its range first: otherwise a closed gate does not give the lowest value.
+    This 0 counts in the group like any other value, so the gated reward also rewards meeting the
+    condition. If the lowest value of a reward is not 0, shift its range first: otherwise a closed
+    gate does not give the lowest value.
 
     With `otherwise="missing"` (conditional normalization), the reward is normalized among the
     rollouts with an open gate, and adds nothing to the others. It does not reward meeting the
@@ -75,9 +75,8 @@ def apply_gates(
         rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.
         names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
-        conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
-            against `rewards`. For rewards of each turn, pass the totals: a gate applies to all
-            turns. None: `rewards`.
+        conditions: Rewards to compare with the thresholds, in a shape that broadcasts against
+            `rewards`: the totals, if `rewards` are of turns. None: `rewards`.
 
     Returns:
         A new array of the same shape, library and dtype.

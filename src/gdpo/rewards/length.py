@@ -1,11 +1,10 @@
 r"""Defines rewards for the length of a completion in tokens.
 
-These rewards use the trainer's token count, including the end-of-sequence token if the model wrote
-one. Three rewards are available: a hard limit, a limit with a linear ramp (DAPO), and a target
-range.
+There are a hard limit, a limit with a linear ramp (DAPO), and a target range. All use the trainer's
+token count, with the end-of-sequence token if the model wrote one.
 
-A short completion is easier to generate than a correct completion. To give the length reward only
-for correct answers (the paper's Eq. 8), add a gate in the recipe:
+A short completion is easier to generate than a correct one. To give the length reward only for
+correct answers (the paper's Eq. 8), add a gate in the recipe:
 
 ```yaml
 rewards:
@@ -36,9 +35,8 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
 
     $$ r = \mathbb{1}[n \le l] $$
 
-    The paper's maths runs use this length reward, with $l = 4000$ and completions of up to 8000
-    tokens. Set the limit below the trainer's `max_completion_length`. Otherwise every completion
-    gets 1.
+    The paper's maths runs use it with $l = 4000$ and completions of up to 8000 tokens. Set the
+    limit below the trainer's `max_completion_length`, or every completion gets 1.
 
     Args:
         limit: $l$, in tokens. Must be at least 1.
@@ -121,14 +119,13 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
 
     $$ r = \max(0,\; w - d) / w. $$
 
-    Use this reward for tasks in which a completion can also be too short, such as a summary or a
-    letter. If $w > a$, an empty completion gets more than 0.
+    Use it where a completion can also be too short, such as a summary. If $w > a$, an empty
+    completion gets more than 0.
 
     Args:
         low: $a$, the shortest length that gets 1, in tokens.
         high: $b$, the longest length that gets 1, in tokens.
-        width: $w$, the distance from the range at which the reward reaches 0, in tokens. 1 means no
-            ramp.
+        width: $w$, the distance from the range at which the reward is 0, in tokens. 1: no ramp.
         name: Name of the reward.
 
     Raises:

@@ -7,11 +7,10 @@ Differences from math-verify:
 
 - Only the last answer counts. math-verify joins adjacent boxes into a set.
 - An answer with an unevaluated sum, product, integral, derivative, limit, determinant, binomial,
-  greatest common divisor or similar operation is wrong, unless the reference has the same
-  operation. Otherwise a model could copy the problem into the box. Arithmetic, powers, roots and
-  factorials are accepted.
+  greatest common divisor or similar operation is wrong, unless the reference has it too: a model
+  could copy the problem into the box. Arithmetic, powers, roots and factorials are accepted.
 - An answer with more than 300 characters, brackets nested more than 10 deep, or a number of more
-  than 10,000 digits (`9^{9^9}`) is wrong and is not evaluated.
+  than 10,000 digits (`9^{9^9}`) is wrong.
 - Exact numbers must be exactly equal. A decimal equals a fraction, a root or another decimal if
   both agree to 6 decimal places (below 0.001: to about 6 digits), and an integer if both agree to
   14 digits. So 0.333333 equals 1/3, but 0.0 does not equal e^{-20}. math-verify compares 6 decimal
@@ -38,10 +37,9 @@ Differences from math-verify:
 - Roots and logarithms of products are split, and a letter that is not squared counts as positive:
   \sqrt{1/n} equals 1/\sqrt{n}, and \sqrt{ab} equals \sqrt{a}\sqrt{b}, but \sqrt{x^2} is |x|, and a
   product of sums such as (x - 1)(x - 2) is not split.
-- The reference determines how n\% is read. A reference in percent accepts n\%, n and n/100. For a
-  reference without %, n\% means n/100 if the absolute value of the reference is at most 1, and n
-  otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5, and 0.5\% does not equal
-  0.5.
+- A reference in percent accepts n\%, n and n/100. For any other reference, n\% means n/100 if its
+  absolute value is at most 1, and n otherwise. So 50\% equals both 0.5 and 50, but 500\% does not
+  equal 5, and 0.5\% does not equal 0.5.
 - Sizes, fonts, colours, spaces, a full stop or comma at the end, `\approx` before the answer, and
   spaces between thousands (1 000, `1\,000`) are ignored. Two numbers next to each other are not a
   valid answer (3 4 equals neither 12 nor 7), but 5 1/2 equals 11/2. A long dash is a minus sign,
@@ -49,8 +47,8 @@ Differences from math-verify:
 - 2.5e-3, 1e3 and 1E-3 are powers of ten, but 2e-3 is twice Euler's number minus 3.
   `0.1\overline{6}` and 0.1(6) are recurring decimals. i is the imaginary unit. `\varnothing` equals
   `\emptyset`, and `\log_e` equals `\ln`.
-- `\textbf{(B)}\ 12` equals B if the reference is a letter from A to J, and 12 if it is a value. If
-  the reference has both, either is accepted. In an answer that gives both, both must be right.
+- `\textbf{(B)}\ 12` equals B if the reference is a letter from A to J, and 12 if it is a value. Of
+  a reference with both, either is accepted. In an answer with both, both must be right.
 - An inequality equals the corresponding interval, whichever is the reference. x<3 \text{ or } x>5
   is the union of both intervals.
 
@@ -99,15 +97,14 @@ def maths_answer(
     The reference answer is stored under `answer`, as LaTeX without a box. If it is None or
     math-verify cannot parse it, the reward does not apply (`None`).
 
-    Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
-    searched. Only the last 100,000 characters count. A completion without an answer gets 0.
+    Text before the first `</think>` is ignored. Without a `</think>`, the whole text is searched.
+    Only the last 100,000 characters count. A completion without an answer gets 0.
 
-    Most comparisons take milliseconds, but a model can write an answer whose comparison never
-    finishes, such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore
-    runs comparisons in a separate process, which is killed after the deadline. A killed comparison
-    is a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe, `scorer:
-    {on_error: worst}`). Use `worst`: a missing score is better than that of a wrong answer, so a
-    model could learn to cause failures.
+    The comparison of some answers never finishes, such as $(x+1)^{9999}$ if the reference answer is
+    a polynomial. A `Scorer` therefore runs comparisons in a separate process, which is killed after
+    the deadline. This is a failure: the score is missing, or 0 with `on_error="worst"` (in a
+    recipe, `scorer: {on_error: worst}`). Use `worst`: a missing score is better than that of a
+    wrong answer, so a model could learn to cause failures.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.

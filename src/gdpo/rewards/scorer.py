@@ -84,16 +84,15 @@ class Scorer:
     `None`, exceeds its deadline or terminates its process. Only a `KeyboardInterrupt` aborts the
     batch. The first failure of each kind is logged with the completion that caused it.
 
-    Use the scorer in a `with` statement, or call `close`. The worker processes always exit when the
-    calling process exits.
+    Use the scorer in a `with` statement, or call `close`. The worker processes exit with this one.
 
     Args:
         rewards: Rewards with distinct names.
         workers: Number of processes for rewards with a deadline. They start on first use.
-        on_error: How to handle a failure. `missing` stores NaN, which estimators leave out of every
-            statistic. `worst` stores the reward's lowest value: use it for failures that only a bad
+        on_error: What a failure does. `missing` stores NaN, which estimators leave out of every
+            statistic. `worst` stores the reward's lowest value, for failures that only a bad
             completion can cause. `raise` raises a RewardError.
-        concurrency: Maximum number of coroutine calls in flight at the same time.
+        concurrency: Maximum number of coroutine calls in flight.
         retries: Maximum number of retries of a coroutine call after an exception or a timeout,
             after 1, 2, 4, ... seconds.
         worker_memory_gb: Maximum data memory of a worker process, in GiB. None: no limit.

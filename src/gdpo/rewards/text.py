@@ -3,10 +3,9 @@
 A completion is a string or a list of chat messages. A string is scored unchanged. In a list, only
 the contents of the model's own messages count:
 
-- The model's messages have the role `assistant`, or no role. A message of any other role never
-  counts.
-- A content is a text, or a list of parts (`{"type": "text", "text": ...}`), whose texts are
-  joined. Images, reasoning parts and tool calls are not content.
+- The model's messages have the role `assistant`, or no role. - A content is a text, or a list of
+  parts (`{"type": "text", "text": ...}`), whose texts are joined. Images, reasoning parts and tool
+  calls are not content.
 
 A reward gets the last message that has visible content, or all of these messages, joined by
 newlines (`scope="all"`).
@@ -30,7 +29,7 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
 
     Args:
         completion: A text, which is returned unchanged, or the messages of the completion, without
-            those of the prompt. One message without a list counts as a list of one message.
+            those of the prompt. One message need not be in a list.
         scope: "last" for the last message of the model that has visible content, or "all" for all
             of them, joined by newlines.
 

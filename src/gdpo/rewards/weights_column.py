@@ -1,8 +1,8 @@
 """Reads a dataset column with weights per prompt.
 
-A cell is a mapping from reward name to a number, which multiplies the configured weight. A reward
-that is not in the mapping, or whose number is null, does not apply to the prompt (Arrow stores a
-missing key as null). If the whole cell is null, the configured weights apply.
+A cell maps reward names to numbers, which multiply the configured weights. A reward that is missing
+or null there (Arrow stores a missing key as null) does not apply to the prompt. If the whole cell
+is null, the configured weights apply.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

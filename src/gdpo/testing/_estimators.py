@@ -86,8 +86,7 @@ def check_estimator(
     """Check that an estimator satisfies the contract of `gdpo.advantages`.
 
     It uses fixed and random batches with missing values, ties, zero-variance groups and groups of
-    one. If hypothesis is installed, it searches for failing batches. The estimator must have these
-    properties:
+    one, and hypothesis if installed. The estimator must have these properties:
 
     - The advantages agree with the oracle.
     - Missing values change no other advantages. Padding and absent groups get 0.
@@ -346,7 +345,6 @@ def _batch(shape: tuple[int, ...] = (4, 6, 2), seed: int = 0) -> Any:
 
 
 def _without_signal() -> Iterator[tuple[str, Any]]:
-    """Yield batches for which every advantage must be exactly 0."""
     for dtype in _PRECISIONS:
         for size, unit in product((2, 3, 5, 6, 7, 8, 10, 12, 16), (1e-3, 1.0, 100.0, 1e4)):
             r = np.repeat((unit * _batch((8, 1, 2))).astype(dtype), size, axis=1)

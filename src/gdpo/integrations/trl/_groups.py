@@ -5,13 +5,13 @@ the weighted sum can be constant although rewards vary. With an estimator for tu
 varies if only its values at a turn do.
 
 TRL generates and scores the additional groups in at most `max_filter_rounds` rounds
-(docs/how-to/faster_training.md). Their prompts are drawn from the training data with a seed that
-combines the run's seed and progress, so that a resumed run draws the same prompts. Each rank
-replaces its own groups. All ranks generate as many groups as the rank with the most to replace.
+(docs/how-to/faster_training.md). The seed for their prompts combines the run's seed and progress,
+so that a resumed run draws the same ones. Each rank replaces its own groups, and all generate as
+many as the rank with the most to replace.
 
-TRL's reward and completion metrics describe the first generation. `GDPOTrainer`'s group, advantage
-and diagnosis metrics describe the groups that are trained on. The rollout record contains all
-rollouts, with the advantage 0 for those that are not trained on.
+TRL's reward and completion metrics describe the first generation, and `GDPOTrainer`'s the groups
+that are trained on. The rollout record contains all rollouts, with the advantage 0 for those that
+are not trained on.
 """
 
 import copy

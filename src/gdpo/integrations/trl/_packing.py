@@ -14,8 +14,8 @@ computes the prompt once. Each loss type keeps the normalizer of the full batch:
 
 For these loss types, scaling an advantage by a positive factor scales the loss of the rollout by
 the same factor. With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if
-positions are relative (rotary): absolute positions would shift, and so would the virtual tokens of
-prompt tuning. With dropout, the gradient is the same only in distribution.
+positions are relative (rotary): absolute ones and virtual tokens of prompt tuning would shift. With
+dropout, the gradient is the same only in distribution.
 
 The logged means (`kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio`, `vespo/phi_seq_mean`)
 are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/low_min` and

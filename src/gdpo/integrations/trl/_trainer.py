@@ -92,39 +92,36 @@ class GDPOTrainer(GRPOTrainer):
     """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
 
     The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
-    functions written for TRL, which work unchanged. Environments can define rewards too, and
-    declare the range in the class attribute `reward_range`, as `(low, high)`. In addition to TRL's
-    metrics, the trainer logs:
+    functions for TRL, unchanged. Environments can define rewards too, and declare the range in the
+    class attribute `reward_range`, as `(low, high)`. The trainer also logs:
 
     - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
     - `diagnostics/warnings`: number of warnings in force, each of which is logged once as text.
     - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
       as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
-    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate. All other metrics of this
-      reward are computed from the gated values.
+    - `rewards/<name>/gate_closed`: share of rollouts with a closed gate. The reward's other metrics
+      are of the gated values.
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/...`: logged if `filter_groups` is set.
-    - `turns/mean`, `turns/max`: mean and largest number of turns per rollout. Logged if the
-      estimator computes one advantage per turn, or a reward was given for each turn.
-    - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
-      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
-      rewards.
+    - `turns/mean`, `turns/max`: mean and largest number of turns per rollout, with an estimator or
+      a reward for turns.
+    - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: with
+      `diagnostics="full"`, the metrics of `gdpo.diagnostics.diagnose`.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0.
 
     A reward function or an environment (with `get_turn_rewards`) may return one number for each
     turn of a completion, and a `gdpo.Reward` may score turns (`of="turn"`). A turn is a message of
     the model (docs/how-to/turn_rewards.md). With an estimator for turns, such as `turn_gdpo`, each
-    turn gets its own advantage; a single number counts at the last turn. With any other estimator,
-    and in all metrics of rewards, the numbers are added up. A gate tests the total, and applies to
-    all turns of the gated reward.
+    turn gets its own advantage; a single number counts at the last turn. Any other estimator, and
+    all metrics of rewards, use the sum. A gate tests the sum, and applies to all turns.
 
     Raises:
-        ConfigError: If the estimator is unknown, if the weights do not match the rewards, or if two
-            rewards have the same name. These checks run before TRL loads the model.
-        RewardError: If a reward function raises an error, returns the wrong number of values, or
-            returns a value that is neither a finite number nor None.
+        ConfigError: If the estimator is unknown, the weights do not match the rewards, or two
+            rewards have the same name, before TRL loads the model.
+        RewardError: If a reward function raises an error, or returns the wrong number of values or
+            one that is neither a finite number nor None.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.

@@ -42,8 +42,7 @@ def watch(
 ) -> None:
     """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
 
-    Call this function once before `trainer.train()`, in every process. The training is not
-    affected:
+    Call it once before `trainer.train()`, in every process. The training is not affected:
 
         watch(trainer)
 
@@ -51,9 +50,10 @@ def watch(
     (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
     is ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it
     rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
-    is left out of these metrics. Any other error switches the watch off, and training continues. If
-    the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of this
-    itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
+    is left out of these metrics. Any other error switches the watch off, and training continues.
+    For a trainer that cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all
+    of this itself, the call only logs that. If rewards share a name, later ones are numbered
+    (`tags`,
     `tags_2`).
 
     Args:

@@ -61,11 +61,10 @@ def compute_score(
     Args:
         data_source: Not used.
         solution_str: The completion. If the rollout has messages of tools or users, the rewards get
-            the model's messages instead, from `extra_info["gdpo_messages"]`, which gdpo's plugin
-            adds.
+            the model's, which gdpo's plugin adds as `extra_info["gdpo_messages"]`.
         ground_truth: The reference that the rewards read: a dict, or a JSON object as text.
-        extra_info: Extra fields of the row. Rewards that depend on the length read `num_tokens`,
-            which `reward.reward_manager.name=gdpo_tokens` adds.
+        extra_info: Extra fields of the row. Rewards of the length read `num_tokens`, which
+            `reward.reward_manager.name=gdpo_tokens` adds.
         reward_router_address: Not used.
         reward_model_tokenizer: Not used.
         reward_kwargs: Keys that define the rewards. `task` is the name of a task or

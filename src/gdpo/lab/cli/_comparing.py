@@ -200,7 +200,6 @@ def _seeds(text: str) -> list[int]:
 
 
 def _jobs() -> int:
-    """Return the default number of runs to train in parallel."""
     devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if devices or shutil.which("nvidia-smi"):
         return max(1, len(devices))

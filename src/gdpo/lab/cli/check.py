@@ -82,7 +82,6 @@ def check(
 
 
 def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
-    """Print the findings, and return the exit code."""
     from rich.text import Text
 
     from gdpo._terminal import terminal

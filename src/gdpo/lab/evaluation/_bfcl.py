@@ -146,7 +146,6 @@ def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
 def _correctness(
     completion: str, reference: Reference, *, category: str, handler: Handler
 ) -> float:
-    """Return 1 if the leaderboard's checker accepts the calls, otherwise 0."""
     calls = handler.calls(completion)
     if reference["answer"] is None:
         return float(bool(calls) == reference["wants_call"])

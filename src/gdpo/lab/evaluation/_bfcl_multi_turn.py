@@ -220,7 +220,6 @@ def _dialogue(
 
 
 def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[str, Any]]:
-    """Return the tools listed in a turn."""
     held_back = {
         name
         for since, names in entry["missed_function"].items()
@@ -254,7 +253,6 @@ def _described(class_name: str) -> list[dict[str, Any]]:
 
 
 def _correctness(completion: str, reference: Reference, *, handler: Handler) -> float:
-    """Return 1 if BFCL's checker accepts every turn, otherwise 0."""
     entry, answer = json.loads(reference["entry"]), json.loads(reference["answer"])
     turns = split_turns(messages_of(completion), handler)[:-1]
     if len(turns) != len(answer):

@@ -173,7 +173,6 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _identity(prompt: Any, reference: Mapping[str, Any]) -> str:
-    """Return the digest (12 hex digits) of prompt and reference."""
     return _digest([json.dumps([prompt, dict(reference)], sort_keys=True, default=str)])
 
 
@@ -403,5 +402,4 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def _number(value: float | None) -> float:
-    """Return NaN for null."""
     return nan if value is None else value

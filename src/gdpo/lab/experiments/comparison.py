@@ -271,7 +271,6 @@ def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
 
 
 def _could_decide(family: Sequence[Difference]) -> bool:
-    """Return whether these seeds could have shown a difference."""
     return any(d.pairs >= FEWEST_SEEDS and d.p_floor * len(family) < ALPHA for d in family)
 
 
@@ -362,7 +361,6 @@ def _open_runs(experiment: Experiment) -> int:
 
 
 def _size(d: Difference) -> Interval:
-    """Return a difference in final rewards without its sign."""
     final = d.final
     return Interval(-final.value, -final.high, -final.low) if final.value < 0 else final
 

@@ -63,8 +63,8 @@ def write_rows(
 ) -> None:
     """Write prompts, references and weights to a parquet file, completely or not at all.
 
-    References are JSON text, because a struct column would give every row the fields of all others.
-    verl reads the task from `data_source`. `weighted` names the rewards with weights per prompt.
+    References are JSON text: a struct column would give every row the fields of all others. verl
+    reads the task from `data_source`. `weighted` names the rewards with weights per prompt.
     """
     schema = _SCHEMA
     if weighted:
@@ -257,7 +257,6 @@ def _rows(launch: Launch, data: DataConfig, report: Callable[[str], None]) -> Ro
 
 
 def _opened(launch: Launch, rows: Rows, *, resume: bool) -> RunDirectory:
-    """Create or reopen the run directory and lock it."""
     recipe = launch.recipe
     facts = describe_start(
         recipe,
@@ -296,7 +295,6 @@ def _write(launch: Launch, rows: Rows, eval_rows: Rows | None) -> None:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the value of each field."""
     for key, value in fields.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")

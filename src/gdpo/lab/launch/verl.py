@@ -1,7 +1,7 @@
 """Builds verl's configuration from a recipe and its `trainer:` fields (of TRL's GRPOConfig).
 
-Hydra merges the result over verl's own configuration `ppo_trainer`. Fields that a recipe leaves out
-have TRL's defaults. TRL counts rollouts and optimizer steps, verl counts prompts and generations.
+Hydra merges it over verl's `ppo_trainer`. Fields that a recipe leaves out have TRL's defaults. TRL
+counts rollouts and optimizer steps, verl counts prompts and generations.
 """
 
 import copy

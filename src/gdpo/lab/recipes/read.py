@@ -51,7 +51,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     """Read a recipe and check everything that can be checked without data or a model.
 
     Functions that return a reward are called here, and again by `train` and `check`. To call them
-    only once, pass `resolve(read_recipe(path))` to `train` or `check`.
+    once, pass them `resolve(read_recipe(path))`.
 
     Args:
         path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
@@ -76,8 +76,8 @@ def read_recipe(
     """Read a recipe, and look up its task and rewards only if an override needs them.
 
     `path` and `overrides` are those of `load_recipe`. Messages call `varied` assignments `--vary`.
-    With `resume` and a run directory as the path, the recipe refers to that directory, even if it
-    was renamed, moved or copied.
+    With `resume` and a run directory as the path, the recipe refers to that directory, wherever it
+    was moved.
 
     Raises:
         ConfigError: If the file is not valid YAML, or if a key or a type is wrong.
@@ -104,7 +104,7 @@ def read_recipe(
 def recipe_key(name: str) -> str | None:
     """Return the full recipe key for a bare name, as `trainer.max_steps` for `max_steps`, or None.
 
-    The function imports TRL to get the fields of `trainer`.
+    Imports TRL for the fields of `trainer`.
     """
     from gdpo.lab.recipes.trainer_fields import trainer_keys
 
@@ -224,7 +224,6 @@ def _recipe_file(path: Path) -> Path:
 
 
 def _without_ending(name: str) -> str:
-    """Return a name without its extension."""
     return name.removesuffix(".yaml").removesuffix(".yml")
 
 

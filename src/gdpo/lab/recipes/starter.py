@@ -124,7 +124,6 @@ def _write_all(folder: Path) -> None:
 
 
 def _make_models(folder: Path) -> None:
-    """Run warm_start.py in the folder, in its own process."""
     program = [sys.executable, "warm_start.py", str(SEEDS)]
     done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:

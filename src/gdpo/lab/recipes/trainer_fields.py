@@ -234,7 +234,6 @@ def _refuse_late_errors(recipe: Recipe, config: "GDPOConfig") -> None:
 
 
 def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
-    """Raise a ConfigError if the learning rate scheduler cannot be created."""
     import torch
     from transformers import get_scheduler
 
@@ -257,7 +256,6 @@ def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
 
 
 def _field_types() -> dict[str, Any]:
-    """Import TRL and return the fields of its configuration with their types."""
     try:
         from gdpo.integrations.trl import GDPOConfig
     except ModuleNotFoundError as error:

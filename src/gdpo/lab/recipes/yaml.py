@@ -1,7 +1,7 @@
 """Reads YAML and stores the line of each value, so that later errors can name the file and line.
 
-As in the core schema of YAML 1.2, `1e-6` is a number, and `no`, `on` and `off` are strings. PyYAML
-alone follows YAML 1.1, where these are a string and booleans. A repeated key is an error.
+As in the core schema of YAML 1.2, `1e-6` is a number, and `no`, `on` and `off` are strings, unlike
+in YAML 1.1, which PyYAML follows. A repeated key is an error.
 """
 
 import re

@@ -148,7 +148,6 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
 
 
 def _points(comparison: Comparison) -> int:
-    """Return the maximum number of points for each line."""
     experiment = comparison.experiment
     lines = len(experiment.runs) * (len(experiment.rewards) + 2)  # 2 charts of lengths
     return min(400, max(20, _POINTS // max(1, lines)))
@@ -195,7 +194,6 @@ def _line(label: str, place: int, table: Curves, points: int) -> Line:
 
 
 def _drawn(lines: Sequence[Line]) -> Points:
-    """Return the values of all lines and of their thin curves."""
     return np.concatenate([line.thin.ravel() for line in lines] + [line.value for line in lines])
 
 

@@ -61,7 +61,6 @@ def _difference(found: Difference | None, reward: Measured) -> list[Cell]:
 
 
 def _seeds(comparison: Comparison) -> Table:
-    """Return the page's table "All numbers"."""
     experiment = comparison.experiment
     rewards = {reward.name: reward for reward in experiment.rewards}
     found = {(d.label, d.reward): d for d in comparison.differences}

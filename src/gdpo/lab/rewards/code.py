@@ -206,7 +206,6 @@ def _finished(lines: list[str]) -> list[str] | None:
 
 
 def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
-    """Return all fenced blocks, and True if the last block is never closed."""
     blocks: list[_Block] = []
     fence, indent = "", 0
     for line in lines:
@@ -293,7 +292,6 @@ def _sandbox_needed() -> str:
 
 
 def _reward(name: str, *examples: Example) -> Reward:
-    """Return a reward in [0, 1] that returns the verdict's attribute with this name."""
     return Reward(
         name=name,
         function=partial(_of_verdict, name=name),

@@ -1,7 +1,7 @@
 """Reads, checks and deletes checkpoints.
 
-A checkpoint is complete when its list of files has been written. A checkpoint is intact if every
-file matches the list.
+A checkpoint is complete when its list of files has been written, and intact if every file matches
+the list.
 """
 
 import hashlib

@@ -257,7 +257,6 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _remove_half_made(run: Path) -> None:
-    """Remove folders of processes that were killed while creating this run."""
     made = re.compile(re.escape(f".{run.name}.") + r"[a-z0-9_]{8}")
     for path in run.parent.iterdir():
         if made.fullmatch(path.name):

@@ -198,7 +198,6 @@ def _all(trees: Iterable[ast.AST], kind: type[_Node]) -> list[_Node]:
 
 
 def _free_names(code: str) -> set[str]:
-    """Return the names that code uses but does not define."""
     top = symtable.symtable(code, "<tests>", "exec")
     own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     looked_up: set[str] = set()

@@ -122,7 +122,6 @@ def parsed(code: str, column: str) -> ast.Module:
 
 
 def _called(tree: ast.Module) -> str:
-    """Return the name of the function that an MBPP+ program tests."""
     for call in _comparisons(tree):
         if isinstance(compared := call.args[0], ast.Call):
             return ast.unparse(compared.func)

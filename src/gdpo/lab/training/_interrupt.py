@@ -27,7 +27,7 @@ class StopRequest:
     """Stores whether a stop was requested, and whether the work in progress may be dropped.
 
     A signal raises `Stopped` if work may be dropped. A bare `except` in a user's reward can swallow
-    this exception, so the request is checked again at the end of each part of the work.
+    it, so the request is checked again at the end of each part of the work.
     """
 
     requested: bool = False
@@ -79,8 +79,8 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
     """Turn SIGINT and SIGTERM into a stop request inside the `with` block, in the main thread.
 
     An ignored SIGINT stays ignored. A launcher sends SIGTERM to all processes as soon as one has
-    exited. After an early end of a distributed run, SIGTERM is therefore ignored, so that the main
-    process can still report which step was saved.
+    exited, so SIGTERM is ignored after an early end of a distributed run: the main process still
+    reports which step was saved.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

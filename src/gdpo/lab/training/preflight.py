@@ -50,8 +50,7 @@ _LIBRARIES = r"(trl|transformers|torch|accelerate|datasets|huggingface_hub)\b"
 def quiet() -> Generator[None]:
     """Make transformers, TRL, datasets and tokenizers report only errors inside the `with` block.
 
-    Their progress bars are hidden, except those of downloads. The user's environment variables are
-    kept.
+    Their progress bars are hidden, except those of downloads.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -283,7 +282,6 @@ class _Inspection:
         return rows
 
     def _note_unused(self, rows: Rows, data: DataConfig) -> None:
-        """Report each reward that applies to no row."""
         for name in self.resolved.names:
             if not any(applies(problem.weights, name) for problem in rows.problems):
                 self._add(
@@ -354,7 +352,6 @@ class _Inspection:
         problems: Sequence[Problem],
         config: "GDPOConfig | None",
     ) -> None:
-        """Raise a ConfigError if the longest prompt and response exceed the model's context."""
         longest = longest_prompt(tokenizer, problems, self.recipe)
         if config is None or config.max_completion_length is None:
             return

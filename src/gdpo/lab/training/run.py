@@ -125,9 +125,9 @@ def train(
     """Train a recipe in its run directory.
 
     The first Ctrl-C (or SIGTERM) drops the step in progress and saves the last finished step. The
-    result is then not `finished`. If a step fails with another error, the last finished step is
-    saved before the error is raised. With `accelerate launch`, every process calls this function,
-    and only the main process writes the run directory.
+    result is then not `finished`. Before any other error of a step is raised, the last finished
+    step is saved, too. With `accelerate launch`, every process calls this function, and only the
+    main process writes the run directory.
 
     Args:
         recipe: The recipe. Functions that create rewards are not called again for a `Resolved` one.
@@ -397,8 +397,7 @@ def leave_processes(code: int) -> None:
     """Leave the process group of a distributed run before this process exits with this code.
 
     Threads of torch sometimes abort a process at interpreter shutdown, so every process but the
-    main one exits at once. After a stop (a code other than 0), all do, because the others may be at
-    any point in their work.
+    main one exits at once. After a stop (a code other than 0), all do: the others may be anywhere.
     """
     state = _processes()
     at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)

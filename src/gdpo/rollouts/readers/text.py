@@ -153,7 +153,6 @@ class _Text:
         self.line = 1
 
     def _more(self) -> bool:
-        """Read twice as much as is left, and return whether there was more."""
         left = self._text[self._at :]
         if len(left) > LONGEST_LINE:
             raise DataError(

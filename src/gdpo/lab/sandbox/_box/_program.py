@@ -189,7 +189,6 @@ def _failure(error: BaseException) -> list[Any]:
 
 
 def _line(error: BaseException) -> int | None:
-    """Return the line in the program where an exception was raised."""
     if isinstance(error, SyntaxError) and error.filename == _FILE:
         return error.lineno
     line, step = None, error.__traceback__

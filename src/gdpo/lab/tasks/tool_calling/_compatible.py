@@ -31,7 +31,6 @@ point."""
 
 
 def _last_turn(completion: str) -> str:
-    """Return the text of the last assistant turn in Qwen's format, with whitespace stripped."""
     return completion.split("<|im_start|>assistant")[-1].split("<|im_end|>")[0].strip()
 
 

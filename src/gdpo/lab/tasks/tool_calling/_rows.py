@@ -188,7 +188,6 @@ def _toolace_turn(value: str, names: list[str], number: int) -> str:
 
 
 def _functions(system: str) -> list[Mapping[str, Any]]:
-    """Return the JSON list of functions in a system text."""
     for _, start in zip(range(_MOST_LISTS), _FUNCTIONS.finditer(system), strict=False):
         try:
             found, _ = json.JSONDecoder().raw_decode(system, start.start())
