@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,14 @@ def room_of(parts):
     return f"lab/{others[0]}" if first == "lab" and others else first
 
 
+@cache
+def nodes_of(file):
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def imported(file):
     """Yield the modules of gdpo that a file imports."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes_of(file):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gdpo."):
             yield node.module.split(".")[1:]
 
@@ -95,7 +101,7 @@ def test_a_room_imports_no_private_module_of_another():
     wrong = [
         (str(file.relative_to(SOURCE)), module, name.name)
         for file in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
         if isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith("gdpo.")
         for name in node.names
         if room_of(module.split(".")[1:]) != room_of(file.relative_to(SOURCE).parts)
@@ -105,9 +111,8 @@ def test_a_room_imports_no_private_module_of_another():
 
 
 def defined(file):
-    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
     kinds = ast.FunctionDef | ast.ClassDef
-    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    return {node.name for node in nodes_of(SOURCE / file) if isinstance(node, kinds)}
 
 
 def steps_of_the_ways():
@@ -208,14 +213,13 @@ LIBRARIES = {"rollouts/readers/sources.py", "lab/training/_loop.py"}
 
 def sentences_read(file):
     """Yield the lines on which code looks into the text of an error that it caught."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
+    caught = {node.name for node in nodes_of(file) if isinstance(node, ast.ExceptHandler)}
 
     def is_sentence(node):
         of_str = isinstance(node, ast.Call) and ast.unparse(node.func) == "str"
         return of_str and ast.unparse(node.args[0]) in caught
 
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         if isinstance(node, ast.Compare) and any(map(is_sentence, node.comparators)):
             yield node.lineno
         if isinstance(node, ast.Attribute) and node.attr != "split" and is_sentence(node.value):
@@ -245,7 +249,7 @@ def test_the_package_does_not_grow():
     functions = sum(
         isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for file in core | lab
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
     )
     budget = {"core": 31_770, "lab": 21_700, "tests": 56_510, "files": 262, "functions": 2_892}
     found = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -78,14 +79,11 @@ def test_rank_0_complains_before_the_launcher_ends_it(tmp_path):
     """The other process fails first, and the launcher ends all that still run."""
     late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
     (tmp_path / "sitecustomize.py").write_text(late)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    command = [sys.executable, *launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml")]
-    done = subprocess.run(
-        command, env=environment(tmp_path), capture_output=True, text=True, timeout=600
-    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml")]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode != 0
-    assert done.stderr.count("gdpo: ") == 1
-    assert "rank 1" not in done.stderr.partition("gdpo: ")[2].splitlines()[0]
+    assert re.findall("^gdpo: (rank 1)?", done.stderr, re.MULTILINE) == [""]
 
 
 def test_another_rank_complains_if_it_fails_alone(gdpo_says, tmp_path, monkeypatch):

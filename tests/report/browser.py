@@ -1,6 +1,5 @@
 """A headless Chromium, driven over its DevTools pipe: no package and no open port needed."""
 
-import base64
 import fcntl
 import itertools
 import json
@@ -149,13 +148,6 @@ class Page:
         )
         place = {"x": x + share * width, "y": y + height / 2}
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
-
-    def screenshot(self, file, *, whole=False):
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        Path(file).write_bytes(base64.b64decode(found["data"]))
-
-    def pdf(self, file):
-        Path(file).write_bytes(base64.b64decode(self.call("Page.printToPDF")["data"]))
 
 
 @contextmanager

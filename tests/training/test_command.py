@@ -1,5 +1,6 @@
 """`gdpo train` and `gdpo check` from beginning to end, on the tiny model."""
 
+import re
 import subprocess
 import sys
 
@@ -32,9 +33,7 @@ def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):
 
     code, out, err = gdpo_says("train", recipe_file)
     assert (code, err) == (0, "")
-    steps = [line for line in out.splitlines() if line.startswith("step ")]
-    assert len(steps) == 4
-    assert "vowels" in steps[0]
+    assert len(re.findall("^step .*vowels", out, re.MULTILINE)) == 4
     assert "4 steps in" in out
     assert str(recipe.run_dir) in out
     assert RunDirectory(recipe.run_dir).report.is_file()
@@ -100,7 +99,3 @@ def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
     assert run.read_environment()["processes"] == 2
     assert (run.model / "model.safetensors").is_file()
     assert done.stdout.count("2 steps in") == 1
-
-    again = subprocess.run(command, env=given, capture_output=True, text=True, timeout=600)
-    assert again.returncode != 0
-    assert again.stderr.count("gdpo: ") == 1  # only one process prints
