@@ -1,7 +1,7 @@
 """Converts rows of a framework's batch to `[prompt, sample, reward]`, and advantages back to rows.
 
 The rows of a framework's batch may be in any order, and each row has a prompt id. A batch may
-contain padding rows, and several rows of the same rollout. This module computes no statistics.
+contain padding rows, and several rows of the same rollout.
 
 An adapter for a framework is `make_settings` for its configuration and `advantages_of_rows` for its
 batches. `examples/adapters` holds six of them.
@@ -215,8 +215,8 @@ def reward_columns(
         given_by: Function that must return the rewards, for error messages.
 
     Raises:
-        ConfigError: If a column is missing. The message suggests existing names.
-        DataError: If a column contains a value that is not a number.
+        ConfigError: If a column is missing.
+        DataError: If a column contains anything but numbers.
     """
     for name in names:
         if name not in columns:
@@ -286,8 +286,8 @@ def advantages_of_rows(
         token_counts: Number of trained tokens of each row.
         rollout_ids: Rollout id of each row. Rows with the same id count as one rollout. None, as
             the id of a row or for all rows: the row is a rollout of its own.
-        asked_by: Setting that lists the rewards, for error messages.
-        given_by: Function that must return the rewards, for error messages.
+        asked_by: See `reward_columns`.
+        given_by: See `reward_columns`.
 
     Raises:
         ConfigError: If no row has one of the rewards.
@@ -362,8 +362,8 @@ class Computed:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
         The result contains `Diagnosis.metrics()` with the detail of the settings, the mean of each
-        reward, which the frameworks do not log, and the metrics of the estimator's state. The
-        method also logs each warning that `watch` reports.
+        reward, which the frameworks do not log, and the metrics of the estimator's state. Each
+        warning of `watch` is logged.
         """
         found = diagnose(
             self.groups.rewards,

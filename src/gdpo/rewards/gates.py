@@ -25,8 +25,7 @@ class Gate:
 
     Args:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
-        at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
-            reward.
+        at_least: Lowest value of that reward at which the gate is open.
 
     Raises:
         ConfigError: If `at_least` is not finite, or `otherwise` is unknown.
@@ -75,9 +74,8 @@ def apply_gates(
         rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.
         names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
-        conditions: Rewards that are compared with the thresholds, in a shape that broadcasts
-            against `rewards`. For rewards of each turn, pass the totals: a gate applies to all
-            turns. None: `rewards`.
+        conditions: Rewards to compare with the thresholds, which broadcast against `rewards`. For
+            rewards of each turn, pass the totals: a gate applies to all turns. None: `rewards`.
 
     Returns:
         A new array of the same shape, library and dtype.
@@ -170,8 +168,7 @@ def describe_rewards(
 ) -> dict[str, dict[str, Any]]:
     """Return the declared range and gate of each reward in JSON types, in the order of `names`.
 
-    NaN bounds mean that the reward declares no range. `gates` are keyed by the name of
-    the gated reward.
+    NaN bounds mean that the reward declares no range.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, bottom, top in zip(names, low, high, strict=True):

@@ -1,8 +1,7 @@
 r"""Defines rewards for the length of a completion in tokens.
 
 These rewards use the trainer's token count, including the end-of-sequence token if the model wrote
-one. Three rewards are available: a hard limit, a limit with a linear ramp (DAPO), and a target
-range.
+one.
 
 A short completion is easier to generate than a correct completion. To give the length reward only
 for correct answers (the paper's Eq. 8), add a gate in the recipe:
@@ -36,9 +35,8 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
 
     $$ r = \mathbb{1}[n \le l] $$
 
-    The paper's maths runs use this length reward, with $l = 4000$ and completions of up to 8000
-    tokens. Set the limit below the trainer's `max_completion_length`. Otherwise every completion
-    gets 1.
+    The paper's maths runs use this reward, with $l = 4000$ and completions of up to 8000 tokens.
+    Set the limit below the trainer's `max_completion_length`. Otherwise every completion gets 1.
 
     Args:
         limit: $l$, in tokens. Must be at least 1.
@@ -71,7 +69,7 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     $$ r = \begin{cases} 0 & n \le L - c \\ (L - c - n) / c & L - c < n \le L \\ -1 & n > L
     \end{cases} $$
 
-    The values are the same as in TRL's `get_soft_overlong_punishment`.
+    The values are those of TRL's `get_soft_overlong_punishment`.
 
     Do not gate this reward. The best value is 0, and a closed gate also gives 0, so a wrong
     completion would get the best value: gate `token_limit` or `token_range` instead.

@@ -1,7 +1,7 @@
 r"""Defines a reward that is 1 if an answer equals the reference answer in any notation.
 
-The answer is extracted from the completion (by `boxed`, `answer_tag` or `last_number`), parsed as
-LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
+The answer is extracted (by `boxed`, `answer_tag` or `last_number`), parsed as LaTeX and compared by
+math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
 
 Differences from math-verify:
 
@@ -11,7 +11,7 @@ Differences from math-verify:
   operation. Otherwise a model could copy the problem into the box. Arithmetic, powers, roots and
   factorials are accepted.
 - An answer with more than 300 characters, brackets nested more than 10 deep, or a number of more
-  than 10,000 digits (`9^{9^9}`) is wrong and is not evaluated.
+  than 10,000 digits (`9^{9^9}`) is wrong and not evaluated.
 - Exact numbers must be exactly equal. A decimal equals a fraction, a root or another decimal if
   both agree to 6 decimal places (below 0.001: to about 6 digits), and an integer if both agree to
   14 digits. So 0.333333 equals 1/3, but 0.0 does not equal e^{-20}. math-verify compares 6 decimal
@@ -19,18 +19,16 @@ Differences from math-verify:
 - An equation is read as its right side if its left side is a name: a letter, a product, sum,
   difference or quotient of letters (x, AB, |AB|, x - y, a/b), a function f, or a trigonometric
   function of any argument (f(2), \cos 2x). In a chain, all other sides must be equal. So x = 2 + 3
-  = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and x = 6 = 5
-  have no value. math-verify uses the right side of them all. Equations are not solved: 2x = 3 does
-  not equal x = 3/2.
+  = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, 3 = 5 and x = 6 = 5 have no value. math-verify
+  uses the right side of them all. Equations are not solved: 2x = 3 does not equal x = 3/2.
 - Words after a number are a unit and dropped, bare (73 people, 60 km/h) or in `\text{...}` (or
   `\mathrm`, `\mbox`). If both answers have a unit, only one of them may name measures that the
   other does not name: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not converted. A
   single letter is a unit only after digits, in `\text{...}` or after a space, and only if it is one
-  of m, g, s, h, l, L, N, J, W and V. Words that change the value are not units. Number words are
-  evaluated: hundred, thousand, million, billion, trillion and dozen (3 \text{ million} equals
-  3000000), percent, and, after digits, squared, cubed and factorial. Other words (mod, or, half,
-  pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. For math-verify, the t in 2t is a unit,
-  so 2 equals 2t.
+  of m, g, s, h, l, L, N, J, W and V. Number words are evaluated: hundred, thousand, million,
+  billion, trillion and dozen (3 \text{ million} equals 3000000), percent, and, after digits,
+  squared, cubed and factorial. Other words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab)
+  remain as factors. For math-verify, the t in 2t is a unit, so 2 equals 2t.
 - Markdown marks (`**73**`, backticks) and a lead such as "The answer is" are dropped.
 - I, E, i and e are names directly before an equals sign: I = (0, 2) is read as (0, 2).
 - Answers of several words are compared as words, without regard to case, the plural and openings
@@ -38,10 +36,9 @@ Differences from math-verify:
 - Roots and logarithms of products are split, and a letter that is not squared counts as positive:
   \sqrt{1/n} equals 1/\sqrt{n}, and \sqrt{ab} equals \sqrt{a}\sqrt{b}, but \sqrt{x^2} is |x|, and a
   product of sums such as (x - 1)(x - 2) is not split.
-- The reference determines how n\% is read. A reference in percent accepts n\%, n and n/100. For a
-  reference without %, n\% means n/100 if the absolute value of the reference is at most 1, and n
-  otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5, and 0.5\% does not equal
-  0.5.
+- A reference in percent accepts n\%, n and n/100. For a reference without %, n\% means n/100 if the
+  reference is from -1 to 1, and n otherwise. So 50\% equals both 0.5 and 50, but 500\% does not
+  equal 5, and 0.5\% does not equal 0.5.
 - Sizes, fonts, colours, spaces, a full stop or comma at the end, `\approx` before the answer, and
   spaces between thousands (1 000, `1\,000`) are ignored. Two numbers next to each other are not a
   valid answer (3 4 equals neither 12 nor 7), but 5 1/2 equals 11/2. A long dash is a minus sign,
@@ -58,13 +55,13 @@ Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmar
 
 - A unit that the other answer does not have, letter case and the base of a numeral are not
   compared: 5 equals 5 \text{ miles}, 73 people equals 73 cats, 30^\circ equals 30, and 43_5 equals
-  43_7. 5\% equals 5.
+  43_7.
 - A colon is a division: 6:20 equals 3:10.
 - 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
 - Letters are factors: the word east equals seat. In `\text{...}`, letters form a word. Primes and
   quotation marks after letters and numbers are dropped, so y' equals y.
-- (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
-  inequality is compared with an interval, the name of the variable does not matter.
+- (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. Against
+  an interval, the variable of an inequality does not matter.
 - x + y = 0 equals 0 in both directions. |x| = 3 and \sin x = 3 equal 3.
 - 5 \approx 6 is read as its left side, 5. Dots at the end are dropped (3\ldots).
 - If the reference is only a value, the letter of a choice is ignored.
@@ -102,16 +99,15 @@ def maths_answer(
     Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
     searched. Only the last 100,000 characters count. A completion without an answer gets 0.
 
-    Most comparisons take milliseconds, but a model can write an answer whose comparison never
-    finishes, such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore
-    runs comparisons in a separate process, which is killed after the deadline. A killed comparison
-    is a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe, `scorer:
-    {on_error: worst}`). Use `worst`: a missing score is better than that of a wrong answer, so a
-    model could learn to cause failures.
+    Most comparisons take milliseconds, but that of $(x+1)^{9999}$ with a polynomial never ends. A
+    `Scorer` therefore runs them in a separate process, which is killed after the deadline. A killed
+    comparison is a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
+    `scorer: {on_error: worst}`). Use `worst`: a missing score is better than that of a wrong
+    answer, so a model could learn to cause failures.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
-        name: Name of the reward in logs, recipes and files.
+        name: Name of the reward.
         deadline: Maximum time to score one completion, in seconds.
 
     Raises:
@@ -141,8 +137,7 @@ def maths_answer(
 def boxed(text: str) -> str | None:
     r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None if none.
 
-    Nested braces are matched. If a box contains another box, the content of the inner box is
-    returned.
+    If a box contains another box, the content of the inner one is returned.
 
     Examples:
         >>> boxed(r"First \boxed{1}, then \boxed{\frac{1}{2}}.")

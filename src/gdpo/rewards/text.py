@@ -8,9 +8,6 @@ the contents of the model's own messages count:
 - A content is a text, or a list of parts (`{"type": "text", "text": ...}`), whose texts are
   joined. Images, reasoning parts and tool calls are not content.
 
-A reward gets the last message that has visible content, or all of these messages, joined by
-newlines (`scope="all"`).
-
 Rewards for an answer separate the thinking from the rest (`split_thinking`, `answer_part`).
 """
 
@@ -31,8 +28,8 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
     Args:
         completion: A text, which is returned unchanged, or the messages of the completion, without
             those of the prompt. One message without a list counts as a list of one message.
-        scope: "last" for the last message of the model that has visible content, or "all" for all
-            of them, joined by newlines.
+        scope: "last" for the model's last message with visible content, or "all" for all of them,
+            joined by newlines.
 
     Returns:
         The text, which is empty without a message from the model.
@@ -117,8 +114,7 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
 
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
     texts in the column are messages with roles, because a single text may be a response that looks
-    like messages. Other JSON, such as `[]` or a truncated list, is then no text. With
-    `decode=False`, no text is decoded.
+    like messages. Other JSON, such as `[]` or a truncated list, is then no text.
     """
     texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()
     found = {text: _decoded(text) for text in texts}

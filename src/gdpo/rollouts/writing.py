@@ -71,9 +71,7 @@ class StepWriter:
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Write a batch, whose groups are numbered from 0, and keep earlier batches of the step.
 
-        Raises:
-            DataError: If there are no rollouts, or not all rollouts of the step have the same
-                rewards.
+        The errors are those of `write_rollouts`.
         """
         file = rollout_file(self.folder, step)
         if file != self.file:

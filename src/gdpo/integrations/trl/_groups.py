@@ -5,13 +5,13 @@ the weighted sum can be constant although rewards vary. With an estimator for tu
 varies if only its values at a turn do.
 
 TRL generates and scores the additional groups in at most `max_filter_rounds` rounds
-(docs/how-to/faster_training.md). Their prompts are drawn from the training data with a seed that
-combines the run's seed and progress, so that a resumed run draws the same prompts. Each rank
-replaces its own groups. All ranks generate as many groups as the rank with the most to replace.
+(docs/how-to/faster_training.md). Their prompts are drawn from the training data with a seed from
+the run's seed and progress, so that a resumed run draws the same ones. Each rank replaces its own
+groups. All ranks generate as many groups as the rank with the most to replace.
 
 TRL's reward and completion metrics describe the first generation. `GDPOTrainer`'s group, advantage
 and diagnosis metrics describe the groups that are trained on. The rollout record contains all
-rollouts, with the advantage 0 for those that are not trained on.
+rollouts, with the advantage 0 for those not trained on.
 """
 
 import copy
@@ -32,12 +32,12 @@ from gdpo.integrations.trl._turns import TurnRewards, joined
 
 @dataclass
 class Groups:
-    """Stores groups that were generated and scored together, on all ranks.
+    """Stores groups generated and scored together, on all ranks.
 
     `rewards` are gated, `[prompt, sample, reward]`: the totals, if there are turns. `weights` are
     `[prompt, reward]`, or None for the configured ones. `rollouts` are this process's arguments for
-    `RolloutLog.collect`, or None for a batch that was assembled from several generations. `places`
-    holds the position of each group in the training batch: None if it is not trained on.
+    `RolloutLog.collect`, or None for a batch assembled from several generations. `places` holds the
+    position of each group in the training batch: None if it is not trained on.
     """
 
     rewards: torch.Tensor
@@ -85,8 +85,8 @@ def replace_without_signal(
 ) -> list[Groups]:
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
-    New groups replace groups of the same rank. `more` generates the given number of groups on every
-    rank. `have_signal` returns the same on every rank.
+    `more` generates the given number of groups on every rank. `have_signal` returns the same on
+    every rank.
     """
     generated = [first]
     size = len(first.places) // ranks.count

@@ -98,18 +98,17 @@ class GDPOTrainer(GRPOTrainer):
 
     - `rewards/<name>/zero_variance_groups`: share of groups in which this reward does not vary.
     - `rewards/<name>/influence_share`: influence share over the last 256 groups.
-    - `diagnostics/warnings`: number of warnings in force, each of which is logged once as text.
-    - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
-      as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
+    - `diagnostics/warnings`: number of warnings in force, each logged once as text.
+    - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed, and counts as
+      missing. `rewards/<name>/failed_<kind>`: the share for each kind of failure.
     - `rewards/<name>/gate_closed`: share of rollouts with a closed gate. All other metrics of this
-      reward are computed from the gated values.
+      reward use the gated values.
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
     - `filter/...`: logged if `filter_groups` is set.
-    - `turns/mean`, `turns/max`: mean and largest number of turns per rollout. Logged if the
-      estimator computes one advantage per turn, or a reward was given for each turn.
-    - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: logged if
-      `diagnostics="full"`. The metrics of `gdpo.diagnostics.diagnose`, such as the conflict between
-      rewards.
+    - `turns/mean`, `turns/max`: mean and largest number of turns per rollout. Logged with an
+      estimator for turns, or with rewards of turns.
+    - `rewards/<name>/group_std`, `diagnostics/<name>/...`, `diagnostics/...`: the metrics of
+      `gdpo.diagnostics.diagnose`, logged if `diagnostics="full"`.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0.
 
@@ -118,13 +117,13 @@ class GDPOTrainer(GRPOTrainer):
     the model (docs/how-to/turn_rewards.md). With an estimator for turns, such as `turn_gdpo`, each
     turn gets its own advantage; a single number counts at the last turn. With any other estimator,
     and in all metrics of rewards, the numbers are added up. A gate tests the total, and applies to
-    all turns of the gated reward.
+    all turns.
 
     Raises:
-        ConfigError: If the estimator is unknown, if the weights do not match the rewards, or if two
-            rewards have the same name. These checks run before TRL loads the model.
-        RewardError: If a reward function raises an error, returns the wrong number of values, or
-            returns a value that is neither a finite number nor None.
+        ConfigError: If the estimator is unknown, the weights do not match the rewards, or two
+            rewards share a name. These checks run before TRL loads the model.
+        RewardError: If a reward function raises an error, or returns the wrong number of values or
+            one that is neither a finite number nor None.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.
@@ -258,7 +257,7 @@ class GDPOTrainer(GRPOTrainer):
             Advantages `[prompt, sample]`, or `[prompt, sample, turn]` with `turns`.
 
         Raises:
-            DataError: If a reward is infinite. The message identifies the reward.
+            DataError: If a reward is infinite.
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards if turns is None else rewards.sum(2), self.reward_func_names)

@@ -42,16 +42,12 @@ def watch(
 ) -> None:
     """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
 
-    Call this function once before `trainer.train()`, in every process. The training is not
-    affected:
-
-        watch(trainer)
-
-    The trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share`
-    (over the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward
-    is ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it
-    rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
-    is left out of these metrics. Any other error switches the watch off, and training continues. If
+    Call this once before `trainer.train()`, in every process. It does not affect the training. The
+    trainer then logs `rewards/<name>/zero_variance_groups`, `rewards/<name>/influence_share` (over
+    the last 256 groups) and `diagnostics/warnings`. Each warning, for example that a reward is
+    ignored, is logged once with its step and a remedy: after 128 groups at the earliest if it rests
+    on sums over groups, otherwise after five steps in a row. A batch with an infinite reward is
+    left out of these metrics. Any other error switches the watch off, and training continues. If
     the trainer cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all of this
     itself, the call only logs that. If rewards share a name, later ones are numbered (`tags`,
     `tags_2`).

@@ -1,9 +1,9 @@
 """Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-TRL's head, which is written for GPUs, also scores prompts, recomputes the logits in the backward
-pass, and multiplies in float32. `CompletionOnlyHead` computes only the logits of completion tokens
-and keeps them until the backward pass, which overwrites them with their gradient. On other devices,
-and where `not_here_because` returns a reason, TRL's own head is used.
+TRL's head, written for GPUs, also scores prompts, recomputes the logits in the backward pass, and
+multiplies in float32. `CompletionOnlyHead` computes only the logits of completion tokens and keeps
+them until the backward pass, which overwrites them with their gradient. On other devices, and where
+`not_here_because` returns a reason, TRL's own head is used.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def bound_memory(trainer: Any) -> None:
 
 
 def bound_kernels() -> None:
-    """Reduce the capacity of the kernel caches. Sizes set by the user are kept."""
+    """Reduce the capacity of the kernel caches."""
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(KERNELS))
 

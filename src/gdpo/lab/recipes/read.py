@@ -1,4 +1,4 @@
-"""Reads a recipe from its file. Error messages give the line and the closest valid name."""
+"""Reads a recipe from its file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -51,10 +51,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     """Read a recipe and check everything that can be checked without data or a model.
 
     Functions that return a reward are called here, and again by `train` and `check`. To call them
-    only once, pass `resolve(read_recipe(path))` to `train` or `check`.
+    once, pass `resolve(read_recipe(path))` to `train` or `check`.
 
     Args:
-        path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
+        path: A YAML file, or a folder with a `recipe.yaml`, such as a run directory.
         overrides: Assignments `a.b=value`, as for `--set`. Refer to a reward by its name or index,
             as in `rewards.length.weight=0.5`.
         resume: Same as for `read_recipe`.
@@ -77,10 +77,10 @@ def read_recipe(
 
     `path` and `overrides` are those of `load_recipe`. Messages call `varied` assignments `--vary`.
     With `resume` and a run directory as the path, the recipe refers to that directory, even if it
-    was renamed, moved or copied.
+    was moved or copied.
 
     Raises:
-        ConfigError: If the file is not valid YAML, or if a key or a type is wrong.
+        ConfigError: If the file is not valid YAML, or a key or a type is wrong.
     """
     file = _recipe_file(Path(path))
     document = _spelled_out(read_yaml(file))
@@ -102,10 +102,7 @@ def read_recipe(
 
 
 def recipe_key(name: str) -> str | None:
-    """Return the full recipe key for a bare name, as `trainer.max_steps` for `max_steps`, or None.
-
-    The function imports TRL to get the fields of `trainer`.
-    """
+    """Return the full key for a bare name, as `trainer.max_steps` for `max_steps`, or None."""
     from gdpo.lab.recipes.trainer_fields import trainer_keys
 
     parts = {
@@ -224,7 +221,6 @@ def _recipe_file(path: Path) -> Path:
 
 
 def _without_ending(name: str) -> str:
-    """Return a name without its extension."""
     return name.removesuffix(".yaml").removesuffix(".yml")
 
 

@@ -81,7 +81,7 @@ def write_project(folder: Path) -> list[Path]:
 
     Raises:
         ConfigError: If one of the files exists, the folder is not writable or the models cannot be
-            made. In this case nothing is written.
+            made. Then nothing is written.
         MissingExtraError: If torch, transformers or tokenizers is not installed.
     """
     for package in _NEEDED:
@@ -124,7 +124,6 @@ def _write_all(folder: Path) -> None:
 
 
 def _make_models(folder: Path) -> None:
-    """Run warm_start.py in the folder, in its own process."""
     program = [sys.executable, "warm_start.py", str(SEEDS)]
     done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:

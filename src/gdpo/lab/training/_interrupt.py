@@ -1,4 +1,4 @@
-"""Handles signals that stop training, and tracks whether the work in progress may be dropped."""
+"""Handles signals that stop training."""
 
 import os
 import signal
@@ -19,15 +19,15 @@ _SAME_PRESS_S = 1.0
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised to drop the work in progress because a stop was requested."""
+    """Drops the work in progress after a stop request."""
 
 
 @dataclass(slots=True)
 class StopRequest:
     """Stores whether a stop was requested, and whether the work in progress may be dropped.
 
-    A signal raises `Stopped` if work may be dropped. A bare `except` in a user's reward can swallow
-    this exception, so the request is checked again at the end of each part of the work.
+    A signal then raises `Stopped`. A bare `except` in a user's reward can swallow it, so the
+    request is checked again at the end of each part of the work.
     """
 
     requested: bool = False
@@ -42,12 +42,12 @@ class StopRequest:
     """Monotonic time of the first signal, in seconds."""
 
     def allow(self) -> None:
-        """Allow a stop request to drop the work in progress from now on."""
+        """Let a stop request drop the work in progress."""
         self.may_give_up = True
         self._check()
 
     def forbid(self) -> None:
-        """Make a stop request wait for the work in progress from now on."""
+        """Make a stop request wait for the work in progress."""
         self._check()
         self.may_give_up = False
 
@@ -57,12 +57,7 @@ class StopRequest:
             raise Stopped
 
     def receive(self, number: int, now: float) -> None:
-        """Handle a signal.
-
-        Raises:
-            Stopped: If the work in progress may be dropped.
-            KeyboardInterrupt: If this is a second SIGINT.
-        """
+        """Handle a signal. A second SIGINT raises a KeyboardInterrupt."""
         if not self.requested:
             self.requested, self.since = True, now
             for peer in self.peers:
@@ -78,9 +73,9 @@ class StopRequest:
 def stop_on_signal(request: StopRequest) -> Generator[None]:
     """Turn SIGINT and SIGTERM into a stop request inside the `with` block, in the main thread.
 
-    An ignored SIGINT stays ignored. A launcher sends SIGTERM to all processes as soon as one has
-    exited. After an early end of a distributed run, SIGTERM is therefore ignored, so that the main
-    process can still report which step was saved.
+    An ignored SIGINT stays ignored. A launcher sends SIGTERM to all processes when one has exited,
+    so this signal is ignored after an early end of a distributed run: the main process can still
+    report the saved step.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

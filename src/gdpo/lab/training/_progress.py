@@ -1,4 +1,4 @@
-"""Shows the progress of a training run, as a table on a terminal or as one log line per step."""
+"""Shows the progress of a training run."""
 
 import os
 import time
@@ -113,7 +113,7 @@ def dashboard(view: RunView) -> RenderableType:
 
 
 def one_line(view: RunView) -> str:
-    """Return the metrics of the newest step as one line of text."""
+    """Return the metrics of the newest step in one line."""
     rewards = " | ".join(
         f"{name} {_figure(view.newest(f'rewards/{name}/mean'))}, "
         f"zero variance in {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}, "

@@ -32,7 +32,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Stores the level and the text of one check, which is printed as one line."""
+    """Stores the result of one check, which is printed as one line."""
 
     level: Level
     text: str

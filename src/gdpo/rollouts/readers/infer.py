@@ -144,7 +144,7 @@ NOT_INFERRED = Inferred()
 
 
 def passed_over(left_out: Mapping[str, Reason]) -> str:
-    """Return the end of a phrase, with the numeric fields that are not read as rewards."""
+    """Return the end of a phrase, with the numeric fields not read as rewards."""
     phrases = [
         because + listed([path for path, reason in left_out.items() if reason == each])
         for each, because in _BECAUSE.items()
