@@ -110,7 +110,7 @@ def apply_gates(
 def closed_gates(
     rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
 ) -> dict[str, float]:
-    """Return the share of rollouts with a closed gate, keyed by the name of the gated reward.
+    """Return the share of rollouts with a closed gate for each gated reward.
 
     The arguments are those of `apply_gates`, with the raw rewards. Rollouts for which the tested
     reward is missing (NaN) are not counted.

@@ -57,7 +57,7 @@ Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmar
   compared: 5 equals 5 \text{ miles}, 73 people equals 73 cats, 30^\circ equals 30, and 43_5 equals
   43_7.
 - A colon is a division: 6:20 equals 3:10.
-- 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
+- 1,234 is a number, never the set of 1 and 234. 3,14 is a set.
 - Letters are factors: the word east equals seat. In `\text{...}`, letters form a word. Primes and
   quotation marks after letters and numbers are dropped, so y' equals y.
 - (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. Against

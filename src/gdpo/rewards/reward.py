@@ -68,8 +68,8 @@ class Reward:
             `gdpo check`. It returns a sentence about what it found, or raises a `GdpoError` with a
             remedy. None: no requirements.
         scope: The model's messages that `function` gets as one text: "last" for the last one with
-            visible content, or "all" for all of them, joined by newlines. Only "last" is allowed if
-            `of` is not "text".
+            visible content, or "all" for all, joined by newlines. Only "last" is allowed if `of` is
+            not "text".
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the

@@ -26,10 +26,10 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
     r"""Return the model's text in a completion.
 
     Args:
-        completion: A text, which is returned unchanged, or the messages of the completion, without
-            those of the prompt. One message without a list counts as a list of one message.
-        scope: "last" for the model's last message with visible content, or "all" for all of them,
-            joined by newlines.
+        completion: A text, which is returned unchanged, or the messages after the prompt. One
+            message without a list counts as a list of one.
+        scope: "last" for the model's last message with visible content, or "all" for all, joined by
+            newlines.
 
     Returns:
         The text, which is empty without a message from the model.

@@ -135,7 +135,7 @@ def _make_models(folder: Path) -> None:
 
 
 def _move(partial: Path, folder: Path) -> None:
-    """Move all project files, or none if a file already exists. Nothing is overwritten."""
+    """Move all project files, or none if one already exists."""
     moved: list[str] = []
     try:
         _refuse_existing(folder)  # check again, because making the models takes seconds

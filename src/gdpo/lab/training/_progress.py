@@ -128,7 +128,7 @@ def one_line(view: RunView) -> str:
 
 
 def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """Return a line of block characters that plots the values, with the newest on the right.
+    """Plot the values as a line of block characters, with the newest on the right.
 
     >>> trend([0, 1, 2, 3], width=4)
     '▁▃▆█'

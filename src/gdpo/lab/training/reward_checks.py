@@ -1,7 +1,4 @@
-"""Checks every reward on good, bad and unusual responses before training.
-
-Also defines what each check of a recipe reports.
-"""
+"""Checks every reward on good, bad and unusual responses before training."""
 
 import logging
 import pickle

@@ -1,7 +1,4 @@
-"""Makes 64-bit keys of group ids and prompts, and infers from them which rollouts form a group.
-
-Texts are hashed, so that no text is kept in memory.
-"""
+"""Makes 64-bit keys of group ids and prompts, and infers from them which rollouts form a group."""
 
 import json
 from collections.abc import Iterator
