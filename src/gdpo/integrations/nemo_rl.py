@@ -114,7 +114,7 @@ class _Trainer:
 def install() -> None:
     """Make gdpo's estimators available by name in NeMo-RL's configuration.
 
-    Call this function at the start of the training script.
+    Call this at the start of the training script.
     """
     grpo: Any = import_module("nemo_rl.algorithms.grpo")
     controller: Any = import_module("nemo_rl.algorithms.single_controller_utils.config")

@@ -213,8 +213,8 @@ def reward_columns(
         given_by: Function that must return the rewards, for error messages.
 
     Raises:
-        ConfigError: If a column is missing. The message suggests existing names.
-        DataError: If a column contains a value that is not a number.
+        ConfigError: If a column is missing.
+        DataError: If a column contains anything but numbers.
     """
     for name in names:
         if name not in columns:
@@ -360,8 +360,8 @@ class Computed:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
         The result contains `Diagnosis.metrics()` with the detail of the settings, the mean of each
-        reward, which the frameworks do not log, and the metrics of the estimator's state. The
-        method also logs each warning that `watch` reports.
+        reward, which the frameworks do not log, and the metrics of the estimator's state. Each
+        warning of `watch` is logged.
         """
         found = diagnose(
             self.groups.rewards,

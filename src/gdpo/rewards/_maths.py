@@ -2,7 +2,7 @@ r"""Compares an extracted answer with the reference answer.
 
 Numbers (`_same_number`), percentages, the value that an equation states (`_stated`), and the
 elements of lists, points, intervals and matrices are compared here, and everything else by
-`math_verify.verify`, which would compare numbers of any size to 6 decimal places.
+`math_verify.verify`.
 
 This module requires the `math` extra. Importing sympy takes about a second. The reward's function
 is defined here so that a worker process finishes this import before its first deadline starts.
@@ -238,11 +238,7 @@ def _members(expression: Any) -> list[Any] | None:
 
 
 def _stated(expression: Any) -> Any:
-    """Return the value that an equation states, or any other expression unchanged.
-
-    Sides that are names are ignored, and all remaining sides must be equal. For example, x = 2 + 3
-    = 5 states 5. The equations x = 6 = 5, 2x = 5 and 3 = 5 state nothing (None).
-    """
+    """Return the value that an equation states, or None. Return other expressions unchanged."""
     sides = _members(expression)
     if sides is None:
         return expression
@@ -381,11 +377,7 @@ def _same_expression(gold: Any, answer: Any) -> bool:
 
 
 def _split_roots(expression: Any) -> Any:
-    """Return an expression whose roots and logarithms of products are split into their factors.
-
-    What is under a root or in a logarithm counts as positive, except below an even power: the root
-    of x^2 is |x|, not x. A product of several sums is not split.
-    """
+    """Return an expression whose roots and logarithms of products are split into their factors."""
     if not isinstance(expression, sp.Expr):
         return expression
     return _tried(lambda: expression.replace(_is_root_of_factors, _split), expression)
@@ -445,11 +437,7 @@ def _value(expression: Any) -> Any:
 
 
 def _same_number(gold: Any, answer: Any, ours: Any, theirs: Any) -> bool:
-    """Return whether two numbers are equal exactly or, if one is a decimal, after rounding.
-
-    A decimal must agree to 6 decimal places, or to 6 digits if the decimal is below 0.001. A
-    decimal that is compared with an integer must agree to 14 digits.
-    """
+    """Return whether two numbers are equal exactly or, if one is a decimal, after rounding."""
     exact = [x for x in (gold, answer) if not x.has(sp.Float)]
     size, apart = max(abs(ours), abs(theirs)), abs(ours - theirs)
     if len(exact) == 2:

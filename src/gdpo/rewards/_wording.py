@@ -1,7 +1,7 @@
 r"""Reads the text of an answer: Markdown, phrases such as "no solution", names, units, notation.
 
 A unit is dropped from the number before it, and `Unit` keeps what it measures. Two units contradict
-each other if each names a measure that the other does not: cm and m, but not cm and "cm a day".
+each other if each names a measure that the other does not.
 """
 
 import re
@@ -74,8 +74,7 @@ SETS = {"no solution": r"\emptyset", "empty set": r"\emptyset"} | dict.fromkeys(
 def phrase(answer: str) -> str | None:
     r"""Return the words of an answer of two or more words, or None for other answers.
 
-    Letter case, marks, the plural and openings such as "there is" are ignored. At least one
-    word must have four letters or more, because short words may be factors (`a b`).
+    At least one word must have four letters or more, because short words may be factors (`a b`).
 
     Examples:
         >>> phrase(r"\text{No solutions.}"), phrase("There is no solution"), phrase("2 apples")

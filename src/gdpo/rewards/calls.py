@@ -1,8 +1,7 @@
 """Runs one reward on one rollout, and coroutine rewards concurrently. A failure is a result.
 
-Every coroutine reward in this process runs in one event loop. If a reward keeps a client open
-(httpx, aiohttp), the client is bound to the loop in which it was first used. Closing that loop
-would break the client's connections.
+Every coroutine reward in this process runs in one event loop, because a client that a reward keeps
+open (httpx, aiohttp) is bound to the loop in which it was first used.
 """
 
 import asyncio

@@ -25,8 +25,7 @@ class Gate:
 
     Args:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
-        at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
-            reward.
+        at_least: Lowest value of that reward at which the gate is open.
 
     Raises:
         ConfigError: If `at_least` is not finite, or `otherwise` is unknown.
@@ -111,7 +110,7 @@ def apply_gates(
 def closed_gates(
     rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
 ) -> dict[str, float]:
-    """Return the share of rollouts with a closed gate, keyed by the name of the gated reward.
+    """Return the share of rollouts with a closed gate for each gated reward.
 
     The arguments are those of `apply_gates`, with the raw rewards. Rollouts for which the tested
     reward is missing (NaN) are not counted.
@@ -169,8 +168,7 @@ def describe_rewards(
 ) -> dict[str, dict[str, Any]]:
     """Return the declared range and gate of each reward in JSON types, in the order of `names`.
 
-    NaN bounds mean that the reward declares no range. `gates` are keyed by the name of
-    the gated reward.
+    NaN bounds mean that the reward declares no range.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, bottom, top in zip(names, low, high, strict=True):

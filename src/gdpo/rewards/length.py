@@ -69,7 +69,7 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     $$ r = \begin{cases} 0 & n \le L - c \\ (L - c - n) / c & L - c < n \le L \\ -1 & n > L
     \end{cases} $$
 
-    The values are the same as in TRL's `get_soft_overlong_punishment`.
+    The values are those of TRL's `get_soft_overlong_punishment`.
 
     Do not gate this reward. The best value is 0, and a closed gate also gives 0, so a wrong
     completion would get the best value: gate `token_limit` or `token_range` instead.

@@ -1,7 +1,7 @@
 r"""Defines a reward that is 1 if an answer equals the reference answer in any notation.
 
-The answer is extracted from the completion (by `boxed`, `answer_tag` or `last_number`), parsed as
-LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
+The answer is extracted (by `boxed`, `answer_tag` or `last_number`), parsed as LaTeX and compared by
+math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
 
 Differences from math-verify:
 
@@ -18,18 +18,16 @@ Differences from math-verify:
 - An equation is read as its right side if its left side is a name: a letter, a product, sum,
   difference or quotient of letters (x, AB, |AB|, x - y, a/b), a function f, or a trigonometric
   function of any argument (f(2), \cos 2x). In a chain, all other sides must be equal. So x = 2 + 3
-  = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and x = 6 = 5
-  have no value. math-verify uses the right side of them all. Equations are not solved: 2x = 3 does
-  not equal x = 3/2.
+  = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, 3 = 5 and x = 6 = 5 have no value. math-verify
+  uses the right side of them all. Equations are not solved: 2x = 3 does not equal x = 3/2.
 - Words after a number are a unit and dropped, bare (73 people, 60 km/h) or in `\text{...}` (or
   `\mathrm`, `\mbox`). If both answers have a unit, only one of them may name measures that the
   other does not name: 5 cm equals 5 and "5 cm a day", but not 5 m. Units are not converted. A
   single letter is a unit only after digits, in `\text{...}` or after a space, and only if it is one
-  of m, g, s, h, l, L, N, J, W and V. Words that change the value are not units. Number words are
-  evaluated: hundred, thousand, million, billion, trillion and dozen (3 \text{ million} equals
-  3000000), percent, and, after digits, squared, cubed and factorial. Other words (mod, or, half,
-  pi, two) and letters (3\mathrm{i}, 3ab) remain as factors. For math-verify, the t in 2t is a unit,
-  so 2 equals 2t.
+  of m, g, s, h, l, L, N, J, W and V. Number words are evaluated: hundred, thousand, million,
+  billion, trillion and dozen (3 \text{ million} equals 3000000), percent, and, after digits,
+  squared, cubed and factorial. Other words (mod, or, half, pi, two) and letters (3\mathrm{i}, 3ab)
+  remain as factors. For math-verify, the t in 2t is a unit, so 2 equals 2t.
 - Markdown marks (`**73**`, backticks) and a lead such as "The answer is" are dropped.
 - I, E, i and e are names directly before an equals sign: I = (0, 2) is read as (0, 2).
 - Answers of several words are compared as words, without regard to case, the plural and openings
@@ -56,13 +54,13 @@ Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmar
 
 - A unit that the other answer does not have, letter case and the base of a numeral are not
   compared: 5 equals 5 \text{ miles}, 73 people equals 73 cats, 30^\circ equals 30, and 43_5 equals
-  43_7. 5\% equals 5.
+  43_7.
 - A colon is a division: 6:20 equals 3:10.
-- 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
+- 1,234 is a number, never the set of 1 and 234. 3,14 is a set.
 - Letters are factors: the word east equals seat. In `\text{...}`, letters form a word. Primes and
   quotation marks after letters and numbers are dropped, so y' equals y.
-- (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
-  inequality is compared with an interval, the name of the variable does not matter.
+- (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. Against
+  an interval, the variable of an inequality does not matter.
 - x + y = 0 equals 0 in both directions. |x| = 3 and \sin x = 3 equal 3.
 - 5 \approx 6 is read as its left side, 5. Dots at the end are dropped (3\ldots).
 - If the reference is only a value, the letter of a choice is ignored.
@@ -108,7 +106,7 @@ def maths_answer(
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
-        name: Name of the reward in logs, recipes and files.
+        name: Name of the reward.
         deadline: Maximum time to score one completion, in seconds.
 
     Raises:
@@ -138,8 +136,7 @@ def maths_answer(
 def boxed(text: str) -> str | None:
     r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None if none.
 
-    Nested braces are matched. If a box contains another box, the content of the inner box is
-    returned.
+    If a box contains another box, the content of the inner one is returned.
 
     Examples:
         >>> boxed(r"First \boxed{1}, then \boxed{\frac{1}{2}}.")

@@ -56,21 +56,20 @@ class Reward:
         high: Highest value that `function` returns, which a perfect completion (or turn) gets.
         examples: Completions with known scores. `gdpo.testing.check_reward` runs them.
         of: What `function` receives: "text", "tokens" for the number of tokens (an int), or "turn"
-            for the messages of the completion up to a turn. With "turn", the function is called
-            once for each message of the model, which is the last of the messages that it gets, so
-            that the reward of a turn is fixed when the turn ends. Estimators for rollouts get the
-            total over the turns. A completion of which only the text is known is one turn.
+            for the messages up to a turn: the function is called for each message of the model,
+            which is the last that it gets, so that the reward of a turn is fixed when the turn
+            ends. Estimators for rollouts get the total over the turns. A text is one turn.
         deadline: Maximum time to score one completion, in seconds. The function then runs in a
             worker process, which imports its module and is killed after that time. A function
             defined in a script or notebook is pickled with every object that it uses. A coroutine
             function is cancelled instead. None: the function is fast and runs in the calling
             process (a coroutine function gets 60 seconds).
         needs: Function that checks the reward's requirements on this machine, before a run and in
-            `gdpo check`. It returns one sentence that describes what it found, or raises a
-            `GdpoError` that says how to fix the problem. None: no requirements.
+            `gdpo check`. It returns a sentence about what it found, or raises a `GdpoError` with a
+            remedy. None: no requirements.
         scope: The model's messages that `function` gets as one text: "last" for the last one with
-            visible content, or "all" for all of them, joined by newlines. Only "last" is allowed if
-            `of` is not "text".
+            visible content, or "all" for all, joined by newlines. Only "last" is allowed if `of` is
+            not "text".
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the

@@ -74,11 +74,10 @@ class Scores:
 class Scorer:
     """Scores batches of completions with several rewards, and continues if a reward fails.
 
-    A reward without a deadline runs in the calling process. Rewards with a deadline run in a worker
-    process, which is killed after the deadline: those of one completion in the same worker, so that
-    they can share results. Coroutine functions run concurrently in one event loop of this process.
-    Identical completions (or turns with identical messages before them) with the same reference are
-    scored once.
+    Rewards with a deadline run in worker processes (see `Reward`): those of one completion in the
+    same one, so that they can share results. Coroutine functions run concurrently in one event loop
+    of this process. Identical completions (or turns with identical messages before them) with the
+    same reference are scored once.
 
     A reward fails on a rollout if it raises, returns something other than a number in its range or
     `None`, exceeds its deadline or terminates its process. Only a `KeyboardInterrupt` aborts the
@@ -96,12 +95,12 @@ class Scorer:
         retries: Maximum number of retries of a coroutine call after an exception or a timeout,
             after 1, 2, 4, ... seconds.
         worker_memory_gb: Maximum data memory of a worker process, in GiB. None: no limit.
-        progress: Callback that is called with (done, total) if a batch takes longer than two
-            seconds. Default: a progress bar on the terminal, or lines in the log.
+        progress: Function that is called with (done, total) if a batch takes over two seconds.
+            Default: a progress bar on the terminal, or lines in the log.
 
     Raises:
-        ConfigError: If one of the rewards is not a `Reward`, two rewards share a name, or an
-            argument is out of range.
+        ConfigError: If a reward is not a `Reward`, two rewards share a name, or an argument is out
+            of range.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class Scorer:
             completions: The completion of each rollout: the model's text, or the messages after the
                 prompt (`gdpo.rewards.text`). Each message of the model is a turn; a text is one
                 turn.
-            references: The reference of each completion, in the same order.
+            references: The reference of each completion.
             num_tokens: Number of tokens in each completion, including the end-of-sequence token,
                 for rewards that score it.
             only: The rewards to compute, in the scorer's order. Default: all rewards.

@@ -7,9 +7,6 @@ the contents of the model's own messages count:
   parts (`{"type": "text", "text": ...}`), whose texts are joined. Images, reasoning parts and tool
   calls are not content.
 
-A reward gets the last message that has visible content, or all of these messages, joined by
-newlines (`scope="all"`).
-
 Rewards for an answer separate the thinking from the rest (`split_thinking`, `answer_part`).
 """
 
@@ -116,8 +113,7 @@ def from_file(column: Sequence[Any], *, decode: bool = True) -> list[str | Messa
 
     A file may contain messages as JSON text. Such texts are decoded only if more than half of the
     texts in the column are messages with roles, because a single text may be a response that looks
-    like messages. Other JSON, such as `[]` or a truncated list, is then no text. With
-    `decode=False`, no text is decoded.
+    like messages. Other JSON, such as `[]` or a truncated list, is then no text.
     """
     texts = {text for text in column if isinstance(text, str) and text.strip()} if decode else ()
     found = {text: _decoded(text) for text in texts}

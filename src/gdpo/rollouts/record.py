@@ -1,4 +1,4 @@
-"""Reads and writes the rollout record, which is one parquet file per step.
+"""Reads and writes the rollout record: one parquet file per step.
 
 A file contains completions from any framework with their rewards and advantages. Its metadata
 contains the declared ranges and gates of the rewards.
@@ -90,7 +90,7 @@ def write_rollouts(
         path: Path of the file (see `rollout_file`). An existing file is replaced.
         rollouts: Rollouts with the same reward names.
         declared: Ranges and gates of the rewards. Ranges let a reader distinguish a learned reward
-            from a reward that is never earned.
+            from one that is never earned.
 
     Raises:
         DataError: If there are no rollouts, or not all rollouts and turns have the same reward and
@@ -116,7 +116,7 @@ def write_rollouts(
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
-    """Return the rollouts in a file that was written by `write_rollouts`.
+    """Return the rollouts in a file written by `write_rollouts`.
 
     Raises:
         DataError: If the file does not exist, or is not a rollout record.

@@ -42,9 +42,9 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
 class StepWriter:
     """Writes the rollouts of each step to one file. A step may have several batches.
 
-    If a step cannot be written, for example because the disk is full, a warning is logged and the
-    run continues. When a later step is written, the number of lost steps is logged. `declared` are
-    the ranges and gates of the rewards (see `write_rollouts`).
+    If a step cannot be written (for example on a full disk), a warning is logged and the run
+    continues. When a later step is written, the number of lost steps is logged. `declared` are the
+    ranges and gates of the rewards (see `write_rollouts`).
     """
 
     def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
@@ -71,9 +71,7 @@ class StepWriter:
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Write a batch, whose groups are numbered from 0, and keep earlier batches of the step.
 
-        Raises:
-            DataError: If there are no rollouts, or not all rollouts of the step have the same
-                rewards.
+        The errors are those of `write_rollouts`.
         """
         file = rollout_file(self.folder, step)
         if file != self.file:

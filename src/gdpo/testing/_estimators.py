@@ -54,8 +54,7 @@ class Claims:
         constant_rewards: Whether an additional reward that never varies has no effect.
         local: Whether the advantages of a group are independent of other groups.
         signed: Whether negative weights are allowed.
-        prompt_weights: Whether weights per prompt, `[prompt, 1, reward]`, are allowed. The contract
-            does not require it.
+        prompt_weights: Whether weights per prompt, `[prompt, 1, reward]`, are allowed.
         pooled: Whether a statistic of one reward covers several prompts, such as its mean over the
             batch. If not, weights per prompt equal separate rewards for each prompt. Only used with
             `prompt_weights`.
@@ -109,7 +108,7 @@ def check_estimator(
         libraries: Array libraries to test. NumPy is always tested.
 
     Raises:
-        AssertionError: If the contract is broken. The message states the property and the rewards.
+        AssertionError: If the contract is broken.
         ConfigError: If a library or a claim is unknown.
 
     Examples:

@@ -97,7 +97,7 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
 
     Raises:
         ConfigError: If the object is not a `Reward`.
-        RewardError: If the contract is broken. The message shows the text.
+        RewardError: If the contract is broken.
     """
     refuse_no_reward(reward)
     if not reward.examples:

@@ -44,7 +44,7 @@ def check_turn_estimator(
 
     The estimator must have these properties:
 
-    - It returns finite advantages `[prompt, sample, turn]`, and does not change its arguments.
+    - It returns finite advantages, and does not change its arguments.
     - Values beyond a rollout's last turn have no effect, even NaN, and get the advantage 0.
     - The order of prompts and samples, and padding with more turns, have no effect.
     - The mean policy gradient is the true one, for rewards at every turn, at single turns and at
@@ -57,7 +57,7 @@ def check_turn_estimator(
     Args:
         estimator: A function `(rewards[prompt, sample, turn, reward], weights[reward], *,
             turns[prompt, sample], **options)` that returns advantages `[prompt, sample, turn]`, for
-            NumPy arrays. The advantages of a group must not depend on other groups.
+            NumPy arrays.
         options: Keyword options, or a function of the number of rewards. None: `scales=[1.0, ...]`
             if the estimator has this option.
         sizes: Numbers of rollouts per group, from 2 to 5.

@@ -1,8 +1,8 @@
 """Names the parts of TRL that move between versions, and finds which of them are missing.
 
-All decisions look at TRL itself, never at its version number. If a part of the trainer is missing,
-`refuse_missing` raises an error. If a part of an optional capability is missing, `lacks` returns
-the reason for the log, and TRL's own code runs.
+All decisions look at TRL itself, never at its version number. If a part is missing,
+`refuse_missing` raises an error. For an optional capability, `lacks` returns the reason for the
+log, and TRL's own code runs.
 """
 
 import functools

@@ -33,7 +33,8 @@ class GDPOConfig(GRPOConfig):
 
     Each field is described in its `help`, which TRL's parser prints. `reward_weights` accepts a
     dict from reward name to weight, with every reward, in addition to TRL's list in the order of
-    the reward functions. Rewards of environments come last and may be left out of a list.
+    the reward functions. As in TRL, a list may leave out the rewards of environments, which come
+    last and then have the weight 1.
 
     TRL's `multi_objective_aggregation` and `scale_rewards` raise a ConfigError, because
     `advantage` selects the estimator.

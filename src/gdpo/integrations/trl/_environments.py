@@ -23,10 +23,10 @@ _TURN_REWARDS = "get_turn_rewards"
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type], Any]:
     """Return the environment classes that define a reward, and the factory to pass to TRL.
 
-    As in TRL, the reward of a class has the name of the class, the classes are in TRL's order, and
-    the seed is set before a factory is called. A class that defines `get_turn_rewards` is replaced
-    by a subclass in which TRL sees a reward and no tool of that name. A factory that is not a class
-    is called once, and TRL receives the result as its first environment.
+    As in TRL, a reward has the name of its class, the classes are in TRL's order, and the seed is
+    set before a factory is called. A class that defines `get_turn_rewards` is replaced by a
+    subclass in which TRL sees a reward and no tool of that name. A factory that is not a class is
+    called once, and TRL receives the result as its first environment.
     """
     if environment_factory is None:
         return [], None
@@ -42,10 +42,7 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[type]
 
 
 def environment_range(environment: type) -> DeclaredRange | None:
-    """Return the range that an environment class declares for its reward, or None.
-
-    The class declares the range in the attribute `reward_range`, as `(low, high)`.
-    """
+    """Return the `reward_range` `(low, high)` that an environment class declares, or None."""
     name, declared = environment.__name__, getattr(environment, "reward_range", None)
     if declared is None:
         return None

@@ -32,12 +32,12 @@ from gdpo.integrations.trl._turns import TurnRewards, joined
 
 @dataclass
 class Groups:
-    """Stores groups that were generated and scored together, on all ranks.
+    """Stores groups generated and scored together, on all ranks.
 
     `rewards` are gated, `[prompt, sample, reward]`: the totals, if there are turns. `weights` are
     `[prompt, reward]`, or None for the configured ones. `rollouts` are this process's arguments for
-    `RolloutLog.collect`, or None for a batch that was assembled from several generations. `places`
-    holds the position of each group in the training batch: None if it is not trained on.
+    `RolloutLog.collect`, or None for a batch assembled from several generations. `places` holds the
+    position of each group in the training batch: None if it is not trained on.
     """
 
     rewards: torch.Tensor
@@ -85,8 +85,8 @@ def replace_without_signal(
 ) -> list[Groups]:
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
-    New groups replace groups of the same rank. `more` generates the given number of groups on every
-    rank. `have_signal` returns the same on every rank.
+    `more` generates the given number of groups on every rank. `have_signal` returns the same on
+    every rank.
     """
     generated = [first]
     size = len(first.places) // ranks.count

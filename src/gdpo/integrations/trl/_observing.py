@@ -120,7 +120,7 @@ class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
     The name of the run is `run_name`, or the folder name of `output_dir`. A folder that is not
-    writable raises a ConfigError; later write failures are only logged.
+    writable raises a ConfigError.
     """
 
     def __init__(

@@ -304,7 +304,7 @@ def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
 def packer_of(trainer: Any, trls: Score) -> Packer | None:
     """Return the packer of a trainer's micro-batches, or None if no change is allowed or wanted.
 
-    If a change is not allowed, the function logs the reason.
+    If none is allowed, the reason is logged.
     """
     if not trainer.args.pack_micro_batches:
         return None

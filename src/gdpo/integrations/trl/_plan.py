@@ -1,7 +1,6 @@
 """Decides which rollouts are computed together, and whether their prompts are computed once.
 
-The decisions are based on token counts, padding included. The other costs of a call are expressed
-in tokens, too.
+The decisions are based on token counts, padding included.
 """
 
 import itertools
@@ -95,8 +94,7 @@ def planned(rows: Sequence[Row], call: Call | None) -> Plan:
 def split(rows: Sequence[Row], count: int, parts: int, call: Call | None) -> list[list[int]]:
     """Choose `count` rows, and return the places of the rows of each micro-batch.
 
-    Rows that contribute are taken first, then the shortest of the others. Rows with the same prompt
-    stay together where that costs fewer tokens.
+    Rows that contribute are taken first, then the shortest of the others.
     """
     by_use = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))
     wanted = sorted(by_use[:count], key=lambda i: rows[i].completion, reverse=True)

@@ -52,8 +52,8 @@ _KEPT = ("_metrics", "_logs", "_pending_metrics", "_pending_extra_logs")
 def rule_of(trainer: Any) -> str | None:
     """Return the name of the estimator that TRL's own trainer uses, or None if it has no name.
 
-    The methods of the trainer's class are called, not those that were replaced on the instance. A
-    subclass that overrides one of them may do more than compute, so it is not called: None.
+    The methods of the trainer's class are called, not replacements on the instance. A subclass that
+    overrides one of them may do more than compute, so it is not called: None.
     """
     try:
         if replaced(type(trainer), CALLED):

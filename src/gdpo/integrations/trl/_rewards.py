@@ -43,11 +43,7 @@ def ranged(given: Sequence[Any], arguments: Mapping[str, Any]) -> list[Any]:
 
 
 def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> list[float]:
-    """Return one weight per reward.
-
-    As in TRL, a list may leave out the rewards of environments, which come last and then have the
-    weight 1.
-    """
+    """Return one weight per reward."""
     if not names:  # TRL's message, which users know and search for
         raise ConfigError(
             "No reward source provided. Pass `reward_funcs`, or an `environment_factory` whose "

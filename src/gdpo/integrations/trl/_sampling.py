@@ -1,7 +1,6 @@
 """Samples completions with transformers' own parts: prompts are read once, finished rows removed.
 
-Like `_caches.py`, it uses private parts of transformers. `generation.py` imports it when a trainer
-is created, and TRL generates if that fails.
+`generation.py` imports it when a trainer is created, and TRL generates if that fails.
 """
 
 import copy

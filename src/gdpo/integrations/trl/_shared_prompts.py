@@ -1,4 +1,4 @@
-"""Computes the prompt of a group once, instead of once for each of its rollouts.
+"""Computes the prompt of a group once, not once for each rollout.
 
 `SharedPrompts` lets the decoder read all but the last token of each distinct prompt into a cache.
 The model then continues it with the last prompt token and the completion of each row, in calls of

@@ -255,7 +255,7 @@ class GDPOTrainer(GRPOTrainer):
             Advantages `[prompt, sample]`, or `[prompt, sample, turn]` with `turns`.
 
         Raises:
-            DataError: If a reward is infinite. The message identifies the reward.
+            DataError: If a reward is infinite.
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards if turns is None else rewards.sum(2), self.reward_func_names)

@@ -1,6 +1,6 @@
 """Watches TRL's own trainers: metrics, findings and the rollout record.
 
-The two wrapped methods only read what TRL computed, so training is not affected.
+The two wrapped methods only read what TRL computed.
 """
 
 import functools

@@ -58,7 +58,7 @@ def bound_memory(trainer: Any) -> None:
 
 
 def bound_kernels() -> None:
-    """Reduce the capacity of the kernel caches. Sizes set by the user are kept."""
+    """Reduce the capacity of the kernel caches."""
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(KERNELS))
 

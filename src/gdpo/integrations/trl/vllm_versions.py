@@ -1,7 +1,6 @@
 """Checks that the installed vLLM fits TRL, torch and transformers, without importing vLLM.
 
-pip can install versions that are incompatible with each other. vLLM then fails minutes later, while
-it loads the model.
+If it does not, vLLM fails only minutes later, while it loads the model.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Registers gdpo's estimators with verl, which imports this module as a plugin.
 
 The entry point is `verl.plugins`. verl 0.8 has none: VERL_USE_EXTERNAL_MODULES names this module.
-The plugin looks for the functions that it wraps, and checks no version. Before training starts,
-`check_itself` compares advantages that go through verl with gdpo's.
+The plugin looks for the functions that it wraps, and checks no version.
 """
 
 import logging
@@ -120,7 +119,7 @@ def changes(run: Run) -> dict[str, Change]:
 
 
 def _wrap(name: str, wrapper: Callable[[Any], Any], place: Any, *, lost: str) -> None:
-    """Replace a function of verl by its wrapper. If verl has no such function, log what is lost."""
+    """Replace a function of verl by its wrapper, or log what is lost without it."""
     function = getattr(place, name, None)
     if function is None:
         logger.warning("%s has no %s, which gdpo wraps: %s", place.__name__, name, lost)

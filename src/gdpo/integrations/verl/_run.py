@@ -95,8 +95,7 @@ class Run:
     """Stores what gdpo keeps of a run between the calls of verl's functions.
 
     `install` creates one for each process. verl passes one number per token to an estimator, with
-    the rewards already summed. `carrying` makes the separate rewards available to the estimator
-    while verl computes advantages.
+    the rewards already summed: `carrying` makes the separate ones available.
     """
 
     def __init__(self) -> None:
@@ -184,8 +183,7 @@ class Run:
     def record(self, trainer: Any, batch: Any, queue: Any) -> None:
         """Write the rollouts of the latest batch, if there is one and `gdpo_rollouts` is set.
 
-        A folder that is not writable at the first batch raises a ConfigError. Later write failures
-        are only logged.
+        A folder that is not writable at the first batch raises a ConfigError.
         """
         folder = trainer.config.algorithm.get(ROLLOUTS)
         if folder is None or self.latest is None:

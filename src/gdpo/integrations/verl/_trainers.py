@@ -1,7 +1,7 @@
 """Wraps verl's functions so that the estimator receives each reward separately.
 
 If an estimator of verl computes the advantages, the wrappers only watch: they leave it and its
-result unchanged. Before training starts, advantages that go through verl are compared with gdpo's.
+result unchanged.
 """
 
 import functools
@@ -61,8 +61,7 @@ def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]
     """Wrap `compute_advantage` so that the estimator receives the separate rewards.
 
     They come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from the
-    batch. The name `gdpo` still selects verl's own estimator, unless `gdpo_replace` is set. A
-    user's estimator is added to verl's registry.
+    batch. A user's estimator is added to verl's registry.
     """
 
     @functools.wraps(compute_advantage)

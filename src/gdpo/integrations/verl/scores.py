@@ -69,15 +69,13 @@ def compute_score(
         reward_model_tokenizer: Not used.
         reward_kwargs: Keys that define the rewards. `task` is the name of a task or
             `module:attribute`. `rewards` is a list (default: all rewards of the task) of names of
-            the task's rewards, names of built-in rewards, `module:attribute`, or `{name: ...,
-            options: {...}}`. `gates` is a dict, for example `{length: {on: correct, at_least: 1}}`.
-            `weights` sets the weights of `score`, by name or as a list (default: all 1); gdpo's
-            estimators do not use them. All other keys (`on_error`, `workers`, ...) are options of
-            `gdpo.rewards.Scorer`.
+            task or built-in rewards, `module:attribute`, or `{name: ..., options: {...}}`. `gates`
+            is a dict, for example `{length: {on: correct, at_least: 1}}`. `weights` sets the
+            weights of `score`, by name or as a list (default: all 1); gdpo's estimators do not use
+            them. All other keys (`on_error`, `workers`, ...) are options of `gdpo.rewards.Scorer`.
 
     Returns:
-        A dict with the rewards and `score`. A reward that failed or does not apply is NaN and is
-        left out of `score`.
+        The dict. A reward that failed or does not apply is NaN, and left out of `score`.
 
     Raises:
         ConfigError: If `reward_kwargs` is invalid, or the rollout has several turns whose messages
@@ -99,10 +97,7 @@ def compute_score(
 
 
 def as_reference(ground_truth: Any) -> dict[str, Any]:
-    """Convert a ground truth from verl's data file to the reference that rewards read.
-
-    A ground truth that is neither a dict nor a JSON object as text raises a DataError.
-    """
+    """Convert a ground truth from verl's data file to the reference that rewards read."""
     given = from_json(ground_truth) if isinstance(ground_truth, str) else ground_truth
     if not isinstance(given, Mapping):
         raise DataError(

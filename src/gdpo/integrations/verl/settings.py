@@ -110,8 +110,8 @@ def check_fields(config: Any) -> None:
     """Check gdpo's fields in a configuration, before training starts.
 
     Raises:
-        ConfigError: If a value is not allowed, or if a field has no effect with this estimator or
-            this trainer.
+        ConfigError: If a value is not allowed, or a field has no effect with this estimator or
+            trainer.
     """
     algorithm = config.algorithm
     for field in (WATCH, REPLACE):

@@ -28,7 +28,7 @@ class Split:
 
 
 def split_batch(recipe: Recipe, processes: int) -> Split:
-    """Split the batch of a recipe over processes, with the largest forward pass that is allowed.
+    """Split the batch of a recipe over processes, with the largest allowed forward pass.
 
     Raises:
         ConfigError: If the processes cannot share the batch equally.
@@ -99,7 +99,7 @@ class BatchPlan:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups per generation. Each prompt has one group."""
+        """Return the number of groups per generation, one per prompt."""
         return self.rollouts // self.samples
 
     @property

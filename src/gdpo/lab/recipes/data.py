@@ -1,4 +1,4 @@
-"""Reads the rows of a run from one or more sources and drops near-duplicates."""
+"""Reads the rows of a run."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from gdpo.rewards.weights_column import applies, weights_of_cells
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Stores the rows that were read, in the order of the sources."""
+    """Stores the rows, in the order of the sources."""
 
     problems: tuple[Problem, ...]
     places: tuple[str, ...]
@@ -30,7 +30,7 @@ class Rows:
 
     @property
     def left_out(self) -> str | None:
-        """Return a sentence about the rows that were left out, or None."""
+        """Return a sentence about the rows left out, or None."""
         parts: list[str] = []
         if self.repeated:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
@@ -58,7 +58,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
     """Read all sources with the task, and leave out near-duplicates according to `data`.
 
     Raises:
-        DataError: If a source cannot be read. The message identifies the source.
+        DataError: If a source cannot be read.
         MissingExtraError: If a source is on the Hub and `datasets` is not installed.
     """
     problems: list[Problem] = []
@@ -86,11 +86,11 @@ def read_data(task: Task, data: DataConfig) -> Rows:
 
 
 def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
-    """Check the weights of rows that were read with `weights_column`. Return a note about them.
+    """Check the weights of rows read with `weights_column`. Return a note about them.
 
     Raises:
-        DataError: If a cell is not a mapping from reward names to finite numbers (the message
-            contains the row), or if no cell has a weight other than 0.
+        DataError: If a cell is not a mapping from reward names to finite numbers, or no cell has a
+            weight other than 0.
     """
     cells = [problem.weights for problem in rows.problems]
     ones = [1.0] * len(names)

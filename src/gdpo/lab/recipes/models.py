@@ -1,4 +1,4 @@
-"""Finds the model and the tokenizer of a recipe, and reports problems before training starts."""
+"""Finds the model and the tokenizer of a recipe before training starts."""
 
 import os
 from collections.abc import Generator, Sequence

@@ -1,4 +1,4 @@
-"""Reads a recipe from its file. Error messages give the line and the closest valid name."""
+"""Reads a recipe from its file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     once, pass them `resolve(read_recipe(path))`.
 
     Args:
-        path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
+        path: A YAML file, or a folder with a `recipe.yaml`, such as a run directory.
         overrides: Assignments `a.b=value`, as for `--set`. Refer to a reward by its name or index,
             as in `rewards.length.weight=0.5`.
         resume: Same as for `read_recipe`.
@@ -80,7 +80,7 @@ def read_recipe(
     was moved.
 
     Raises:
-        ConfigError: If the file is not valid YAML, or if a key or a type is wrong.
+        ConfigError: If the file is not valid YAML, or a key or a type is wrong.
     """
     file = _recipe_file(Path(path))
     document = _spelled_out(read_yaml(file))

@@ -88,7 +88,7 @@ class DataConfig(Config):
 
 
 class BatchConfig(Config):
-    """Defines the batch for all processes together. The processes share the batch equally.
+    """Defines the batch of all processes together, which share it equally.
 
     Set the length of the run with `trainer.max_steps` or `trainer.num_train_epochs`.
     """
@@ -128,7 +128,7 @@ class BatchConfig(Config):
 
 
 class GateConfig(Config):
-    """Defines a condition for a reward. If the condition is not met, the reward is 0 or missing."""
+    """Defines a condition without which a reward is 0 or missing."""
 
     on: str
     """Name of the reward that the condition tests."""
@@ -345,7 +345,7 @@ class Recipe(Config):
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Return the old and new value of each key that differs. None means that a key is not set."""
+    """Return the old and new value of each key that differs. None: the key is not set."""
     before, after = (_flat(recipe.model_dump(mode="json")) for recipe in (old, new))
     keys = [*before, *(key for key in after if key not in before)]
     return {

@@ -19,7 +19,7 @@ from gdpo.rewards.scorer import OnError, check_distinct
 class Resolved:
     """Stores a recipe and the objects that it refers to.
 
-    Each is looked up only once, because a second lookup of a reward may create a new object.
+    Each is looked up once, because a second lookup of a reward may create a new object.
     """
 
     recipe: Recipe
@@ -34,7 +34,7 @@ class Resolved:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the rewards, as in logs."""
+        """Return the rewards' names, as in logs."""
         return tuple(reward.name for reward in self.rewards)
 
     @property
@@ -62,10 +62,7 @@ class Resolved:
         return describe_rewards(self.names, low, high, self.gates)
 
     def scorer(self, *, on_error: OnError | None = None) -> Scorer:
-        """Return the scorer of the recipe, with another `on_error` if one is given.
-
-        The scorer starts no process until it is used.
-        """
+        """Return the scorer of the recipe, with another `on_error` if one is given."""
         return _scorer(self.recipe, self.rewards, on_error)
 
 
@@ -76,8 +73,8 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
         recipe: The recipe. A `Resolved` object is returned unchanged.
 
     Raises:
-        ConfigError: If the task, the estimator or a reward does not exist, if an option is invalid,
-            or if two rewards have the same name.
+        ConfigError: If the task, the estimator or a reward does not exist, an option is invalid, or
+            two rewards share a name.
     """
     if isinstance(recipe, Resolved):
         return recipe
@@ -196,7 +193,6 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
 def _refuse_unlisted_gate(
     recipe: Recipe, task: Task, rewards: Sequence[Reward], gated: str, on: str
 ) -> None:
-    """Raise a ConfigError if a gate refers to a reward that the recipe does not list."""
     names = [reward.name for reward in rewards]
     if on in names:
         return

@@ -81,7 +81,7 @@ def write_project(folder: Path) -> list[Path]:
 
     Raises:
         ConfigError: If one of the files exists, the folder is not writable or the models cannot be
-            made. In this case nothing is written.
+            made. Then nothing is written.
         MissingExtraError: If torch, transformers or tokenizers is not installed.
     """
     for package in _NEEDED:
@@ -135,7 +135,7 @@ def _make_models(folder: Path) -> None:
 
 
 def _move(partial: Path, folder: Path) -> None:
-    """Move all project files, or none if a file already exists. Nothing is overwritten."""
+    """Move all project files, or none if one already exists."""
     moved: list[str] = []
     try:
         _refuse_existing(folder)  # check again, because making the models takes seconds

@@ -76,9 +76,9 @@ _SOME_STEPS = 1000
 
 
 def check_fields(recipe: Recipe) -> None:
-    """Check the names and types of the recipe's `trainer:` fields, one field at a time.
+    """Check the names and types of the `trainer:` fields, one by one.
 
-    This check imports TRL but loads no model.
+    This imports TRL but loads no model.
     """
     types = _field_types()
     known = set(types) - set(ELSEWHERE)
@@ -120,9 +120,9 @@ def trainer_keys() -> set[str]:
 def build_config(resolved: Resolved) -> "GDPOConfig":
     """Return the configuration of the trainer, without loading a model.
 
-    Unless the recipe sets different values, gdpo logs every step, reports to no tracking service,
-    keeps the last two checkpoints, evaluates if the recipe has `eval_data:`, and uses bfloat16 only
-    if the device supports it.
+    By default, gdpo logs every step, reports to no tracking service, keeps the last two
+    checkpoints, evaluates if the recipe has `eval_data:`, and uses bfloat16 only if the device
+    supports it.
 
     Raises:
         ConfigError: If TRL rejects a field or a combination of fields.

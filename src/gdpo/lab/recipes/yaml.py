@@ -36,8 +36,6 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _CoreLoader(yaml.SafeLoader):
-    """Loads YAML like PyYAML, but with exactly the scalar types of YAML 1.2's core schema."""
-
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
@@ -140,8 +138,8 @@ def override(document: Document, assignment: str, place: str | None = None) -> D
     and empty means null. Messages show `place`, by default `--set` and the assignment.
 
     Raises:
-        ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the
-            path is neither a mapping nor a list.
+        ConfigError: If `=` is missing, the value is not valid YAML, or a container in the path is
+            neither a mapping nor a list.
     """
     place = place or override_place(assignment)
     target, equals, text = assignment.partition("=")

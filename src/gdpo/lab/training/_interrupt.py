@@ -1,4 +1,4 @@
-"""Handles signals that stop training, and tracks whether the work in progress may be dropped."""
+"""Handles signals that stop training."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ _SAME_PRESS_S = 1.0
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised to drop the work in progress because a stop was requested."""
+    """Drops the work in progress after a stop request."""
 
 
 @dataclass(slots=True)
@@ -42,12 +42,12 @@ class StopRequest:
     """Monotonic time of the first signal, in seconds."""
 
     def allow(self) -> None:
-        """Allow a stop request to drop the work in progress from now on."""
+        """Let a stop request drop the work in progress."""
         self.may_give_up = True
         self._check()
 
     def forbid(self) -> None:
-        """Make a stop request wait for the work in progress from now on."""
+        """Make a stop request wait for the work in progress."""
         self._check()
         self.may_give_up = False
 
@@ -57,12 +57,7 @@ class StopRequest:
             raise Stopped
 
     def receive(self, number: int, now: float) -> None:
-        """Handle a signal.
-
-        Raises:
-            Stopped: If the work in progress may be dropped.
-            KeyboardInterrupt: If this is a second SIGINT.
-        """
+        """Handle a signal. A second SIGINT raises a KeyboardInterrupt."""
         if not self.requested:
             self.requested, self.since = True, now
             for peer in self.peers:

@@ -44,7 +44,7 @@ _PEER_ERRORS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
 
 @dataclass(slots=True)
 class Loop:
-    """Logs and shows the steps of one training run, and manages its checkpoints."""
+    """Logs and shows the steps of a run, and manages its checkpoints."""
 
     job: Job
     run: RunDirectory
@@ -106,7 +106,6 @@ class Loop:
 
 
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
-    """Return the trainer of a job, with its model loaded."""
     from transformers import PrinterCallback, ProgressCallback
 
     from gdpo.lab.training.resumable import ResumableTrainer
@@ -195,7 +194,6 @@ class _Held:
 
 
 def peft_config(lora: LoraSettings | None) -> Any:
-    """Return the `peft_config` for TRL, or None if the recipe does not use LoRA."""
     if lora is None:
         return None
     from peft import LoraConfig
@@ -258,7 +256,7 @@ def _raise_in_words(
 
 
 def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
-    """Return the error for a full disk. The message states the last saved step."""
+    """Return the error for a full disk, which states the last saved step."""
     takes = f", and a checkpoint needs about {megabytes(checkpoint)}" if checkpoint else ""
     return GdpoError(
         f"the disk that contains {run.path} is full{takes}. Free some space. {safe_step(run)}"
@@ -266,7 +264,7 @@ def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
 
 
 def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
-    """Remove incomplete checkpoints, and return whether any checkpoint was removed."""
+    """Remove incomplete checkpoints, and return whether there were any."""
     if not trainer.args.should_save:
         return False
     begun = [f for f in loop.run.checkpoints.glob("checkpoint-*") if not is_complete(f)]

@@ -1,4 +1,4 @@
-"""Shows the progress of a training run, as a table on a terminal or as one log line per step."""
+"""Shows the progress of a training run."""
 
 import os
 import time
@@ -113,7 +113,7 @@ def dashboard(view: RunView) -> RenderableType:
 
 
 def one_line(view: RunView) -> str:
-    """Return the metrics of the newest step as one line of text."""
+    """Return the metrics of the newest step in one line."""
     rewards = " | ".join(
         f"{name} {_figure(view.newest(f'rewards/{name}/mean'))}, "
         f"zero variance in {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}, "
@@ -128,7 +128,7 @@ def one_line(view: RunView) -> str:
 
 
 def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """Return a line of block characters that plots the values, with the newest on the right.
+    """Plot the values as a line of block characters, with the newest on the right.
 
     >>> trend([0, 1, 2, 3], width=4)
     '▁▃▆█'

@@ -118,7 +118,7 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        """Return the recipe in `resolved`."""
+        """Return the recipe."""
         return self.resolved.recipe
 
 
@@ -132,14 +132,13 @@ def check(
     """Check data, rewards, trainer, batches and model, and return all results.
 
     Args:
-        recipe: A recipe, for example from `read_recipe`.
+        recipe: The recipe, for example from `read_recipe`.
         rows: Number of rows to score the rewards on. None: all rows.
         also: An additional check of the training rows, or None.
 
     Raises:
-        ConfigError: If the recipe refers to something that does not exist, or if an option is
-            invalid.
-        MissingExtraError: If the task needs a package that is not installed.
+        ConfigError: If something in the recipe does not exist, or an option is invalid.
+        MissingExtraError: If a package of the task is not installed.
     """
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
@@ -158,7 +157,7 @@ def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
 
 
 class _Inspection:
-    """Runs the checks for one recipe, starting with the cheapest checks."""
+    """Runs the checks of a recipe, the cheapest first."""
 
     def __init__(
         self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool

@@ -1,4 +1,4 @@
-"""Defines a `GDPOTrainer` that can be aborted within a step without losing the last step."""
+"""Defines a `GDPOTrainer` that can be aborted within a step."""
 
 import copy
 import random

@@ -1,7 +1,4 @@
-"""Checks every reward on good, bad and unusual responses before training.
-
-Also defines what each check of a recipe reports.
-"""
+"""Checks every reward on good, bad and unusual responses before training."""
 
 import logging
 import pickle
@@ -32,7 +29,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Stores the level and the text of one check, which is printed as one line."""
+    """Stores the result of one check, which is printed as one line."""
 
     level: Level
     text: str

@@ -133,16 +133,16 @@ def train(
         recipe: The recipe. Functions that create rewards are not called again for a `Resolved` one.
         resume: Whether to resume this recipe's run from its newest intact checkpoint.
         from_scratch: Whether a resumed run without an intact checkpoint sets its files aside and
-            starts over at the first step. False: this is a ConfigError.
-        console: Console that shows the progress. None: no progress is shown.
+            starts over. False: this is a ConfigError.
+        console: Shows the progress. None: no progress is shown.
 
     Raises:
-        ConfigError: If the recipe is invalid, if its run directory already exists, if there is no
-            run to resume, or if the disk has no room for two checkpoints.
+        ConfigError: If the recipe is invalid, its run directory already exists, there is no run to
+            resume, or the disk has no room for two checkpoints.
         DataError: If the data is invalid.
         RewardError: If a reward breaks its contract.
         MissingExtraError: If a package of an extra is not installed.
-        GdpoError: If the disk is full, or if another process of this run has exited. The message
+        GdpoError: If the disk is full, or another process of this run has exited. The message
             states the last saved step.
         KeyboardInterrupt: If a stop is requested before training starts, or a second time.
     """
@@ -323,7 +323,7 @@ def _built(
 def _train(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
 ) -> bool:
-    """Train, and return whether all steps are done. An early stop saves the last finished step."""
+    """Train, and return whether all steps are done."""
     if _processes().num_processes > 1:
         from accelerate.utils import gather_object
 

@@ -172,7 +172,7 @@ def format_of(
     numbers: Iterable[str],
     record: Record | None = None,
 ) -> tuple[Format, str]:
-    """Return the format of a file, and a phrase that describes how the format was determined.
+    """Return the format of a file, and a phrase on how it was determined.
 
     `kind` is the kind of the file, such as `parquet` or `jsonl`, `numbers` the paths of the numeric
     fields, and `record` the first record, if any.

@@ -1,7 +1,7 @@
 """Infers rewards and their weights from the numbers of a file, and checks each guess.
 
-A guess is made from the name of a field and checked on the values of the first rollouts. If the
-values contradict it, it is dropped. If two readings are possible, the error names both.
+A guess from the name of a field is checked on the values of the first rollouts, and dropped if they
+contradict it. If two readings are possible, the error names both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -144,7 +144,7 @@ NOT_INFERRED = Inferred()
 
 
 def passed_over(left_out: Mapping[str, Reason]) -> str:
-    """Return the end of a phrase, with the numeric fields that are not read as rewards."""
+    """Return the end of a phrase, with the numeric fields not read as rewards."""
     phrases = [
         because + listed([path for path, reason in left_out.items() if reason == each])
         for each, because in _BECAUSE.items()

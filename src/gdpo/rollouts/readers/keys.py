@@ -1,7 +1,4 @@
-"""Makes 64-bit keys of group ids and prompts, and infers from them which rollouts form a group.
-
-Texts are hashed, so that no text is kept in memory.
-"""
+"""Makes 64-bit keys of group ids and prompts, and infers from them which rollouts form a group."""
 
 import json
 from collections.abc import Iterator
@@ -101,7 +98,7 @@ def restarted(
 
 
 def pair(one: Key, other: Key) -> Key:
-    """Return one key for each pair of keys, which is never `NO_KEY`."""
+    """Return one key per pair, which is never `NO_KEY`."""
     mixed = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (mixed + other.astype(np.uint64)).view(np.int64)
@@ -138,7 +135,7 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
 def keys_of(column: Any) -> Keys:
     """Return one key per row of an Arrow array of texts, or lists or structs of texts.
 
-    Each distinct text is hashed once, because a prompt is repeated for each of its samples.
+    Each distinct text is hashed once.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):

@@ -145,8 +145,8 @@ def read_rollout_files(
         path: A file, a folder, or a sequence of them. A folder may contain the files of several
             runs at any depth, which are named after the folders in which their paths differ.
         format: One of `FORMATS`. Default: detected for each file from its fields.
-        rewards: Names of the columns that are rewards. Use a dot for a field inside an object.
-            Default: the rewards that the format defines, or else rewards that are inferred.
+        rewards: Names of the reward columns. Use a dot for a field inside an object. Default: those
+            of the format, or else inferred ones.
         columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
             `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason`, `total`, `rollout`
             or `turn`. Default: inferred.
@@ -154,8 +154,8 @@ def read_rollout_files(
             of a prompt are consecutive. Default: rollouts with identical prompts form a group.
         load_pt: Function that reads `.pt` files: `load_dump` from `gdpo.integrations.torch_files`,
             which needs torch. Default: `.pt` files are not read.
-        rescore: Function that computes the rewards of rollouts from their texts. Default: use the
-            rewards in the files.
+        rescore: Function that computes rewards from the texts. Default: use the rewards in the
+            files.
 
     Returns:
         An iterator over `RolloutTable` objects, one per step, with a `report` of what was read.

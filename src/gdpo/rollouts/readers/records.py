@@ -187,7 +187,7 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Yield the rollout in a line. The prompt is the part that is excluded from the loss.
+    """Yield the rollout in a line. The prompt is the part excluded from the loss.
 
     With dynamic sampling, only `filtered_rewards` corresponds to the tokens on that line. The
     logger writes all values except `idx` as one-element lists.

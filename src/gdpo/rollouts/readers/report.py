@@ -300,7 +300,7 @@ class ReadReport:
 
     @property
     def rows(self) -> int:
-        """Number of rollouts in the files that were read: `read + skipped`."""
+        """Number of rollouts in the files: `read + skipped`."""
         return sum(file.rows for file in self.files)
 
     @property
@@ -326,7 +326,7 @@ class ReadReport:
 
     @property
     def absent(self) -> list[str]:
-        """Rewards that were requested by name, but are in no file."""
+        """Rewards requested by name, but in no file."""
         return [name for name, found in self.sought.items() if not found]
 
     def file_of(self, path: Path) -> FileReport:

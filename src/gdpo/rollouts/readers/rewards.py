@@ -114,7 +114,7 @@ class RecordRewards:
 
     @property
     def needed(self) -> int:
-        """Number of rollouts that are needed to determine the rewards."""
+        """Number of rollouts needed to determine the rewards."""
         return LOOKED_AT if self._known is not None and self._inferred is None else 0
 
     def narrow(self, row: Row, line: int) -> None:

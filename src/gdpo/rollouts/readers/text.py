@@ -1,7 +1,7 @@
 """Opens text files, and reads the JSON objects in them: one per line, or in a list.
 
-A list is parsed one element at a time, so that memory holds at most one of its elements. The length
-of a line is limited, because a few kilobytes of gzip can expand to a line of any length.
+A list is parsed one element at a time, to save memory. The length of a line is limited, because a
+few kilobytes of gzip can expand to a line of any length.
 """
 
 import codecs
