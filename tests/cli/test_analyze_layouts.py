@@ -79,6 +79,10 @@ def expected(make, rewards, *, steps=1, kind="jsonl"):
     return kind, make, tuple(rewards.split()), steps
 
 
+def in_csv(names, rewards, *, steps=1):
+    return expected(flat(names), rewards, steps=steps, kind="csv")
+
+
 LAYOUTS = {
     "object, length": expected(inside("rewards", length="tokens"), "a b"),
     "object, step, total, length": expected(
@@ -105,32 +109,24 @@ LAYOUTS = {
         steps=2,
         kind="csv",
     ),
-    "csv, dots": expected(
-        flat({"rewards.a": "acc", "rewards.b": "fmt", "epoch": "step"}), "a b", kind="csv"
-    ),
-    "csv, slashes, iteration": expected(
-        flat({"iteration": "step", "rewards/a": "acc", "rewards/b": "fmt", "seed": "stray"}),
+    "csv, dots": in_csv({"rewards.a": "acc", "rewards.b": "fmt", "epoch": "step"}, "a b"),
+    "csv, slashes, iteration": in_csv(
+        {"iteration": "step", "rewards/a": "acc", "rewards/b": "fmt", "seed": "stray"},
         "a b",
         steps=2,
-        kind="csv",
     ),
-    "csv, suffixes": expected(
-        flat({"train_step": "step", "acc_reward": "acc", "fmt_reward": "fmt", "entropy": "stray"}),
+    "csv, suffixes": in_csv(
+        {"train_step": "step", "acc_reward": "acc", "fmt_reward": "fmt", "entropy": "stray"},
         "acc_reward fmt_reward",
         steps=2,
-        kind="csv",
     ),
-    "csv with a total": expected(
-        flat({"iteration": "step", "acc": "acc", "fmt": "fmt", "total": "sum"}),
-        "acc fmt",
-        steps=2,
-        kind="csv",
+    "csv with a total": in_csv(
+        {"iteration": "step", "acc": "acc", "fmt": "fmt", "total": "sum"}, "acc fmt", steps=2
     ),
-    "csv, parts of a total": expected(
-        flat({"step": "step", "correct": "acc", "style": "fmt", "reward": "weighted"}),
+    "csv, parts of a total": in_csv(
+        {"step": "step", "correct": "acc", "style": "fmt", "reward": "weighted"},
         "correct style",
         steps=2,
-        kind="csv",
     ),
     "parquet, struct": expected(
         inside("rewards", step=True, length="tokens"), "a b", steps=2, kind="parquet"
@@ -166,10 +162,9 @@ LAYOUTS = {
     "scores and weights of rewards": expected(
         lambda n: inside("scores")(n) | {"reward_weights": {"x": 1.0, "y": 0.5}}, "a b"
     ),
-    "weights with a prefix": expected(
-        flat({"reward_acc": "acc", "reward_fmt": "fmt", "reward_weight_acc": "stray"}),
+    "weights with a prefix": in_csv(
+        {"reward_acc": "acc", "reward_fmt": "fmt", "reward_weight_acc": "stray"},
         "reward_acc reward_fmt",
-        kind="csv",
     ),
     "metrics with times": expected(
         inside(
@@ -182,8 +177,8 @@ LAYOUTS = {
     ),
     "scalar and a setting": expected(flat({"reward": "sum", "lr": "stray"}), "reward"),
     "scalar and one stray number": expected(flat({"reward": "sum", "foo": "stray"}), "reward"),
-    "scalar and its statistics": expected(
-        flat({"reward": "sum", "reward_std": "stray", "reward_mean": "stray"}), "reward", kind="csv"
+    "scalar and its statistics": in_csv(
+        {"reward": "sum", "reward_std": "stray", "reward_mean": "stray"}, "reward"
     ),
     "capital letters": expected(
         flat(
@@ -219,10 +214,8 @@ LAYOUTS = {
     "flat names with two dots": expected(
         flat({"rewards.math.correct": "acc", "rewards.format": "fmt"}), "math.correct format"
     ),
-    "columns with two slashes": expected(
-        flat({"rewards/math/correct": "acc", "rewards/format": "fmt"}),
-        "math/correct format",
-        kind="csv",
+    "columns with two slashes": in_csv(
+        {"rewards/math/correct": "acc", "rewards/format": "fmt"}, "math/correct format"
     ),
 }
 

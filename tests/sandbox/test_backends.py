@@ -1,14 +1,17 @@
 """Every backend that works on this machine confines programs."""
 
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
 from gdpo.lab.sandbox import Asserts, Calls, Limits, Sandbox
+from gdpo.lab.sandbox._box._confine import _ASKED, _FORBIDDEN
 from gdpo.lab.sandbox.backends import describe_backends
 
 pytestmark = needs_sandbox
@@ -82,3 +85,17 @@ def test_without_any_backend_the_error_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "apt-get install bubblewrap" in done.stdout, done.stderr
     assert "pip install '.[code]'" in done.stdout
+
+
+HEADERS = ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm-generic/unistd.h")
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_system_calls_have_the_kernels_numbers_on_x86_64_and_aarch64(column):
+    if not (header := Path(HEADERS[column])).exists():
+        pytest.skip("the kernel's headers are not installed")
+    pattern = r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$"
+    kernels = {n: int(k) for n, k in re.findall(pattern, header.read_text(), re.MULTILINE)}
+    for name, numbers in {**_FORBIDDEN, **_ASKED}.items():
+        if (numbers[column] or 0) <= max(kernels.values()):  # otherwise, the headers are older
+            assert kernels.get(name) == numbers[column], name
