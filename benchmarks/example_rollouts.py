@@ -39,10 +39,7 @@ def recipe(folder: Path, seed: int) -> Recipe:
         model=str(make_policy(PolicySettings(texts=Carelessness()))),
         data={"source": str(data)},
         advantage="grpo",
-        rewards=[
-            {"name": "correctness"},
-            {"name": "token_range", "options": brevity},
-        ],
+        rewards=[{"name": "correctness"}, {"name": "token_range", "options": brevity}],
         runs_dir=str(folder),
         batch={"prompts": PROMPTS, "samples": SAMPLES, "micro_batch": PROMPTS * SAMPLES},
         trainer={

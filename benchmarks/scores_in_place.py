@@ -82,9 +82,7 @@ ANYWHERE = {
 }
 """Actions by name, with the kind of failure that they cause. None: no failure."""
 
-NOT_IN_A_LOOP = ANYWHERE | {
-    "fork in C": (lambda: fork(by=ctypes.PyDLL(None).fork), None),
-}
+NOT_IN_A_LOOP = ANYWHERE | {"fork in C": (lambda: fork(by=ctypes.PyDLL(None).fork), None)}
 
 IN_A_WORKER = NOT_IN_A_LOOP | {
     "end the process": (lambda: os._exit(0), "worker died"),

@@ -89,9 +89,7 @@ LADDERS = (
             ),
             Difference("no correction for vLLM", NO_CORRECTION),
             Difference(
-                "micro-batches by tokens",
-                {"trainer.pack_micro_batches": "false"},
-                {"plan": True},
+                "micro-batches by tokens", {"trainer.pack_micro_batches": "false"}, {"plan": True}
             ),
             Difference(
                 "gradient times micro-batches / 2, then clipped",
@@ -224,10 +222,7 @@ def advantages_of(command, variables, file, **batch):
     """Return the advantages that a framework's own GDPO computes, in its environment."""
     np.savez(file, **batch)
     done = subprocess.run(
-        [*command, file],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
+        [*command, file], env={**os.environ, **variables}, capture_output=True, text=True
     )
     if done.returncode:
         sys.exit(done.stderr)

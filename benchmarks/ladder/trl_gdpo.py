@@ -20,12 +20,7 @@ from benchmarks.ladder._cases import DEMO, GSM8K
 from benchmarks.ladder._recording import Step, flat, recorded
 from benchmarks.ladder._stubs import stand_in
 
-DEMO_SETTINGS = {
-    "lr_scheduler_type": "constant",
-    "warmup_steps": 0,
-    "seed": 1,
-    "beta": 0.0,
-}
+DEMO_SETTINGS = {"lr_scheduler_type": "constant", "warmup_steps": 0, "seed": 1, "beta": 0.0}
 """Settings of the demo's recipe.yaml, and TRL's default for the KL term."""
 
 

@@ -22,13 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.study._map import draw_map, map_cells, map_table
-from benchmarks.study._recipes import (
-    OFTEN,
-    RARELY,
-    maths_recipe,
-    of_warm_starts,
-    tools_recipe,
-)
+from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, of_warm_starts, tools_recipe
 from benchmarks.study._requested import FIXED, asked, requested_table
 from benchmarks.study._tables import outcome_table
 from rich.console import Console
@@ -123,10 +117,7 @@ def main():
     """Train and print the parts."""
     options = read_options()
     parts, output = options.parts or PARTS, options.output.absolute()
-    recipes = {
-        "tools": partial(tools_recipe, well_formed=OFTEN),
-        "maths": maths_recipe,
-    }
+    recipes = {"tools": partial(tools_recipe, well_formed=OFTEN), "maths": maths_recipe}
     rare = partial(tools_recipe, well_formed=RARELY)
     if options.warm_starts:
         numbers = range(_FIRST_SEED, _FIRST_SEED + max(options.seeds, options.map_seeds))

@@ -23,11 +23,7 @@ from benchmarks.study._map import REWARD, map_cells
 from benchmarks.study._requested import share_errors
 
 from gdpo.lab.experiments.reading import read_experiment
-from gdpo.lab.experiments.statistics import (
-    log_rank_scores,
-    paired_difference,
-    permutation_test,
-)
+from gdpo.lab.experiments.statistics import log_rank_scores, paired_difference, permutation_test
 from gdpo.lab.experiments.threshold import REACHED, WINDOW, final, first_reached
 
 RECORD = Path(__file__).parents[2] / "research" / "study_warm_starts.json"

@@ -191,10 +191,7 @@ _ESCAPE = Toy(
     source="rloo is grpo_no_std times 4/3 in groups of 4; the order was measured, not derived",
     failure="The format is below 80 % after 300 steps.",
     choices=(earned_by(0.006), Choice(graded=True)),
-    rewards=(
-        _plain("format", 0),
-        Reward(Measured("correctness", -3.0, 3.0, 1.0), {1: 3.0}),
-    ),
+    rewards=(_plain("format", 0), Reward(Measured("correctness", -3.0, 3.0, 1.0), {1: 3.0})),
     steps=300,
     constraint={"format": 0.8},
 )
@@ -292,10 +289,7 @@ _TEN = Toy(
     source="Independent rewards: C is the identity, so (Cw)_k = w_k",
     failure="The nine lag behind the large one.",
     choices=tuple(earned_by(0.2) for _ in range(10)),
-    rewards=(
-        _plain("large", 0, unit=10.0),
-        *(_plain(f"plain_{k}", k) for k in range(1, 10)),
-    ),
+    rewards=(_plain("large", 0, unit=10.0), *(_plain(f"plain_{k}", k) for k in range(1, 10))),
     learning_rate=0.05,
     constraint={"plain_1": 0.8},
 )

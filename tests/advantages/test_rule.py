@@ -141,21 +141,13 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("gdpo", {"scale_half_life": 128, "token_counts": True}, "token_counts"),
         ("mo_grpo", {"scale_half_life": 128}, "'mo_grpo' .*'scale_half_life'"),
         ("gdpo_decorrelated", {"power": 3}, "power"),
-        (
-            "sa_mrpo",
-            {},
-            "'low' .* format, correct",
-        ),
+        ("sa_mrpo", {}, "'low' .* format, correct"),
         ("sa_mrpo", {"low": {"format": 0}, "high": [1, 1]}, "'low' .*correct"),
         ("constrained_grpo", {}, "targets"),
         ("constrained_grpo", {"target": {}}, "'target': did you mean 'targets'"),
         ("constrained_grpo", {"targets": {"formt": 1}}, "targets: .*'formt'"),
         ("constrained_grpo", {"targets": [1]}, "targets"),
-        (
-            "constrained_grpo",
-            {"targets": {"format": "high"}},
-            "targets .*'high'",
-        ),
+        ("constrained_grpo", {"targets": {"format": "high"}}, "targets .*'high'"),
         ("constrained_grpo", {"targets": {"format": 1}, "step_size": 0}, "step_size"),
     ],
 )

@@ -13,9 +13,7 @@ NAMES = ["format", "brevity"]
 WEIGHTS = [1.0, 2.0]
 LINEAR = {"schedules": {"brevity": {"from": 1.0, "to": 0.2, "steps": 4}}}
 AFTER = {
-    "schedules": {
-        "brevity": {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.25},
-    }
+    "schedules": {"brevity": {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.25}}
 }
 
 

@@ -72,8 +72,7 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("write", "kept"),
-    [("trl", (1,)), ("trl", (1, 2)), ("trl", (1, 2, 4)), ("gdpo", (1, 3))],
+    ("write", "kept"), [("trl", (1,)), ("trl", (1, 2)), ("trl", (1, 2, 4)), ("gdpo", (1, 3))]
 )
 def test_few_groups_in_steps_without_gaps_or_of_another_format_need_more_of_them(
     tmp_path, write, kept

@@ -172,10 +172,7 @@ def test_the_last_line_names_what_was_stopped_and_the_exit_code_is_not_0(
     folder = tmp_path / "compared"
     options = ["--estimators", "gdpo", "--seeds", "1", "--jobs", "1", "--output", folder]
     with subprocess.Popen(
-        [*command, *options],
-        env=environment(tmp_path / "own"),
-        stdout=subprocess.PIPE,
-        text=True,
+        [*command, *options], env=environment(tmp_path / "own"), stdout=subprocess.PIPE, text=True
     ) as process:
         note = folder / "logs" / "gdpo-seed-1.process"
         while not (note.is_file() and note.stat().st_size):

@@ -6,11 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gdpo.lab.evaluation._bfcl import (
-    CATEGORIES,
-    bfcl_problems,
-    bfcl_task,
-)
+from gdpo.lab.evaluation._bfcl import CATEGORIES, bfcl_problems, bfcl_task
 from gdpo.lab.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
 
 TURN = "<think>a</think>\n<tool_call>\n{}\n</tool_call>"

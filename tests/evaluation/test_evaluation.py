@@ -42,24 +42,12 @@ def means(results):
 def test_reference_answers_score_1_and_empty_responses_0(gsm8k_file, mbpp_file, tmp_path):
     names, files = ["gsm8k", "mbpp"], [gsm8k_file, mbpp_file]
     assert means(run(tmp_path / "gold", names, files)) == {
-        "gsm8k": {
-            "correct": 1,
-            "integer": 1,
-            "format": 1,
-            "correct, flexible": 1,
-            "too long": 0,
-        },
+        "gsm8k": {"correct": 1, "integer": 1, "format": 1, "correct, flexible": 1, "too long": 0},
         "mbpp": {"all tests": 1, "tests passed": 1, "bug": 0, "too long": 0},
     }
     nothing = replace(SETTINGS, model="empty")
     assert means(run(tmp_path / "empty", names, files, nothing)) == {
-        "gsm8k": {
-            "correct": 0,
-            "integer": 0,
-            "format": 0,
-            "correct, flexible": 0,
-            "too long": 0,
-        },
+        "gsm8k": {"correct": 0, "integer": 0, "format": 0, "correct, flexible": 0, "too long": 0},
         "mbpp": {"all tests": 0, "tests passed": 0, "bug": 1, "too long": 0},
     }
 
@@ -163,10 +151,7 @@ def test_a_part_that_cannot_be_read_is_renamed_and_evaluated_again(
         assert run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _, a=again: a) == whole
         assert again.asked == [(32, 32)]
         assert part.with_name(f"{part.name}.broken-{number}").is_file()
-    assert [f"{part.name}.broken-" in r.getMessage() for r in caplog.records] == [
-        True,
-        True,
-    ]
+    assert [f"{part.name}.broken-" in r.getMessage() for r in caplog.records] == [True, True]
 
 
 def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(gsm8k_file, tmp_path):

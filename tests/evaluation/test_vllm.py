@@ -155,10 +155,7 @@ def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm
 
 @pytest.mark.parametrize(
     ("model", "engine", "message"),
-    [
-        ("gold", "vllm", "--engine vllm"),
-        ("gold", "vlm", "--engine vlm: did you mean 'vllm'"),
-    ],
+    [("gold", "vllm", "--engine vllm"), ("gold", "vlm", "--engine vlm: did you mean 'vllm'")],
 )
 def test_an_unknown_or_unusable_engine_is_refused(vllm, model, engine, message):
     with pytest.raises(ConfigError, match=message):

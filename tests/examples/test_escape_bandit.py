@@ -6,23 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from examples.escape_bandit import (
-    interval_of_share,
-    main,
-    median,
-    row,
-    steps_to_learn,
-    with_ranges,
-)
+from examples.escape_bandit import interval_of_share, main, median, row, steps_to_learn, with_ranges
 
-from gdpo.advantages import (
-    ESTIMATORS,
-    constrained_grpo,
-    dara_asymmetric,
-    gdpo,
-    grpo,
-    sa_mrpo,
-)
+from gdpo.advantages import ESTIMATORS, constrained_grpo, dara_asymmetric, gdpo, grpo, sa_mrpo
 
 TOY = {"prompts": 16, "learning_rate": 0.05, "format_weight": 1.0}
 learn = partial(steps_to_learn, **TOY)

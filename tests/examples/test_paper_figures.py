@@ -7,13 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples.paper_figures import (
-    better_ones_advantage,
-    distinct_groups,
-    every_group,
-    main,
-    table,
-)
+from examples.paper_figures import better_ones_advantage, distinct_groups, every_group, main, table
 
 from gdpo.advantages import grpo, grpo_no_std, mo_grpo
 

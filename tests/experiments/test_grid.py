@@ -315,11 +315,7 @@ def existing(recipe, folder, labels):
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [
-        ("gdpo.advantages_mo_grpo", "gdpo.advantages:mo_grpo"),
-        ("MINE", "mine"),
-        ("GRPO", "grpo"),
-    ],
+    [("gdpo.advantages_mo_grpo", "gdpo.advantages:mo_grpo"), ("MINE", "mine"), ("GRPO", "grpo")],
 )
 def test_a_new_name_cannot_take_the_runs_of_another_estimator(recipe, tmp_path, name, other):
     folder = tmp_path / "compare"

@@ -5,15 +5,7 @@ import logging
 import pytest
 import torch
 from tests.integrations import prepared
-from tests.integrations.prepared import (
-    alive,
-    constant,
-    gap,
-    half_dead,
-    ours,
-    theirs,
-    with_tools,
-)
+from tests.integrations.prepared import alive, constant, gap, half_dead, ours, theirs, with_tools
 from tests.integrations.two_ranks import launched
 from transformers import (
     AutoModelForCausalLM,

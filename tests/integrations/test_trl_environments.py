@@ -285,12 +285,7 @@ def test_a_function_draws_from_the_seed_of_the_run(tiny_policy, tmp_path):
 
 
 def test_several_environments_have_a_reward_each_and_one_class_has_one(tiny_policy, tmp_path):
-    factories = {
-        "a": Counting,
-        "b": functools.partial(Later),
-        "c": Made(Counting),
-        "d": Unpaid,
-    }
+    factories = {"a": Counting, "b": functools.partial(Later), "c": Made(Counting), "d": Unpaid}
     data = rows(environment=["a", "b"] * SAMPLES)
     trainer = ours(
         tiny_policy,
@@ -350,11 +345,7 @@ def test_groups_without_signal_are_replaced_in_their_environments(rule, tiny_pol
     """Half the rows of each environment never pay, so their groups have to be replaced."""
     prompts = [[{"role": "user", "content": f"count {i}"}] for i in range(16)]
     data = Dataset.from_dict(
-        {
-            "prompt": prompts,
-            "pays": [i % 4 < 2 for i in range(16)],
-            "environment": ["a", "b"] * 8,
-        }
+        {"prompt": prompts, "pays": [i % 4 < 2 for i in range(16)], "environment": ["a", "b"] * 8}
     )
     config = options(
         tmp_path,

@@ -101,11 +101,7 @@ def test_groups_that_replace_others_bring_their_weights(tiny_policy, tmp_path, f
 
 def weights_of_a_rank(policy, folder):
     trainer = make(
-        policy,
-        folder,
-        rollouts_dir=str(folder / "r"),
-        per_device_train_batch_size=6,
-        max_steps=1,
+        policy, folder, rollouts_dir=str(folder / "r"), per_device_train_batch_size=6, max_steps=1
     )
     trainer.train()
     return len(trainer.train_dataset)

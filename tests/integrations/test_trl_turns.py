@@ -436,12 +436,7 @@ def test_a_reward_of_turns_sees_the_completion_up_to_each_turn(tmp_path):
 
 
 def ragged_rank(policy, folder):
-    trainer = trainer_of(
-        folder / "run",
-        how=at_random,
-        per_device_train_batch_size=6,
-        max_steps=1,
-    )
+    trainer = trainer_of(folder / "run", how=at_random, per_device_train_batch_size=6, max_steps=1)
     trainer.train()
     return {
         "advantages": trainer.kept["advantages"].tolist(),

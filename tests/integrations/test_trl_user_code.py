@@ -466,11 +466,7 @@ def test_a_name_that_is_left_out_of_the_weights_is_an_error(weights, tiny_policy
 REUSED = [
     {"num_iterations": 2},
     {"steps_per_generation": 2, "per_device_train_batch_size": 4},
-    {
-        "steps_per_generation": 4,
-        "gradient_accumulation_steps": 2,
-        "per_device_train_batch_size": 4,
-    },
+    {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4},
 ]
 """Settings with which two optimizer steps use one generation."""
 

@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from gdpo.errors import DataError
-from gdpo.integrations._turns import (
-    check_count,
-    on_tokens,
-    summed,
-    tokens_of_turns,
-    turn_of_tokens,
-)
+from gdpo.integrations._turns import check_count, on_tokens, summed, tokens_of_turns, turn_of_tokens
 
 RNG = np.random.default_rng(0)
 MASKS = [RNG.integers(0, 2, (6, 11)), np.zeros((2, 3), int), np.ones((2, 3), int)]

@@ -114,11 +114,7 @@ VARIANTS = {
     "ours_grpo": (Ours, GDPOConfig, {"advantage": "grpo", **SAMPLED_BY_TRL}),
     "theirs_grpo": (Theirs, GRPOConfig, {}),
     "ours_grpo_no_std": (Ours, GDPOConfig, {"advantage": "grpo_no_std", **SAMPLED_BY_TRL}),
-    "ours_grpo_batch_std": (
-        Ours,
-        GDPOConfig,
-        {"advantage": "grpo_batch_std", **SAMPLED_BY_TRL},
-    ),
+    "ours_grpo_batch_std": (Ours, GDPOConfig, {"advantage": "grpo_batch_std", **SAMPLED_BY_TRL}),
     "theirs_grpo_batch_std": (Theirs, GRPOConfig, {"scale_rewards": "batch"}),
     "theirs_grpo_no_std": (Theirs, GRPOConfig, {"scale_rewards": "none"}),
 }

@@ -75,10 +75,7 @@ def verl(install):
 @pytest.fixture
 def planned(recipe_file):
     def plan(*changes, **more):
-        recipe = load_recipe(
-            recipe_file,
-            [*FOR_VERL, *changes],
-        )
+        recipe = load_recipe(recipe_file, [*FOR_VERL, *changes])
         return plan_verl(recipe, Machines(1, 1), **more)
 
     return plan

@@ -209,10 +209,7 @@ def test_a_note_names_a_field_of_verl_that_contradicts_the_recipe(planned):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            "trainer.loss_type=cispo",
-            "--set trainer.loss_type=cispo: .*verl",
-        ),
+        ("trainer.loss_type=cispo", "--set trainer.loss_type=cispo: .*verl"),
         ("trainer.mask_truncated_completions=true", "mask_truncated_completions = True"),
         ("trainer.importance_sampling_level=sequence", "sampling_level = sequence .*token"),
         ("trainer.use_cpu=true", "use_cpu = True .*False"),

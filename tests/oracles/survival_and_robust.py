@@ -73,9 +73,7 @@ def robust():
     scores = np.round(rng.beta(3, 2, (STRATA["runs"], STRATA["tasks"])), 3)
     scores[:, 1] += 2.0  # strata far apart: resampling across them would widen the interval
     values, limits = library.get_interval_estimates(
-        {"label": scores},
-        lambda x: np.array([metrics.aggregate_iqm(x)]),
-        reps=STRATA["draws"],
+        {"label": scores}, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=STRATA["draws"]
     )
     return {
         "scores": scores.tolist(),

@@ -31,10 +31,7 @@ def compared(ends, *, names=NAMES, seeds=3):
     runs = tuple(
         replace(
             run(label, s),
-            means={
-                names[0]: np.full(100, x + 0.01 * s),
-                names[1]: np.full(100, y + 0.1 * s),
-            },
+            means={names[0]: np.full(100, x + 0.01 * s), names[1]: np.full(100, y + 0.1 * s)},
         )
         for label, (x, y) in ends.items()
         for s in range(seeds)

@@ -151,10 +151,7 @@ def test_runs_with_fixed_weights_have_no_table_and_no_chart(tmp_path, run):
 
 
 def test_the_page_and_the_export_have_the_table_and_the_weights(tmp_path, run):
-    runs = [
-        trained(tmp_path / "runs", "grpo", 1, steps=STEPS),
-        governed(run),
-    ]
+    runs = [trained(tmp_path / "runs", "grpo", 1, steps=STEPS), governed(run)]
     comparison = analyse(experiment_of(tmp_path, runs), draws=50)
     shares = write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
     page = (tmp_path / "page.html").read_text("utf-8")

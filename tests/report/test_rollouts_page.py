@@ -269,11 +269,7 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     cells = [re.sub("<.*?>|&nbsp;", "", cell) for cell in re.findall("<td>.*?</td>", rows[1][1])]
     second = run.turns()[1]
     shares = [cell for r in second.rewards for cell in (r.zero_variance_groups, r.influence_share)]
-    assert cells[:3] == [
-        f"{100 * second.alive:.0f}%",
-        f"{second.rollouts:,}",
-        f"{second.groups:,}",
-    ]
+    assert cells[:3] == [f"{100 * second.alive:.0f}%", f"{second.rollouts:,}", f"{second.groups:,}"]
     assert [int(re.match(r"\d+", cell)[0]) for cell in cells[3:]] == pytest.approx(
         [100 * share for share in shares], abs=0.5
     )

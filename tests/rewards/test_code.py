@@ -9,14 +9,7 @@ from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import DataError
 from gdpo.lab.rewards import code
-from gdpo.lab.rewards.code import (
-    LONGEST,
-    extract_code,
-    no_bug,
-    pass_all,
-    pass_rate,
-    verdict_of,
-)
+from gdpo.lab.rewards.code import LONGEST, extract_code, no_bug, pass_all, pass_rate, verdict_of
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Verdict
 from gdpo.lab.sandbox.sandbox import default_sandbox
 from gdpo.rewards import score
@@ -200,14 +193,8 @@ def test_what_is_none_is_not_there():
         ({"kind": "check", "code": "def check(c): pass"}, r"'entry_point'"),
         ({"kind": "calls", "function": "f"}, r"'cases'"),
         ({"kind": "calls", "function": "f", "cases": []}, r"Calls\.cases is empty"),
-        (
-            {"kind": "calls", "function": "f", "cases": [[1, 2]]},
-            r"Calls\.cases\[0\]: .*got int 1",
-        ),
-        (
-            {"kind": "calls", "function": "f", "cases": [[[1]]]},
-            r"Calls\.cases\[0\] .*got list",
-        ),
+        ({"kind": "calls", "function": "f", "cases": [[1, 2]]}, r"Calls\.cases\[0\]: .*got int 1"),
+        ({"kind": "calls", "function": "f", "cases": [[[1]]]}, r"Calls\.cases\[0\] .*got list"),
         ({"kind": "stdio", "cases": [["a", "b"], ["a", 1]]}, r"Stdio\.cases\[1\]\[1\] "),
         ({"kind": "stdio", "cases": [[]]}, r"Stdio\.cases\[0\] .*got list"),
         ({"kind": "x" * 100}, r"got str 'x{59}…$"),

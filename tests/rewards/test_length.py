@@ -48,7 +48,7 @@ def test_the_limit_itself_is_allowed():
 
 def test_the_punishment_is_full_at_the_maximum_and_nothing_before_the_buffer():
     assert values(soft_overlong(100, 20), 0, 80, 81, 85, 90, 99, 100, 101, 10**9) == [
-        *(0, 0, -0.05, -0.25, -0.5, -0.95, -1, -1, -1),
+        *(0, 0, -0.05, -0.25, -0.5, -0.95, -1, -1, -1)
     ]
 
 
@@ -80,7 +80,7 @@ def test_soft_overlong_gives_trls_numbers(maximum, buffer):
 def test_a_range_falls_on_both_sides_over_its_width():
     reward = token_range(100, 200, width=50)
     assert values(reward, 0, 50, 51, 75, 99, 100, 150, 200, 201, 225, 249, 250, 10**9) == [
-        *(0, 0, 0.02, 0.5, 0.98, 1, 1, 1, 0.98, 0.5, 0.02, 0, 0),
+        *(0, 0, 0.02, 0.5, 0.98, 1, 1, 1, 0.98, 0.5, 0.02, 0, 0)
     ]
 
 

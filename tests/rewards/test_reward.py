@@ -48,10 +48,7 @@ EXAMPLE = Example("", {}, 1.0)
         ({"examples": EXAMPLE}, r"tuple: \(Example\(...\),\)"),
         ({"examples": [EXAMPLE]}, "examples .*got list"),
         ({"examples": (EXAMPLE, ("", {}, 1.0))}, r"examples\[1\] .*got tuple"),
-        (
-            {"examples": (Example("", {}, 1.5),)},
-            r"examples\[0\] .* \[0, 1\], .* float 1.5",
-        ),
+        ({"examples": (Example("", {}, 1.5),)}, r"examples\[0\] .* \[0, 1\], .* float 1.5"),
         ({"examples": (Example("", {}, "1"),)}, r"examples\[0\] .*got str '1'"),
     ],
 )

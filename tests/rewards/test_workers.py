@@ -213,10 +213,7 @@ def test_closing_ends_the_processes_and_scoring_starts_them_again():
 def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
     lock = threading.Lock()
     reward = Reward("locked", lambda *_: float(lock.locked()), 0, 1, deadline=1)
-    with (
-        Scorer([reward]) as scorer,
-        pytest.raises(ConfigError, match=r"module.* deadline"),
-    ):
+    with Scorer([reward]) as scorer, pytest.raises(ConfigError, match=r"module.* deadline"):
         scorer.score(["a"], [{}])
 
 

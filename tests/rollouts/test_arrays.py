@@ -30,8 +30,7 @@ def test_a_group_is_a_step_and_a_group_number():
     assert arrays.names == ("a", "b")
     assert arrays.weights == (1.0, 2.0)
     np.testing.assert_array_equal(
-        arrays.rewards,
-        [[[1, NAN], [3, 1]], [[2, 0], [NAN, NAN]], [[4, 1], [NAN, NAN]]],
+        arrays.rewards, [[[1, NAN], [3, 1]], [[2, 0], [NAN, NAN]], [[4, 1], [NAN, NAN]]]
     )
     np.testing.assert_array_equal(arrays.advantages, [[0.5, 0.5], [-1, 0], [0.5, 0]])
 

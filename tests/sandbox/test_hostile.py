@@ -133,8 +133,7 @@ def test_a_hostile_program_gets_the_verdict_that_it_earned(box, usual, target, p
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [pytest.param(before, after, id=name) for name, before, after in PAIRS],
+    ("before", "after"), [pytest.param(before, after, id=name) for name, before, after in PAIRS]
 )
 def test_a_program_finds_nothing_of_the_one_before(box, usual, before, after):
     box.run(before, ONE)

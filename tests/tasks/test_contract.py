@@ -99,10 +99,7 @@ def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, p
 
 @pytest.mark.slow
 @needs_data
-@pytest.mark.parametrize(
-    ("name", "path"),
-    ROWS.items(),
-)
+@pytest.mark.parametrize(("name", "path"), ROWS.items())
 def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
     task = TASKS[name]
     samples = load_problems(task, real(path))

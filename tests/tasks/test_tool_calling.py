@@ -390,10 +390,7 @@ def test_both_published_shapes_of_row_give_the_same_sample():
     supervised = {"instruction": "tools", "input": "history", "output": CALL}
     training = {
         "data_source": "rlla",
-        "prompt": [
-            {"role": "system", "content": "tools"},
-            {"role": "user", "content": "history"},
-        ],
+        "prompt": [{"role": "system", "content": "tools"}, {"role": "user", "content": "history"}],
         "reward_model": {"ground_truth": CALL, "style": "rule"},
     }
     sample = TASK.read_row(supervised)
@@ -413,21 +410,12 @@ GOOD = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"ground_t
         ({**GOOD, "prompt": []}, "column 'prompt'"),
         ({"reward_model": {}}, "column 'prompt' .*got nothing"),
         ({**GOOD, "prompt": ["text"]}, r"column 'prompt\[0\]'"),
-        (
-            {**GOOD, "prompt": [{"role": "tool", "content": ""}]},
-            r"prompt\[0\]\.role'",
-        ),
+        ({**GOOD, "prompt": [{"role": "tool", "content": ""}]}, r"prompt\[0\]\.role'"),
         ({**GOOD, "prompt": [{"role": "user"}]}, r"prompt\[0\]\.content'"),
         ({**GOOD, "reward_model": "x"}, r"column 'reward_model'"),
         ({**GOOD, "reward_model": {}}, r"'reward_model\.ground_truth' .*got nothing"),
-        (
-            {"instruction": "a", "input": "b", "output": block("{")},
-            "column 'output'",
-        ),
-        (
-            {"instruction": "a", "input": "b", "output": block("")},
-            "column 'output'",
-        ),
+        ({"instruction": "a", "input": "b", "output": block("{")}, "column 'output'"),
+        ({"instruction": "a", "input": "b", "output": block("")}, "column 'output'"),
         ({**GOOD, "reward_model": {"ground_truth": " "}}, "'reward_model.ground_truth'"),
         ({"instruction": ["a"], "input": "b", "output": CALL}, "column 'instruction'"),
     ],

@@ -218,10 +218,7 @@ HALF = {"from": "user", "value": None}
         (with_answer("[f(a=" + "[" * 40 + "]" * 40 + ")]"), "brackets .* 32"),
         (with_answer(f"[f(a='{'x' * 100_000}')]"), "100,009 characters"),
         (with_answer("Hi", system="No functions."), "column 'system'"),
-        (
-            with_answer("Hi", conversations=[HALF]),
-            r"conversations\[0\]' .*'from'",
-        ),
+        (with_answer("Hi", conversations=[HALF]), r"conversations\[0\]' .*'from'"),
         (with_answer("Hi", conversations=[]), "assistant"),
         (with_answer("Hi", conversations="Hi"), "column 'conversations'"),
         (with_answer("Hi", system=f'{SYSTEM[:9]} [{{"name": "f", "descr'), "column 'system'"),
@@ -399,10 +396,7 @@ def test_needed_parameters_are_told_where_hammer_lists_them():
         ({"instruction": "Add one."}, "'instruction' .*[BEGIN OF AVAILABLE TOOLS]"),
         ({"instruction": HAMMER_HEAD}, "column 'instruction'"),
         ({"output": "```\nadd(1)\n```"}, "column 'output'"),
-        (
-            {"instruction": HAMMER["instruction"].replace("[{", "[", 1)},
-            "column 'instruction'",
-        ),
+        ({"instruction": HAMMER["instruction"].replace("[{", "[", 1)}, "column 'instruction'"),
     ],
 )
 def test_what_is_wrong_in_hammers_rows_is_named(changed, said):

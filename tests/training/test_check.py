@@ -13,12 +13,7 @@ import pytest
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
 from gdpo.lab.recipes.data import read_data
-from gdpo.lab.recipes.models import (
-    context_length,
-    load_tokenizer,
-    locate_model,
-    prompt_lengths,
-)
+from gdpo.lab.recipes.models import context_length, load_tokenizer, locate_model, prompt_lengths
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task, resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
@@ -58,11 +53,7 @@ def test_a_reward_that_no_gold_answer_satisfies_is_noted(recipe):
 def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
     recipe = load_recipe(
         recipe_file,
-        [
-            "model=./nowhere",
-            f"data.source={tmp_path}/missing.jsonl",
-            "trainer.learning_rate=-1",
-        ],
+        ["model=./nowhere", f"data.source={tmp_path}/missing.jsonl", "trainer.learning_rate=-1"],
     )
     wrong = texts_of(check(recipe), Level.WRONG)
     assert "folder nowhere" in wrong

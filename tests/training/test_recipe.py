@@ -200,10 +200,7 @@ def broken(own_rewards, tmp_path) -> None:
         ("advantage_options={noise_floor: {format: -1}}", "noise_floor"),
         ("advantage_options={max_advantage: much}", "options of estimator 'gdpo'"),
         ("rewards=[{name: format, gate: {on: format, at_least: 1}}]", "gated on itself"),
-        (
-            "rewards=[{name: format, gate: {on: integer, at_least: 1}}]",
-            "'integer'",
-        ),
+        ("rewards=[{name: format, gate: {on: integer, at_least: 1}}]", "'integer'"),
         (
             "rewards=[{name: integer, gate: {on: pass_all, at_least: 1}}]",
             "{name: pass_all, weight: 0}",
@@ -388,14 +385,8 @@ def test_a_reward_may_be_made_by_a_function_with_options(load, own_rewards, entr
         ("{name: token_limit, options: {limit: 0}}", "recipe.yaml:5: .* at least 1, got 0"),
         ("{name: correctness, options: {limit: 1}}", "takes no options"),
         ("{name: 'math:pi'}", r"float.*gdpo.Reward"),
-        (
-            "{name: 'math:gcd'}",
-            r"int.*gdpo.Reward",
-        ),
-        (
-            "{name: 'own_rewards:no_reward'}",
-            r"'own_rewards:no_reward'.* Wrap it",
-        ),
+        ("{name: 'math:gcd'}", r"int.*gdpo.Reward"),
+        ("{name: 'own_rewards:no_reward'}", r"'own_rewards:no_reward'.* Wrap it"),
         ("{name: 'plain:trl_style'}", r"'plain:trl_style'.* Wrap it"),
         ("{name: 'plain:fails'}", r"KeyError: 'scores'.*plain function"),
         ("{name: token_limt}", "did you mean 'token_limit'"),

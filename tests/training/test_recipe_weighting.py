@@ -66,10 +66,7 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
         ({"weight": "{to: 0.2, steps: 0}"}, "recipe.yaml:7: .*steps must be an integer"),
         ({"weight": "{to: 0.2, steps: 3, by: 2}"}, "recipe.yaml:7: .*'by'"),
         ({"weight": "half"}, "recipe.yaml:7: .*a weight without a schedule must be a number"),
-        (
-            {"weight": "{after: {reward: x, mean_at_least: 1}, value: 0.2}"},
-            "recipe.yaml:7: .*'x'",
-        ),
+        ({"weight": "{after: {reward: x, mean_at_least: 1}, value: 0.2}"}, "recipe.yaml:7: .*'x'"),
         (
             {"weight": "{after: {reward: correctness, mean_at_least: 95}, value: 0.2}"},
             "recipe.yaml:7: .*never at least 95, .*from 0 to 1",

@@ -189,11 +189,7 @@ REQUESTED = {"brief": 0.8, "vowels": 0.1, "format": 0.1}
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [
-        "rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}",
-        f"influence={REQUESTED}",
-    ],
+    "asked", ["rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}", f"influence={REQUESTED}"]
 )
 def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file, asked):
     recipe = load_recipe(
@@ -374,10 +370,7 @@ def test_another_recipe_cannot_resume_a_run(finished, recipe_file):
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [
-        (lambda lines: lines * 2, r"rows .*10.*20"),
-        (lambda lines: lines[::-1], r"digest .*order"),
-    ],
+    [(lambda lines: lines * 2, r"rows .*10.*20"), (lambda lines: lines[::-1], r"digest .*order")],
 )
 def test_other_data_cannot_resume_a_run(begun, recipe, rows, changed, message):
     rows.write_text("".join(changed(rows.read_text().splitlines(keepends=True))))

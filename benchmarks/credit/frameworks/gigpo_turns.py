@@ -17,10 +17,7 @@ from verl import DataProto
 
 sys.path.insert(0, os.environ["GIGPO_SOURCE"])
 
-from gigpo.core_gigpo import (
-    compute_gigpo_outcome_advantage,
-    compute_step_discounted_returns,
-)
+from gigpo.core_gigpo import compute_gigpo_outcome_advantage, compute_step_discounted_returns
 
 
 def rows_of(rewards, weights, turns):

@@ -402,10 +402,7 @@ class AdvantageRule:
         return self._to_array
 
     def _try_own(
-        self,
-        low: Sequence[Number] | None,
-        high: Sequence[Number] | None,
-        weights: Weights | None,
+        self, low: Sequence[Number] | None, high: Sequence[Number] | None, weights: Weights | None
     ) -> ToArray:
         unknown = [nan] * self._count
         batches = made_up_batches(

@@ -184,9 +184,7 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
     if isinstance(values, list | tuple):
         values = [number(name, value) for value in values]
     array = xp.asarray(
-        [nan] * count if values is None else values,
-        dtype=like.dtype,
-        device=device(like),
+        [nan] * count if values is None else values, dtype=like.dtype, device=device(like)
     )
     if array.shape != (count,):
         raise ConfigError(

@@ -531,11 +531,7 @@ def _signed(pairs: _Pairs) -> str:
 
 
 def _evidence(pairs: _Pairs) -> dict[str, float]:
-    return {
-        "correlation": pairs.correlation,
-        "margin": pairs.margin,
-        "groups": pairs.groups,
-    }
+    return {"correlation": pairs.correlation, "margin": pairs.margin, "groups": pairs.groups}
 
 
 class TurnWindow:

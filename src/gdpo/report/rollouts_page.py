@@ -18,13 +18,7 @@ from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report.html import bars, finding_row, in_words, render, shortened
-from gdpo.report.summaries import (
-    INTERVALS,
-    advantages_from,
-    scalar_only,
-    when_found,
-    with_options,
-)
+from gdpo.report.summaries import INTERVALS, advantages_from, scalar_only, when_found, with_options
 from gdpo.report.text import as_number, as_share
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 

@@ -161,10 +161,7 @@ Range: TypeAlias = tuple[float, float]
 
 
 def describe_rewards(
-    names: Sequence[str],
-    low: Sequence[float],
-    high: Sequence[float],
-    gates: Mapping[str, Gate],
+    names: Sequence[str], low: Sequence[float], high: Sequence[float], gates: Mapping[str, Gate]
 ) -> dict[str, dict[str, Any]]:
     """Return the declared range and gate of each reward in JSON types, in the order of `names`.
 

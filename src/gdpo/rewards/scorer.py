@@ -18,13 +18,7 @@ from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, check_whole
 from gdpo.rewards._workers import Workers
 from gdpo.rewards.calls import SHOWN, Call, Failure, Result, run_concurrently
-from gdpo.rewards.reward import (
-    Messages,
-    Reference,
-    Reward,
-    as_messages,
-    refuse_no_reward,
-)
+from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
 from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)

@@ -34,12 +34,7 @@ def module(tmp_path, monkeypatch):
 
 def configured(grpo, **adv_estimator):
     estimator = {"name": "gdpo", "gdpo_reward_keys": ["correct", "format"], **adv_estimator}
-    return grpo.MasterConfig(
-        grpo={"adv_estimator": estimator},
-        loss_fn={},
-        env={},
-        data={},
-    )
+    return grpo.MasterConfig(grpo={"adv_estimator": estimator}, loss_fn={}, env={}, data={})
 
 
 def test_advantages_of_the_trainer_are_ours_and_it_logs_numbers_of_each_reward(module):

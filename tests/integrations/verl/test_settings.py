@@ -5,13 +5,7 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations.verl.settings import (
-    check_fields,
-    read_settings,
-    remarks,
-    uses_gdpo,
-    watches,
-)
+from gdpo.integrations.verl.settings import check_fields, read_settings, remarks, uses_gdpo, watches
 
 
 def read(read_settings=read_settings, **more):

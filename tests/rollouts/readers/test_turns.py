@@ -129,8 +129,7 @@ def test_our_own_record_comes_with_its_turns(tmp_path):
     assert table.turns.counts.tolist() == [0, 2, 0, 1]
     none = [nan, nan]
     np.testing.assert_array_equal(
-        table.turns.rewards,
-        [[none, none], [[0, 0.5], [1, 0.25]], [none, none], [[1, 0.25], none]],
+        table.turns.rewards, [[none, none], [[0, 0.5], [1, 0.25]], [none, none], [[1, 0.25], none]]
     )
     np.testing.assert_array_equal(table.turns.advantages[1:4:2], [[0.25, -1.5], [-1.5, nan]])
     np.testing.assert_array_equal(table.turns.num_tokens[1:4:2], [[3, 7], [7, nan]])

@@ -171,11 +171,7 @@ def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(tmp_path):
 
 @pytest.mark.parametrize(
     ("test", "message"),
-    [
-        ("def f(:", "column 'test'"),
-        ("assert f(1) == 2", "column 'test'"),
-        (None, "column 'test'"),
-    ],
+    [("def f(:", "column 'test'"), ("assert f(1) == 2", "column 'test'"), (None, "column 'test'")],
 )
 def test_a_test_that_compares_nothing_is_refused(test, message):
     with pytest.raises(DataError, match=message):

@@ -38,11 +38,7 @@ def eurus(value):
 
 
 def test_mbpp():
-    assert mbpp_tests(MBPP) == {
-        "kind": "asserts",
-        "statements": ["assert f(1) == 2"],
-        "setup": "",
-    }
+    assert mbpp_tests(MBPP) == {"kind": "asserts", "statements": ["assert f(1) == 2"], "setup": ""}
 
 
 def test_mbpp_brings_its_imports_and_its_setup():
@@ -69,10 +65,7 @@ def test_leetcode_brings_its_prompt():
 @pytest.mark.parametrize(("read", "row"), [(input_output_tests, apps), (ground_truth_tests, eurus)])
 @pytest.mark.parametrize("written", [json.dumps, lambda value: value], ids=["text", "object"])
 def test_inputs_and_outputs_as_text_or_as_an_object(read, row, written):
-    assert read(row(written(STDIO))) == {
-        "kind": "stdio",
-        "cases": [["1\n", "2\n"], ["2\n", "3\n"]],
-    }
+    assert read(row(written(STDIO))) == {"kind": "stdio", "cases": [["1\n", "2\n"], ["2\n", "3\n"]]}
     assert read(row(written(CALLS))) == {
         "kind": "calls",
         "function": FUNCTION,

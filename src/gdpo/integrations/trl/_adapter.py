@@ -48,10 +48,7 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "_generate_and_score_completions": ("inputs",),
     },
     "turns": {"_generate": ("prompts",)},
-    "fast_generation": {
-        "_tokenize_prompts": ("prompts",),
-        "_generate_single_turn": (),
-    },
+    "fast_generation": {"_tokenize_prompts": ("prompts",), "_generate_single_turn": ()},
     "completion_only_head": {"_get_per_token_logps_and_entropies": _SCORES},
     "share_prompts": {"_get_per_token_logps_and_entropies": _SCORES},
     "pack_micro_batches": {
@@ -66,7 +63,7 @@ _FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "fast_generation": {
         "trl.extras.profiling:profiling_context": ("trainer", "name"),
         "trl.models.utils:unwrap_model_for_generation": ("model", "accelerator"),
-    },
+    }
 }
 """Maps capabilities to TRL's functions that they need, with their parameters."""
 

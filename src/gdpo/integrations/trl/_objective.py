@@ -33,11 +33,7 @@ class Objective:
     """Dataset column with weights of each prompt. None: the same weights for all prompts."""
 
     def gated(
-        self,
-        rewards: torch.Tensor,
-        totals: torch.Tensor,
-        own: torch.Tensor | None,
-        samples: int,
+        self, rewards: torch.Tensor, totals: torch.Tensor, own: torch.Tensor | None, samples: int
     ) -> torch.Tensor:
         """Return gated rewards `[rollout, ..., reward]`, with NaN where a reward does not apply.
 

@@ -34,11 +34,7 @@ class Observer:
         self._detail, self._low, self._high = detail, low, high
 
     def diagnosis(
-        self,
-        rewards: torch.Tensor,
-        weights: Any,
-        names: Sequence[str],
-        advantages: torch.Tensor,
+        self, rewards: torch.Tensor, weights: Any, names: Sequence[str], advantages: torch.Tensor
     ) -> Diagnosis:
         found = diagnose(
             rewards,

@@ -33,14 +33,7 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import (
-    GRPOTrainer,
-    is_training,
-    lacks,
-    replaced,
-    say,
-    tried,
-)
+from gdpo.integrations.trl._adapter import GRPOTrainer, is_training, lacks, replaced, say, tried
 from gdpo.integrations.trl._plan import Call, Row, chunks, split
 from gdpo.integrations.trl._probe import lent
 from gdpo.integrations.trl._shared_prompts import (

@@ -32,11 +32,7 @@ from gdpo.integrations.trl._adapter import (
     tokenizer_of,
 )
 from gdpo.integrations.trl._config import GDPOConfig
-from gdpo.integrations.trl._environments import (
-    environment_range,
-    environment_rewards,
-    turn_reward,
-)
+from gdpo.integrations.trl._environments import environment_range, environment_rewards, turn_reward
 from gdpo.integrations.trl._groups import GroupFilter, Groups, Ranks
 from gdpo.integrations.trl._objective import objective_of
 from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog

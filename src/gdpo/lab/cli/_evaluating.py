@@ -177,12 +177,7 @@ def run_evaluation(
         raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
     vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
     asked = server and Server(
-        server,
-        settings.model,
-        settings.sampling,
-        at_once=at_once,
-        deadline=deadline,
-        kept=folder,
+        server, settings.model, settings.sampling, at_once=at_once, deadline=deadline, kept=folder
     )
     answering = responder_of(
         settings.model,

@@ -48,9 +48,7 @@ def verl(
 
     show = partial(terminal().print, markup=False, soft_wrap=True)
     planned = plan_verl(
-        read_recipe(recipe, set or (), resume=resume),
-        Machines(nodes, gpus),
-        overrides=overrides,
+        read_recipe(recipe, set or (), resume=resume), Machines(nodes, gpus), overrides=overrides
     )
     notes = [*planned.batches.lines(), *planned.notes]
     if dry_run:

@@ -130,9 +130,7 @@ def fresh_tools() -> Generator[str]:
     bookings.
     """
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
-    from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import (
-        travel_booking,
-    )
+    from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import travel_booking
 
     shared: Any = travel_booking
     records = [getattr(shared, name) for name in _SHARED]

@@ -257,9 +257,7 @@ def _correctness(completion: str, reference: Reference, *, handler: Handler) -> 
     turns = split_turns(messages_of(completion), handler)[:-1]
     if len(turns) != len(answer):
         return 0.0
-    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
-        multi_turn_checker,
-    )
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
     check: Any = multi_turn_checker
     with fresh_tools() as name:

@@ -347,10 +347,7 @@ class Server:
             for i in range(samples)
         ]
         responses = side_by_side(
-            lambda each: self._answer(each, answered),
-            asked,
-            at_once=self.at_once,
-            done=heard,
+            lambda each: self._answer(each, answered), asked, at_once=self.at_once, done=heard
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 

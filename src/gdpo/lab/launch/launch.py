@@ -34,13 +34,7 @@ from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import dump_yaml
-from gdpo.lab.runs.directory import (
-    RunDirectory,
-    create_run,
-    describe_start,
-    now,
-    refuse_existing,
-)
+from gdpo.lab.runs.directory import RunDirectory, create_run, describe_start, now, refuse_existing
 from gdpo.lab.runs.lock import lock, lock_descriptor, unlock
 from gdpo.lab.runs.resume import find_run, record_resumption, refuse_other_circumstances
 from gdpo.lab.runs.summary import reward_changes
@@ -152,10 +146,7 @@ class Launch:
 
 
 def plan_verl(
-    recipe: Recipe | Resolved,
-    machines: Machines,
-    *,
-    overrides: Sequence[str] = (),
+    recipe: Recipe | Resolved, machines: Machines, *, overrides: Sequence[str] = ()
 ) -> Launch:
     """Plan a verl run without writing files or starting verl, which need not be installed.
 

@@ -9,16 +9,7 @@ from gdpo.lab.experiments.comparison import Comparison, Outcome, listed
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.experiments.threshold import first_reached
-from gdpo.report.charts import (
-    Chart,
-    Curves,
-    Line,
-    Points,
-    binned,
-    fitted,
-    running_mean,
-    smoothing,
-)
+from gdpo.report.charts import Chart, Curves, Line, Points, binned, fitted, running_mean, smoothing
 from gdpo.report.colours import styles
 from gdpo.report.text import number
 

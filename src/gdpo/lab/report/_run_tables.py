@@ -67,12 +67,7 @@ def _seeds(comparison: Comparison) -> Table:
     columns = ["reward", "estimator", "runs", "failed", "best"]
     columns += [f"final, seed {seed}" for seed in experiment.seeds]
     if found:
-        columns += [
-            "pairs",
-            "raw p, final reward",
-            "raw p, steps",
-            "corrected p, steps",
-        ]
+        columns += ["pairs", "raw p, final reward", "raw p, steps", "corrected p, steps"]
     rows = [
         [
             Name(outcome.reward),
@@ -104,12 +99,7 @@ def _tests(found: Difference | None) -> list[str]:
 
 def _requested(contents: Contents) -> Table:
     rows = [
-        [
-            Name(share.label),
-            Name(share.reward),
-            *cells(share)[:-1],
-            Name(share.status),
-        ]
+        [Name(share.label), Name(share.reward), *cells(share)[:-1], Name(share.status)]
         for share in contents.requested
     ]
     columns = ["estimator", "reward", *HEADINGS]

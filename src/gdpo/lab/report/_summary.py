@@ -5,12 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo._text import counted, visible
-from gdpo.lab.experiments.comparison import (
-    Comparison,
-    details,
-    headline,
-    question,
-)
+from gdpo.lab.experiments.comparison import Comparison, details, headline, question
 from gdpo.lab.experiments.fronts import trade_off
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._front_chart import front_table

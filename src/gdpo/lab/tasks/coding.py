@@ -42,14 +42,7 @@ from typing import Any, TypeAlias
 from gdpo.errors import DataError
 from gdpo.lab.rewards.code import no_bug, pass_rate
 from gdpo.lab.tasks.evalplus import PLUS_LIMITS, is_plus, mbpp_plus_tests, parsed, plus_check
-from gdpo.lab.tasks.rows import (
-    describe,
-    json_in,
-    messages_at,
-    text_at,
-    texts_in,
-    value_at,
-)
+from gdpo.lab.tasks.rows import describe, json_in, messages_at, text_at, texts_in, value_at
 from gdpo.rewards import Reference
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.task import Problem, Row, Task, without_arrays

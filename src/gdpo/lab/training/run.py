@@ -42,14 +42,7 @@ from gdpo.lab.training._interrupt import (
     ending_with_the_launcher,
     stop_on_signal,
 )
-from gdpo.lab.training._loop import (
-    Loop,
-    disk_full,
-    failed,
-    make_trainer,
-    stopped,
-    stopped_again,
-)
+from gdpo.lab.training._loop import Loop, disk_full, failed, make_trainer, stopped, stopped_again
 from gdpo.lab.training._progress import RunView, show
 from gdpo.lab.training.finish import changes_so_far, finish_run
 from gdpo.lab.training.preflight import Job, prepare, quiet
