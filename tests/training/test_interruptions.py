@@ -215,13 +215,14 @@ def test_a_handler_of_the_users_own_is_called_before_there_is_a_run():
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.mark.parametrize("world_size", ["1", "2"])
+@pytest.mark.parametrize(("world_size", "rank"), [("1", "0"), ("2", "0"), ("2", "1")])
 @pytest.mark.parametrize("ending", ["stop", "error", "end"])
 def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_saved(
-    world_size, ending, monkeypatch
+    world_size, rank, ending, monkeypatch
 ):
     """torchrun sends SIGTERM to the main process as soon as another one has ended."""
     monkeypatch.setenv("WORLD_SIZE", world_size)
+    monkeypatch.setenv("RANK", rank)
     before = signal.getsignal(signal.SIGTERM)
     request = StopRequest(begun=True, may_give_up=False)
     try:
@@ -230,7 +231,7 @@ def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_sav
                 os.kill(os.getpid(), signal.SIGINT)
             if ending == "error":
                 raise ZeroDivisionError
-        ignored = world_size == "2" and ending != "end"
+        ignored = (world_size, rank) == ("2", "0") and ending != "end"
         assert signal.getsignal(signal.SIGTERM) == (signal.SIG_IGN if ignored else before)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
@@ -295,6 +296,35 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     assert_equal_runs(RunDirectory(stopped.run_dir), RunDirectory(whole.run_dir))
     hidden = {p.name for p in stopped.run_dir.rglob(".*")} - {".lock"}
     assert not hidden, "nothing is left over"
+
+
+@pytest.mark.parametrize(("code", "is_main", "left"), [(0, True, 1), (0, False, 0), (130, True, 0)])
+def test_processes_exit_without_a_shutdown_after_the_exit_handlers(code, is_main, left):
+    """Threads of torch may abort a process that shuts down. A handler may send the last rows."""
+    script = f"""
+import atexit, types
+from gdpo.lab.training import run
+state = types.SimpleNamespace(num_processes=2, is_main_process={is_main})
+state.destroy_process_group = lambda: None
+run._processes = lambda: state
+atexit.register(print, "handler")
+run.leave_processes({code})
+print("shutdown")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "handler\n" * left, "")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_mistake_of_one_process_is_told_by_that_one(breaking, tmp_path, rank):
+    recipe, plan = breaking
+    broken = recipe("broken", "batch.micro_batch=2", "scorer={on_error: raise}")
+    plan(broken.run_dir, 2, "raise ValueError('of one rank')", rank=rank)
+    code, printed = two_processes(broken, tmp_path)
+    assert code != 0
+    told = re.findall("^gdpo: (rank 1: )?reward 'breaks' failed", printed, re.MULTILINE)
+    assert told == ["rank 1: " * rank], printed
+    assert rank == 1 or "rank 1" not in printed.replace("[rank1]", ""), printed
 
 
 LAUNCHER = """

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
+from gdpo.cli import rank
 from gdpo.lab.recipes.batches import processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -102,7 +103,7 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
         done = not request.requested
     finally:
         after = dict(before)
-        if request.begun and not done and processes() > 1:
+        if request.begun and not done and processes() > 1 and rank() == "0":
             after[signal.SIGTERM] = signal.SIG_IGN
         for number in caught:
             signal.signal(number, after[number])

@@ -1,5 +1,6 @@
 """Trains a recipe in a run directory, and resumes interrupted runs."""
 
+import atexit
 import os
 import shutil
 import socket
@@ -389,14 +390,17 @@ def _result(
 def leave_processes(code: int) -> None:
     """Leave the process group of a distributed run before this process exits with this code.
 
-    Threads of torch sometimes abort a process at interpreter shutdown, so every process but the
-    main one exits at once. After a stop (a code other than 0), all do: the others may be anywhere.
+    Threads of torch sometimes abort a process at interpreter shutdown, so all exit without it. The
+    main process first runs the exit handlers, for example of a tracking service, but not after a
+    stop (a code other than 0), because the others may be anywhere.
     """
     state = _processes()
-    at_once = state.num_processes > 1 and (code != 0 or not state.is_main_process)
+    several, is_main = state.num_processes > 1, state.is_main_process
     if code == 0:
         state.destroy_process_group()
-    if at_once:
+    if several:
+        if code == 0 and is_main:
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
