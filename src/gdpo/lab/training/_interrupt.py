@@ -75,7 +75,7 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
     """Turn SIGINT and SIGTERM into a stop request inside the `with` block, in the main thread.
 
     An ignored SIGINT stays ignored. A launcher sends SIGTERM to all processes as soon as one has
-    exited, so the main process ignores it after an early end: it still reports which step was saved.
+    exited, so the main process ignores it after an early end: it still reports the saved step.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
