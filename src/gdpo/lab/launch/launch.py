@@ -107,7 +107,7 @@ class Launch:
 
     @property
     def files(self) -> VerlFiles:
-        """The files of the run that verl reads and writes."""
+        """The run's files that verl reads and writes."""
         return VerlFiles(RunDirectory(self.recipe.run_dir))
 
     @property
@@ -153,8 +153,7 @@ def plan_verl(
     `overrides` are `key=value` settings of verl, which override the recipe.
 
     Raises:
-        ConfigError: If a setting of the recipe has no counterpart in verl, or if an override is not
-            in the form `key=value`.
+        ConfigError: If a setting has no counterpart in verl, or an override is not `key=value`.
     """
     resolved = resolve(recipe)
     recipe = resolved.recipe
@@ -186,8 +185,8 @@ def launch_verl(
     `resume` starts from verl's last checkpoint.
 
     Raises:
-        ConfigError: If the run directory already exists, if there is no run to resume, if the data
-            has too few rows, or if the installed version of verl is too old.
+        ConfigError: If the run directory exists, there is no run to resume, the data has too few
+            rows, or the installed verl is too old.
         DataError: If the data is invalid.
         MissingExtraError: If verl is not installed.
     """

@@ -1,7 +1,7 @@
 """Builds verl's configuration from a recipe and its `trainer:` fields (of TRL's GRPOConfig).
 
-Hydra merges it over verl's `ppo_trainer`. Fields that a recipe leaves out have TRL's defaults. TRL
-counts rollouts and optimizer steps, verl counts prompts and generations.
+Hydra merges this configuration over verl's `ppo_trainer`. Fields that a recipe leaves out have
+TRL's defaults. TRL counts rollouts and optimizer steps, verl counts prompts and generations.
 """
 
 import copy
@@ -63,7 +63,7 @@ def field(recipe: Recipe, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Describes a cluster in which every node has the same number of GPUs."""
+    """Describes a cluster of nodes with the same number of GPUs each."""
 
     nodes: int
     gpus: int
@@ -76,7 +76,7 @@ class Machines:
 
     @property
     def processes(self) -> int:
-        """Total number of GPUs, each of which has a process."""
+        """Total number of GPUs, each with one process."""
         return self.nodes * self.gpus
 
 
@@ -282,7 +282,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
 def with_fields(
     config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
 ) -> dict[str, Any]:
-    """Return a copy of a configuration in which the fields with these dotted paths are set."""
+    """Return a copy of a configuration with the fields at these dotted paths set."""
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
         inside, (*keys, last) = config, path.split(".")
@@ -503,7 +503,7 @@ def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
 
 def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
-    """Return the `trainer` fields for the length of the run and the checkpoint interval."""
+    """Return the `trainer` fields for the run's length and checkpoint interval."""
     steps = field(recipe, "max_steps")
     if steps > 0:
         total = batches.generations(steps)
@@ -523,7 +523,7 @@ def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
 
 
 def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None) -> int:
-    """Return the number of generations between checkpoints, or -1 for no checkpoints."""
+    """Return the number of generations between checkpoints, or -1 for none."""
     if recipe.trainer.get("save_strategy", "steps") == "no":
         return -1
     saved = recipe.trainer.get("save_steps")

@@ -4,12 +4,12 @@ All three rewards are computed from the same run:
 
 - **pass_rate** in [0, 1]: share of the tests that passed.
 - **pass_all** in {0, 1}: every test passed.
-- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong result does
-  not count as a bug, so a program that does nothing can score 1. Gate `no_bug`, or combine it with
-  another reward.
+- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong result is
+  not a bug, so a program that does nothing can score 1. Gate `no_bug` or combine it with another
+  reward: never use it alone.
 
-The reference contains the tests as data under `tests` and, optionally, the limits of one program
-run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
+The reference has the tests as data under `tests` and, optionally, the limits of one run under
+`limits` (fields of `gdpo.lab.sandbox.Limits`):
 
 ```
 {"kind": "asserts", "statements": ["assert f(1) == 2"], "setup": "import math"}
@@ -18,7 +18,7 @@ run under `limits` (fields of `gdpo.lab.sandbox.Limits`):
 {"kind": "stdio", "cases": [["1\n", "2\n"]]}                   standard input, standard output
 ```
 
-`setup` is optional. If a reference has no tests, all three rewards return `None`.
+`setup` is optional. Without tests, all three rewards return `None`.
 
 Each process caches the last 4,096 verdicts by a digest of the program, tests and limits. A verdict
 caused by a wall-clock limit may differ in another run, so each reward uses it only once. A `Scorer`
@@ -96,7 +96,7 @@ def tests_of(data: Any) -> Tests:
 
 
 def limits_of(reference: Reference) -> Limits:
-    """Return the limits in a reference. Missing limits get the defaults from `Limits`."""
+    """Return the limits in a reference, with the defaults of `Limits`."""
     if reference.get("limits") is None:
         return Limits()
     limits = _built(Limits, _object(reference["limits"], "limits"), "limits")
@@ -143,14 +143,14 @@ def extract_code(completion: str) -> str:
     else the whole text.
 
     - A fence is a line that starts with at least three backticks or tildes, after optional
-      whitespace. The word after the fence is the language (`python`, `python3` or `py` in upper or
-      lower case). Backticks in the middle of a line are not a fence.
-    - A block ends at a line that contains only the same character, at least as many times as in the
-      opening fence, or at the end, because a response may be truncated.
-    - Blocks that contain only whitespace are ignored.
+      whitespace. The word after the fence is the language (`python`, `python3` or `py` in any
+      case).
+    - A block ends at a line of only the same character, at least as many times as in the opening
+      fence, or at the end of the text.
+    - Blocks of only whitespace are ignored.
     - The indentation of a fence is removed from the lines of the block.
-    - Text before the first `</think>` is ignored. Only the last 100,000 characters of the remaining
-      text are searched.
+    - Text before the first `</think>` is ignored. Only the last 100,000 characters of the rest are
+      searched.
 
     If the last block is never closed and is not valid Python, it is cut at the last unindented line
     at or before the error, so that a complete function before truncated tests is found. If no
@@ -233,7 +233,7 @@ def _opening(bare: str) -> str:
 
 
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
-    """Return the verdict on the program in a completion, or None if the reference has no tests.
+    """Return the verdict on the program in a completion, or None without tests.
 
     A verdict caused by a wall-clock limit is returned only once to each `reader`, a reward.
 
@@ -256,7 +256,7 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
 
 
 class _Recent:
-    """Caches the most recent verdicts by digest. The oldest verdict is dropped first."""
+    """Caches the most recent verdicts by digest."""
 
     def __init__(self) -> None:
         self._verdicts: dict[bytes, tuple[Verdict, set[str]]] = {}

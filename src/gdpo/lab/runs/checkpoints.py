@@ -45,7 +45,7 @@ def complete(folder: Path) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a checkpoint was written completely. Later damage is not detected."""
+    """Return whether a checkpoint is complete. Later damage is not detected."""
     return (folder / LIST).is_file()
 
 
@@ -59,7 +59,7 @@ def unlisted(folder: Path) -> list[Path]:
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the step in the name of a checkpoint folder, or None for any other folder."""
+    """Return the step in a checkpoint folder's name, or None for any other folder."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
@@ -75,7 +75,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def damage(checkpoint: Checkpoint) -> str | None:
-    """Return what is wrong with a complete checkpoint, or None if every file is intact."""
+    """Return what is wrong with a complete checkpoint, or None if it is intact."""
     try:
         files = json.loads((checkpoint.path / LIST).read_text(encoding="utf-8"))["files"]
         expected = [
@@ -107,10 +107,7 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove all complete checkpoints except the newest `limit` and those named in `also`.
-
-    None or 0 keeps all.
-    """
+    """Remove complete checkpoints except `also` and the newest `limit` (None or 0: all)."""
     if limit is None or limit < 1:
         return
     others = {Path(path).name for path in also if path is not None}

@@ -56,7 +56,7 @@ _LEFT_OVERS = (
 
 
 class RunDirectory:
-    """Holds the paths of a run's files, and reads and writes some of these files."""
+    """Holds the paths of a run's files, and reads and writes some of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -194,7 +194,7 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
     """Create the directory of a new run, completely or not at all.
 
     Raises:
-        ConfigError: If the path already exists, or if the folder for runs is not writable.
+        ConfigError: If the path exists, or the folder for runs is not writable.
     """
     run = RunDirectory(recipe.run_dir)
     refuse_existing(run, recipe)
@@ -271,7 +271,7 @@ def _remove(path: Path) -> None:
 
 
 def free_name(path: Path) -> str:
-    """Return a similar name that is not yet used in the same folder."""
+    """Return a similar unused name in the same folder."""
     number = 2
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1

@@ -19,11 +19,11 @@ def alone(
 ) -> Generator[None]:
     """Create and lock a folder inside the `with` block, and remove unfinished files.
 
-    `doing` says what a process does in the folder. `left_overs` are patterns of files that may
-    remain if a process is killed while writing.
+    `doing` says what a process does in the folder. `left_overs` are patterns of files that a killed
+    process may leave.
 
     Raises:
-        ConfigError: If another process has the lock, or if the folder is not writable.
+        ConfigError: If another process has the lock, or the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def lock(folder: Path, *, doing: str = "trains in") -> None:
     """Lock a folder for this process until `unlock` is called.
 
     Raises:
-        ConfigError: If another process has the lock, or if the folder is not writable.
+        ConfigError: If another process has the lock, or the folder is not writable.
     """
     path = folder.absolute()
     try:

@@ -53,7 +53,7 @@ def find_run(recipe: Recipe) -> RunDirectory:
     """Return the directory of the run that this recipe can resume. Nothing is changed.
 
     Raises:
-        ConfigError: If the run does not exist, or if the run was started with a different recipe.
+        ConfigError: If the run does not exist, or was started with a different recipe.
     """
     run = RunDirectory(recipe.run_dir)
     if not run.exists:

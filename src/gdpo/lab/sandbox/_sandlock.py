@@ -1,7 +1,7 @@
-"""Runs a command under sandlock as a separate script, and kills the command on SIGTERM.
+"""Runs a command under sandlock as a separate script, and kills it on SIGTERM.
 
-sandlock's supervisor uses threads, which must not run in a trainer. The script's argument is JSON
-with the keys `command`, `environment`, `readable`, `writable` and `denied`.
+sandlock's supervisor uses threads, which must not run in a trainer. The argument is JSON with the
+keys `command`, `environment`, `readable`, `writable` and `denied`.
 """
 
 import ctypes

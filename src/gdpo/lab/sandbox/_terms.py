@@ -42,7 +42,7 @@ class Limits:
         cpu_seconds: CPU time, rounded up to whole seconds.
         wall_seconds: Wall-clock time of a program that sleeps or waits. One that is still computing
             may use up its `cpu_seconds`, within `longest_seconds`.
-        memory_mb: Address space in MiB, in addition to the interpreter's own address space.
+        memory_mb: Address space in MiB beyond the interpreter's own.
         file_mb: Size of a file in MiB. The size of `/tmp` in the sandbox limits all files together.
         open_files: Number of file descriptors, including the three standard streams and the
             sandbox's two pipes.
@@ -50,7 +50,7 @@ class Limits:
             larger expected value in the tests raises the limit.
 
     Raises:
-        ConfigError: If a limit is not a finite number above 0, or if `open_files` is too small to
+        ConfigError: If a limit is not a finite number above 0, or `open_files` is too small to
             start a program.
     """
 
@@ -167,8 +167,8 @@ class Stdio:
     """Stores tests that run the whole program and compare its output, as in programming contests.
 
     Trailing whitespace and empty lines are ignored. If the texts still differ, they are compared
-    token by token, and two numbers with a decimal point or an exponent may differ by 1e-6. Each
-    test runs the program in a new process.
+    token by token, and two numbers with a decimal point or an exponent may differ by 1e-6 (above 1,
+    relative to the expected number). Each test runs the program in a new process.
 
     Args:
         cases: One pair per test, with the standard input and the expected standard output.
@@ -223,8 +223,8 @@ class Verdict:
         message: The first bug or wrong answer in at most 500 printable characters, or "". Do not
             trust this text: the program may have written it.
         seconds: The program's wall-clock time, in seconds.
-        by_clock: Whether a wall-clock limit stopped the program, so that the verdict may differ in
-            a second run. False if it used up its CPU time.
+        by_clock: Whether a wall-clock limit, not the CPU-time limit, stopped the program, so that
+            the verdict may differ in a second run.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -245,7 +245,7 @@ class Verdict:
 
     @property
     def pass_rate(self) -> float:
-        """Number of passed tests divided by the number of tests, or 0.0 if there are no tests."""
+        """Share of the tests that passed, or 0.0 if there are no tests."""
         return self.passed / self.total if self.outcomes else 0.0
 
     @property

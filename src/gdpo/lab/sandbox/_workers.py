@@ -190,10 +190,10 @@ class Worker:
 
 
 class Pool:
-    """Manages several workers. Each worker runs one job at a time.
+    """Manages several workers, each of which runs one job at a time.
 
-    A single thread starts all workers. The kernel kills them when it exits, so none outlives this
-    process, even if this process is killed.
+    A single thread starts all workers. The kernel kills them when this thread exits, so none
+    outlives this process, even if this process is killed.
     """
 
     def __init__(self, launch: Callable[[], Launch], workers: int) -> None:
@@ -226,7 +226,7 @@ class Pool:
         self._idle.put(worker)
 
     def replace(self, worker: Worker) -> None:
-        """Request that a worker be stopped and a new worker started, and return immediately."""
+        """Request a new worker in place of this one, and return immediately."""
         self._orders.put(self._start)
         self._orders.put(lambda: self._end(worker))
 
@@ -241,7 +241,7 @@ class Pool:
             self._thread.join()
 
     def forget(self) -> None:
-        """Close the pipes of all workers without stopping the parent process's workers."""
+        """Close the pipes of all workers, as `Worker.forget` does."""
         for worker in self._all:
             worker.forget()
 

@@ -131,7 +131,7 @@ def new_group(most: int) -> Path | None:
 
 
 def remove_group(group: Path) -> None:
-    """Wait up to two seconds for the last process in a group to exit, then remove the group."""
+    """Wait up to two seconds for a group's last process to exit, then remove the group."""
     for _ in range(_TRIES):
         try:
             group.rmdir()
@@ -152,9 +152,9 @@ _NOBODY = "65534"
 
 
 def bubblewrap(binary: str) -> Launch:
-    """Return the `Launch` for a bubblewrap box, which is isolated by namespaces.
+    """Return the `Launch` for a bubblewrap box, isolated by namespaces.
 
-    Programs in the box see only Python's files, and no network or process outside the box.
+    Programs see only Python's files, and no network or process outside the box.
     """
     python = base_interpreter()
     loaders: list[str] = []  # the loader's folders, which are symbolic links on most machines
@@ -339,7 +339,7 @@ def find_backend() -> str:
 
 
 def describe_backends() -> dict[str, str]:
-    """Return, for each backend, "works" or the reason why it does not work on this machine."""
+    """Return, for each backend, "works" or the reason why it does not work here."""
     return {name: why_not(name) or "works" for name in BACKENDS}
 
 
@@ -359,7 +359,7 @@ def launcher(name: str) -> Callable[[], Launch]:
 
 @cache
 def why_not(name: str) -> str | None:
-    """Return the reason why a backend does not work on this machine. None: the backend works."""
+    """Return why a backend does not work on this machine. None: it works."""
     launch = _find_launch(name)
     if launch is None:
         return f"not installed ({_INSTALL_BY_NAME[name]})"
@@ -371,7 +371,7 @@ def why_not(name: str) -> str | None:
 
 
 def _breaches(launch: Callable[[], Launch]) -> str | None:
-    """Return the forbidden actions that succeed in this box, or None if no such action succeeds."""
+    """Return the forbidden actions that succeed in this box, or None."""
     with tempfile.TemporaryDirectory(prefix="gdpo-probe-") as folder:
         secret = Path(folder) / "secret"
         secret.write_text("secret")

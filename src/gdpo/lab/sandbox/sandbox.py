@@ -30,7 +30,7 @@ class Sandbox:
     starts its own workers.
 
     Args:
-        workers: Number of programs that may run at the same time.
+        workers: Number of programs that may run at once.
         backend: Name of a backend (see `describe_backends`), or "auto" for the first backend that
             works.
         recycle_after: Number of programs after which a worker is replaced.
@@ -82,9 +82,9 @@ class Sandbox:
         """Run one program against its tests.
 
         Args:
-            source: Source code of the program. Any text gets a verdict.
+            source: The program. Any text gets a verdict.
             tests: The tests.
-            limits: The limits of the program.
+            limits: The program's limits.
 
         Raises:
             DataError: If the tests are invalid, so that no program can pass.

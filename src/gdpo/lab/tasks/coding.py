@@ -1,13 +1,13 @@
 """Defines the coding task with three rewards: passed tests, length and no bug.
 
 A completion contains a Python program (see `gdpo.lab.rewards.code.extract_code`), which runs in the
-sandbox against the tests in its row. The rewards, in order:
+sandbox against its row's tests. The rewards, in order:
 
 - **pass_rate** in [0, 1]: share of the tests that passed.
 - **length** in {0, 1}: the completion has at most 4,000 tokens.
 - **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits.
 
-In the paper, the length reward counts only if every test passes. To reproduce this, add a gate:
+In the paper, length counts only if every test passes. To reproduce this, add a gate:
 
 ```yaml
 rewards:
@@ -68,10 +68,10 @@ _REQUEST = (
 
 
 def mbpp_tests(row: Row) -> TestsOfRow:
-    """Return the tests in an MBPP row. Every assert in `test_list` counts as a test.
+    """Return an MBPP row's tests: the asserts in `test_list`.
 
     `test_imports` (sanitized edition) and `test_setup_code` become the setup. In rows 367 and 927,
-    the setup needs a `Node` class that only the reference solution defines, so other programs fail.
+    it needs a `Node` class that only the reference solution defines, so other programs fail.
     """
     statements = texts_in(row.get("test_list"), "test_list")
     if not statements:
@@ -85,7 +85,7 @@ def mbpp_tests(row: Row) -> TestsOfRow:
 
 
 def humaneval_tests(row: Row) -> TestsOfRow:
-    """Return the tests in a HumanEval row. Every assert that `check(candidate)` reaches counts.
+    """Return a HumanEval row's tests: the asserts that `check(candidate)` reaches.
 
     The setup is the prompt without the function to be written: imports, and helper functions that
     some tests use (`poly`, `encode_cyclic`, `encode_shift`).
@@ -101,7 +101,7 @@ def humaneval_tests(row: Row) -> TestsOfRow:
 
 
 def leetcode_tests(row: Row) -> TestsOfRow:
-    """Return the tests in a LeetCodeDataset row: the asserts of `check`, with `prompt` as setup."""
+    """Return a LeetCodeDataset row's tests: the asserts of `check`, with `prompt` as setup."""
     code, setup = _code_at(row, "test", "check"), text_at(row, "prompt")
     parsed(setup, "prompt")
     entry_point = text_at(row, "entry_point")
@@ -117,15 +117,15 @@ def input_output_tests(row: Row) -> TestsOfRow:
 
     - If every output of a row is a list with one item, this item is expected. (The published
       evaluator accepts both.)
-    - If all keys of an object are integer strings, they become integers, because JSON has no
-      others.
+    - Keys of an object become integers if all are integers as text, because JSON has only text
+      keys.
     - Lists of lines of standard input or output are joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
 
 
 def ground_truth_tests(row: Row) -> TestsOfRow:
-    """Return the tests in an Eurus-2-RL row, which have the format of `input_output` in APPS."""
+    """Return an Eurus-2-RL row's tests, in the format of `input_output` in APPS."""
     place = "reward_model.ground_truth"
     return _inputs_outputs(_object_at(row, "reward_model", "ground_truth"), place)
 
@@ -190,7 +190,7 @@ def _call_cases(inputs: Any, outputs: Any, place: str) -> list[list[Any]]:
 
 
 def _keyed(value: Any) -> Any:
-    """Convert the keys of an object to integers if every key is an integer as text."""
+    """Convert the keys of an object to integers if all are integers as text."""
     if not isinstance(value, dict):
         return value
     whole = bool(value) and all(key.removeprefix("-").isdecimal() for key in value)
@@ -210,7 +210,7 @@ def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any,
 
 
 def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
-    """Return the object in a column, which may also contain it as JSON text."""
+    """Return the object in a column, which may be JSON text."""
     place, value = ".".join(path), value_at(row, *path)
     if isinstance(value, str):
         value = json_in(value, place)
@@ -247,7 +247,7 @@ def _question(row: Row) -> str:
 
 
 def _first_of_list(row: Row) -> str | None:
-    """Return the first solution in an APPS or TACO row, or None if the row has no solution."""
+    """Return the first solution in an APPS or TACO row, or None."""
     held = row.get("solutions")
     if isinstance(held, str):
         held = json_in(held, "solutions") if held.strip() else []
@@ -256,7 +256,7 @@ def _first_of_list(row: Row) -> str | None:
 
 
 def _first_in_python(row: Row) -> str | None:
-    """Return the first Python solution in a CodeContests row, or None if there is none."""
+    """Return the first Python solution in a CodeContests row, or None."""
     held = row.get("solutions")
     if not isinstance(held, Mapping):
         return None

@@ -67,7 +67,7 @@ def is_plus(row: Row) -> bool:
 
 
 def runs_all_inputs(row: Row) -> bool:
-    """Return True if a row's tests are EvalPlus's tests, and raise an error otherwise.
+    """Return True if a row's tests are EvalPlus's.
 
     Raises:
         DataError: If the tests are HumanEval's or MBPP's, whose scores are not comparable.
@@ -94,7 +94,7 @@ def plus_check(code: str) -> str:
 
 
 def mbpp_plus_tests(row: Row) -> dict[str, Any]:
-    """Return the tests in an MBPP+ row. Every comparison in `test` counts as a test."""
+    """Return an MBPP+ row's tests: the comparisons in `test`."""
     code = text_at(row, "test")
     tree = parsed(code, "test")
     lines, name = code.split("\n"), _called(tree)

@@ -1,12 +1,12 @@
 r"""Defines the grade-school maths task (GSM8K): think, then answer with an integer.
 
-A completion consists of `<think>…</think>` followed by `<answer>…</answer>`. The rewards, in order,
-are each 0 or 1:
+A completion consists of `<think>…</think>`, then `<answer>…</answer>`. The rewards, in order, are
+each 0 or 1:
 
 - **correctness**: the answer equals the row's number.
 - **integer**: the answer is written as an integer.
-- **format**: the completion consists of one thinking field and one answer field, in this order,
-  with no text outside these fields.
+- **format**: the completion is one thinking field, then one answer field, with no text outside
+  them.
 
 The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. Without
 `<answer>`, it is the whole completion, so that a correct number is rewarded before the policy has
@@ -26,15 +26,13 @@ the following points. `gsm8k_compatible` gives exactly its scores.
 3. Format allows any whitespace around and between the two fields, and requires visible content in
    both fields (zero-width characters do not count). The thinking ends at the first `</think>` and
    may contain any tag. The answer must not contain a tag. The published code requires exactly one
-   newline between the fields and accepts empty fields. An `<answer>` inside the thinking, or a
-   space before or after the fields, gives 0.
-4. A row without "####" raises a DataError. In the published code, no answer to such a row is
-   correct.
-5. The wording of the system prompt is different. `gsm8k_compatible` uses the published prompt
-   verbatim (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
+   newline between the fields, accepts empty fields, and gives 0 for an `<answer>` inside the
+   thinking or a space before or after the fields.
+4. A row without "####" raises a DataError. In the published code, no answer to it is correct.
+5. The system prompt is worded differently. `gsm8k_compatible` uses the published prompt verbatim
+   (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
 
-The GSM8K benchmark also reports a metric that is not used for training: **flexible**
-(`flexible_reward`).
+The GSM8K benchmark also reports **flexible** (`flexible_reward`), which is not used for training.
 """
 
 import re

@@ -98,7 +98,7 @@ class _Index:
         self._same: dict[tuple[Hashable, bytes], int] = {}
 
     def first_like(self, i: int) -> int | None:
-        """Return the first added text that text i nearly duplicates, or None if there is none."""
+        """Return the first added text that text i nearly duplicates, or None."""
         kind = self._kinds[i]
         same = self._same.get((kind, self._bytes(i)))
         if same is not None:
@@ -144,9 +144,9 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
     """Return, for each problem of one task, the index of an earlier near-duplicate, or None.
 
     Two problems are near-duplicates if they have the same answer (ignoring case, whitespace and a
-    final full stop), the same weights, and near-duplicate user texts: the Jaccard index of their
-    sets of word 5-grams is at least 0.8. A problem without words has no near-duplicate. To keep the
-    first problem of each group, drop every problem whose result is not None.
+    final full stop), the same weights, and near-duplicate user texts (see this module). A problem
+    without words has no near-duplicate. To keep the first problem of each group, drop those whose
+    result is not None.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [

@@ -7,8 +7,8 @@ order, are each 0 or 1:
   (`gdpo.rewards.maths.maths_answer`).
 - **length**: the completion has at most 4,000 tokens (`gdpo.rewards.length.token_limit`).
 
-To use a different limit, or to give the length reward only for correct answers (the paper's Eq. 8),
-write this in the recipe:
+For a different limit, or a length reward only for correct answers (the paper's Eq. 8), write in the
+recipe:
 
 ```yaml
 rewards:
@@ -20,11 +20,12 @@ The task reads rows of DeepScaleR, MATH, MATH-500, AIME and most other maths dat
 
 - `problem` with `answer`, or with a `solution` whose last box contains the answer.
 - `question` with `answer`, as in GSM8K, where the answer follows "####".
-- `question` with a list `final_answer`, as in OlympiadBench, whose order does not matter. The
-  columns `unit` and `error` (a tolerance in a few rows) are ignored.
+- `question` with a list `final_answer`, as in OlympiadBench: the answers are joined by commas, in
+  any order. The columns `unit` and `error` (a tolerance in a few rows) are ignored.
 
 If the answer is missing (as in four rows of MATH) or math-verify cannot parse it, the correctness
-reward does not apply. `gdpo check` counts these rows. An evaluation lists them, as wrong.
+reward does not apply. `gdpo check` counts these rows. An evaluation lists them and counts them as
+wrong.
 
 The prompt is the problem with DeepSeek-R1's instruction to put the answer in a box, and without a
 system message, as DeepSeek-R1 recommends.

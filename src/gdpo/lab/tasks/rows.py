@@ -43,7 +43,7 @@ def value_at(row: Mapping[str, Any], *path: str) -> Any:
 
 
 def texts_in(value: Any, column: str) -> list[str]:
-    """Return the value if it is a list of strings, or raise a DataError with the column's name."""
+    """Return a list of strings unchanged, or raise a DataError with the column's name."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise DataError(f"column {column!r} must contain a list of strings, got {describe(value)}")
     return value
@@ -58,8 +58,7 @@ def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
     """Return the chat messages in a column.
 
     Raises:
-        DataError: If the column does not contain a list of messages, or a message has no role or
-            content.
+        DataError: If the column is not a list of messages with a role and content.
     """
     value = row.get(column)
     if not isinstance(value, list) or not value:
@@ -83,7 +82,7 @@ def _message(value: Any, place: str) -> dict[str, str]:
 
 
 def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
-    """Return the value if it is an object, or raise a DataError with the column's name."""
+    """Return an object unchanged, or raise a DataError with the column's name."""
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must contain an object, got {describe(value)}")
     return value
@@ -143,15 +142,15 @@ def load_rows(
 
     Args:
         source: A file that ends in .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or the name of a
-            dataset on the Hub, such as `openai/gsm8k`. What exists as a file or looks like one is a
-            file.
+            dataset on the Hub, such as `openai/gsm8k`. A name that exists as a file or looks like
+            one is a file.
         subset: Configuration of the Hub dataset, such as `main`. Ignored for a file.
         split: Split of the Hub dataset. Ignored for a file.
         limit: Read only the first N rows. None: read all rows.
 
     Raises:
         ConfigError: If `limit` is below 1.
-        DataError: If the file or dataset does not exist, cannot be read or has no rows.
+        DataError: If the source does not exist, cannot be read or has no rows.
         MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     return [row for _, row in _placed_rows(source, subset=subset, split=split, limit=limit)]
@@ -171,20 +170,20 @@ def load_problems(
 
     Args:
         task: The task that reads the rows.
-        source: As for `load_rows`. The same applies to `subset`, `split` and `limit`.
-        subset: Configuration of the Hub dataset.
-        split: Split of the Hub dataset.
+        source: As for `load_rows`.
+        subset: As for `load_rows`.
+        split: As for `load_rows`.
         limit: Read only the first N rows. None: read all rows.
-        keep: Function that returns True for the rows to use. All other rows are skipped and do not
-            count towards `limit`. None: use all rows.
-        weights_column: Column with the weights of each row, which become `Problem.weights`. None:
-            no row has weights.
+        keep: Returns True for the rows to use. Other rows do not count towards `limit`. None: use
+            all rows.
+        weights_column: Column with each row's weights, which become `Problem.weights`. None: no
+            weights.
 
     Raises:
         ConfigError: If `limit` is below 1.
-        DataError: If the rows cannot be loaded, lack a column, or contain a value that is invalid
-            for the task. The message counts the unusable rows and lists the first few.
-        MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
+        DataError: If the rows cannot be loaded, lack a column, or contain an invalid value. The
+            message counts the unusable rows and lists the first few.
+        MissingExtraError: As for `load_rows`.
     """
     rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
     problems: list[Problem] = []

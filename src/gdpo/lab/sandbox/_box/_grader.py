@@ -127,15 +127,15 @@ class Record:
         """Description of the first wrong answer. Empty: no wrong answer so far."""
 
     def settle(self) -> None:
-        """Call `Process.settle`. The tests call this method before each statement."""
+        """Call `Process.settle`."""
         self._process.settle()
 
     def one(self) -> "Guard":
-        """Return a guard for one assert, which is one test."""
+        """Return a guard for one assert."""
         return Guard(self, 1)
 
     def block(self, tests: int) -> "Guard":
-        """Return a guard for a block of statements with the given number of asserts.
+        """Return a guard for a block of statements with this number of asserts.
 
         If an error ends the block early, the remaining asserts are recorded as not run.
         """
@@ -417,10 +417,7 @@ def _failure(process: Process, report: bytes) -> Failure | None:
 
 
 def _same_output(actual: str, expected: str) -> bool:
-    """Return True if two outputs are equal.
-
-    The rules are those of `Stdio`. Above 1, the tolerance is relative to the expected number.
-    """
+    """Return True if two outputs are equal by the rules of `Stdio`."""
     lines, wanted = _lines(actual), _lines(expected)
     return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))
 

@@ -68,7 +68,7 @@ class Failure:
 
 
 class Stub:
-    """Represents an object that remains in the program. Tests can call a stub or pass it back."""
+    """Represents an object that remains in the program. Tests can call it or pass it back."""
 
     __slots__ = ("_number", "_process")
 
@@ -122,7 +122,7 @@ class Clock:
 
     Args:
         longest: Seconds from now after which the program is stopped in any case.
-        computed: Returns the CPU time that the program has used, in seconds.
+        computed: Returns the program's CPU time, in seconds.
         share: Returns the share of the time in which a process currently gets a CPU.
     """
 
@@ -223,12 +223,12 @@ class Process:
             pass
 
     def ask(self, what: str, *request: Any) -> Any:
-        """Send a request to the program, and return the result or raise the program's exception.
+        """Send a request to the program, and return its result or raise its exception.
 
         Raises:
             Ended: If the program has exited or exits during this request.
             BadTests: If a value in the tests cannot be sent.
-            Exception: If the program raised an exception, which is converted to a builtin type.
+            Exception: The program's exception, converted to a builtin type.
         """
         if self.failure is not None:
             raise Ended
@@ -311,7 +311,7 @@ class Process:
         return Failure("killed", bug, f"killed by signal {number}")
 
     def _computed(self) -> float:
-        """Return the total CPU time of all processes of the program, in seconds."""
+        """Return the CPU time of all the program's processes, in seconds."""
         self._control.send(b"T")
         (running,) = COMPUTED.unpack(self._control.recv(COMPUTED.size))
         return self.cpu + running + _PER_ANSWER * self._answers

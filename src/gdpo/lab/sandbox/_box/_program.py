@@ -123,7 +123,7 @@ class Program:
         self._classes: dict[str, type] = {}
 
     def answer(self, request: bytes) -> bytes:
-        """Return the reply to one request. An exception raised by the program is also a reply."""
+        """Return the reply to one request, which may be an exception of the program."""
         try:
             return self._answer(*json.loads(request))
         except MemoryError:

@@ -1,7 +1,7 @@
 """Runs the server process, which starts all other processes in the box.
 
 The server keeps the bytes of the program in a buffer that is overwritten afterwards, and forks a
-grader, which reads the tests and orders the server to fork programs. Therefore, a program's memory
+grader, which reads the tests and orders the server to fork programs. A program's memory therefore
 never contains a test, an expected value, another program, or the nonce that proves a verdict to the
 host.
 
@@ -77,7 +77,7 @@ def serve() -> None:
 
 
 class Server:
-    """Runs jobs from the host one after another. Each job starts without data from earlier jobs."""
+    """Runs jobs from the host one after another, each without data from earlier jobs."""
 
     def __init__(self, jobs: int, verdicts: int) -> None:
         self._jobs = jobs
@@ -152,7 +152,7 @@ class Server:
             os.close(fd)
 
     def _computed(self) -> float:
-        """Return the running program's CPU time in seconds, or 0 if no program is running."""
+        """Return the running program's CPU time in seconds, or 0 without a program."""
         if self._program is None:
             return 0.0
         # Compute what clock_getcpuclockid returns for a process. Python has it only for threads.

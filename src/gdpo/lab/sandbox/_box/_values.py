@@ -221,9 +221,8 @@ class Reader:
         """Return the value of a message, and store the objects in its heap in `objects`.
 
         Args:
-            message: A message from a `Writer`, or a forged message.
-            known: Objects with the first indices in the heap. Mutable objects are updated in place
-                with the message's content.
+            message: A message from a `Writer`, or a forged one.
+            known: Objects with the first indices in the heap. Mutable ones are updated in place.
 
         Raises:
             ValueError: If the message is malformed.

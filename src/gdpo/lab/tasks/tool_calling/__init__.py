@@ -4,8 +4,8 @@ A completion consists of `<think>…</think>`, then `<tool_call>…</tool_call>`
 per call, then `<response>…</response>`. The reference answer determines whether a call, a response
 or both are required. The rewards, in order:
 
-- **format** in {0, 1}: the completion has exactly the fields of the reference answer, in the same
-  order, with no text outside them.
+- **format** in {0, 1}: the completion has exactly the fields of the reference answer, in its order,
+  with no text outside.
 - **correctness** in [-3, 3]: how well the tool names, parameter names and parameter values agree
   with the calls in the reference answer.
 
@@ -14,50 +14,48 @@ or both are required. The rewards, in order:
 
 Format:
 
-1. The thinking ends at the first `</think>`, and may contain any tag. In the published code, a
-   required tag inside it gives 0, a tag inside the reference answer's thinking counts as required,
-   and text between the first and a later `</think>` is accepted.
-2. Any whitespace is allowed around and inside fields. The published code requires one newline
-   between fields, and at least one after `<tool_call>` and before `</tool_call>`.
-3. A tag inside a JSON string is just text. In the published code, a required tag there gives 0.
-4. A field must have visible content, other than spaces, control characters and zero-width
-   characters. In the published code, empty fields get 1.
-5. A field must not contain a tag, and fields that the reference answer does not have are not
-   allowed. The published code counts only the tags of required fields, so a response may contain a
-   `<tool_call>`.
-6. The fields must have the same order and number as in the reference answer. The published code
-   expects exactly one field of each kind, with the calls first.
+1. The thinking ends at the first `</think>`, and may contain any tag. In `rlla.py`, a required tag
+   inside it gives 0, a tag inside the reference answer's thinking counts as required, and text
+   between the first and a later `</think>` is accepted.
+2. Any whitespace is allowed around and inside fields. `rlla.py` requires one newline between
+   fields, and at least one after `<tool_call>` and before `</tool_call>`.
+3. A tag inside a JSON string is just text. In `rlla.py`, a required tag there gives 0.
+4. A field must have visible content, other than spaces, control and zero-width characters. In
+   `rlla.py`, empty fields get 1.
+5. A field must not contain a tag, and must occur in the reference answer. `rlla.py` counts only the
+   tags of required fields, so a response may contain a `<tool_call>`.
+6. The fields must have the order and number of the reference answer. `rlla.py` expects exactly one
+   field of each kind, with the calls first.
 
 Correctness:
 
-7. If the reference answer has no call, the reward does not apply (`None`). In the published code,
-   every completion gets 0.
+7. If the reference answer has no call, the reward does not apply (`None`). In `rlla.py`, every
+   completion gets 0.
 8. Calls may span several lines, share a line, be separated by blank lines, or form a JSON list. In
-   the published code, such calls get -3.
+   `rlla.py`, such calls get -3.
 9. The calls are read from all `<tool_call>` fields after the thinking, which must all be closed.
-   The published code reads those after the first `<tool_call>` anywhere, if there is a
-   `</tool_call>` anywhere: calls inside the thinking count, and those in a second field do not.
-10. Reference calls are matched to the written calls with the largest total score. The published
-    code matches them greedily, in order.
-11. `true` does not equal 1. In the published code, `True == 1` as in Python. (In both, 1 equals 1.0
-    but not "1".)
+   `rlla.py` reads those after the first `<tool_call>` anywhere, if there is a `</tool_call>`
+   anywhere: calls inside the thinking count, and those in a second field do not.
+10. Reference calls are matched to the written calls so that the total score is largest. `rlla.py`
+    matches them greedily, in order.
+11. `true` does not equal 1, unlike in `rlla.py`. (In both, 1 equals 1.0 but not "1".)
 12. Unless every written call has a string as its name and an object as its parameters, the
-    completion gets -3. The published code checks only the calls that it compares.
-13. `NaN` and `Infinity` are not valid JSON. The published code accepts them.
-14. A completion with more than 256 calls, and more than the reference answer, gets -3. The
-    published code has no limit, so a call for every possible value gets nearly the maximum.
-15. If a reference answer's calls cannot be parsed, loading the rows raises a DataError. The
-    published code stops the run at that row.
-16. An object with a duplicate key is rejected. In the published code, the last value counts.
+    completion gets -3. `rlla.py` checks only the calls that it compares.
+13. `NaN` and `Infinity` are not valid JSON. `rlla.py` accepts them.
+14. A completion with more than 256 calls, and more than the reference answer, gets -3. `rlla.py`
+    has no limit, so a call for every possible value gets nearly the maximum.
+15. If a reference answer's calls cannot be parsed, loading the rows raises a DataError. `rlla.py`
+    stops the run at that row.
+16. An object with a duplicate key is rejected. In `rlla.py`, the last value counts.
 
-Both versions ignore keys other than `name` and `parameters` in a call, and digits of a number
-beyond the precision of a float.
+Both versions ignore keys of a call other than `name` and `parameters`, and digits beyond the
+precision of a float.
 
 Both rewards:
 
-17. The completion is used unchanged. The published code first truncates it at the turn tokens of
-    Qwen (or Llama) and strips whitespace.
-18. The published code's length reward and schedules, off by default, are not implemented here.
+17. The completion is used unchanged. `rlla.py` first truncates it at the turn tokens of Qwen (or
+    Llama) and strips whitespace.
+18. `rlla.py`'s length reward and schedules, off by default, are not implemented here.
 """
 
 from dataclasses import replace

@@ -74,7 +74,7 @@ lowest score. No task needs so many calls, and matching many calls is slow."""
 
 
 def gold_calls(output: str) -> tuple[Call, ...]:
-    """Return the calls in a reference answer. Empty if there is no `<tool_call>` field."""
+    """Return the calls in a reference answer, empty without a `<tool_call>` field."""
     gold = parse_gold(output)
     if gold.calls is None or ("tool_call" in gold.fields and not gold.calls):
         raise DataError(

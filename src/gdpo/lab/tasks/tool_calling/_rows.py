@@ -17,8 +17,8 @@ instructions are dropped, because ToolRL's prompt has its own.
 In rows with Hammer's own prompt (versions 2.0 and 2.1), the instructions are dropped. Version 2.1
 has separate turns. The single text of version 2.0 becomes one user turn.
 
-In Seal-Tools rows, a value may be a name such as `API_call_3`, for the result of an earlier call.
-The prompt explains these names, and each tool's description lists its results.
+In Seal-Tools rows, a value such as `API_call_3` is the name of the result of an earlier call. The
+prompt explains these names, and each tool's description lists its results.
 """
 
 import json

@@ -205,11 +205,10 @@ _decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object
 
 
 def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
-    """Read all consecutive calls in `text`, starting at `start`, and the index after the last.
+    """Read consecutive calls from `start`, and the index after the last.
 
-    Calls are JSON objects, or lists of JSON objects, separated by any whitespace. The calls are
-    None if a value is not an object, has a duplicate key, or lacks `name` (text) or `parameters`
-    (an object).
+    Calls are JSON objects, or lists of them, separated by any whitespace. The calls are None if a
+    value is not an object, has a duplicate key, or lacks `name` (text) or `parameters` (an object).
     """
     calls: list[Call] = []
     valid = True
@@ -279,7 +278,7 @@ class _Field:
 
 
 def parse(text: str) -> Parsed:
-    """Split any text into thinking, calls and response, in time linear in the text length."""
+    """Split any text into thinking, calls and response, in linear time."""
     thinking, rest = split_thinking(text)
     fields: list[str] = []
     calls: list[Call] = []
@@ -302,7 +301,7 @@ def parse(text: str) -> Parsed:
 
 @lru_cache(maxsize=4096)
 def parse_gold(text: str) -> Parsed:
-    """Parse a reference answer. The result is cached for the other completions in the group."""
+    """Parse a reference answer, and cache the result for the other completions in the group."""
     return parse(text)
 
 
