@@ -5,8 +5,8 @@ grader, which reads the tests and orders the server to fork programs. A program'
 never contains a test, an expected value, another program, or the nonce that proves a verdict to the
 host.
 
-A grader serves several jobs, because forking is the most expensive step. If it exits too early, the
-whole box is replaced.
+A grader serves several jobs, because forking is the most expensive step. It runs only trusted code
+and builds every value from a program itself. If it exits too early, the whole box is replaced.
 """
 
 import builtins
