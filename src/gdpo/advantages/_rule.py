@@ -70,12 +70,12 @@ class AdvantageRule:
 
     Args:
         name: A key in `ESTIMATORS` or, with `turns`, in `TURN_ESTIMATORS`, or `module:attribute`.
-        names: Names of the rewards, in the order of the array. options: Options of the estimator.
-        An option with one number per reward can be a mapping by name; other rewards get the
-        default. `token_counts: true` weights batch normalization by tokens. `constrained_grpo`
-        takes the options of `DualAscent`: `targets` (keyed by reward name), `step_size`, `start`
-        and `maximum`. `gdpo` takes `scale_half_life`, the half-life of a `RunningScale` that
-        replaces batch normalization. Every estimator takes
+        names: Names of the rewards, in the order of the array.
+        options: Options of the estimator. An option with one number per reward can be a mapping by
+            name; other rewards get the default. `token_counts: true` weights batch normalization by
+            tokens. `constrained_grpo` takes the options of `DualAscent`: `targets` (keyed by reward
+            name), `step_size`, `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life
+            of a `RunningScale` that replaces batch normalization. Every estimator takes
             `schedules`, which multiply the weights of the named rewards: `{from: 1.0, to: 0.2,
             steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
             and `mo_grpo` take `influence`, a mapping from reward name to requested influence share.
