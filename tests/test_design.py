@@ -251,7 +251,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in nodes_of(file)
     )
-    budget = {"core": 31_650, "lab": 21_505, "tests": 56_335, "files": 262, "functions": 2_892}
+    budget = {"core": 31_650, "lab": 21_505, "tests": 56_347, "files": 262, "functions": 2_892}
     found = {
         "core": lines_of(core),
         "lab": lines_of(lab),

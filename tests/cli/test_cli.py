@@ -74,11 +74,21 @@ def test_markup_in_a_message_is_printed_as_it_is(gdpo_says, tmp_path):
     assert "'[/red] [bold]'" in gdpo_says("check", path)[2]
 
 
+FIRST = """
+import os, pathlib, time
+ready, sleep = pathlib.Path(__file__).with_name("ready"), time.sleep
+if os.environ.get("RANK") == "1":
+    time.sleep = lambda seconds: (ready.touch(), sleep(600))
+while os.environ.get("RANK") == "0" and not ready.exists():
+    sleep(0.01)
+"""
+"""Process 0 starts once process 1 waits for it, which then waits until it is ended."""
+
+
 @pytest.mark.slow
 def test_rank_0_complains_before_the_launcher_ends_it(tmp_path):
     """The other process fails first, and the launcher ends all that still run."""
-    late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
-    (tmp_path / "sitecustomize.py").write_text(late)
+    (tmp_path / "sitecustomize.py").write_text(FIRST)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     command = [*launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml")]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True)

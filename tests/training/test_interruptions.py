@@ -320,6 +320,11 @@ def test_a_mistake_of_one_process_is_told_by_that_one(breaking, tmp_path, rank):
     recipe, plan = breaking
     broken = recipe("broken", "batch.micro_batch=2", "scorer={on_error: raise}")
     plan(broken.run_dir, 2, "raise ValueError('of one rank')", rank=rank)
+    if rank == 0:  # the launcher ends the other process, however long that takes
+        longer = (
+            "import time\nnow = time.sleep\ntime.sleep = lambda s: now(600 if s == 10 else s)\n"
+        )
+        (tmp_path / "own" / "sitecustomize.py").write_text(longer)
     code, printed = two_processes(broken, tmp_path)
     assert code != 0
     told = re.findall("^gdpo: (rank 1: )?reward 'breaks' failed", printed, re.MULTILINE)
