@@ -33,6 +33,8 @@ class Analysis:
     """Stores the results for all runs that were read."""
 
     report: ReadReport
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Weights that the caller gave, by reward name."""
     runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
     replayed: list[Replayed] = field(default_factory=list[Replayed])
     """Comparison of estimators. Empty if no comparison was requested."""
@@ -77,7 +79,7 @@ class Analysis:
 
     def verdict(self, run: RunAnalysis) -> Verdict:
         """Return the verdict on a run, with the checks that could not run."""
-        return verdict_of(run, self.report)
+        return verdict_of(run, self.report, weighted=self.weights)
 
     def worst_verdict(self) -> Verdict | None:
         """Return the most urgent verdict, or None without runs."""
@@ -117,7 +119,7 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample = Analysis(reading.report), Sample()
+    done, sample = Analysis(reading.report, weights or {}), Sample()
     names: dict[str, None] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)

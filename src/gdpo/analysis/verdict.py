@@ -4,8 +4,8 @@ Checks that could not run are listed too, with what to do.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import isnan, nan
 from typing import Any
@@ -81,6 +81,10 @@ class Verdict:
     learned: tuple[str, ...] = ()
     """Rewards that need no influence any more."""
     unchecked: tuple[Unchecked, ...] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was inferred about the files, as options of `command`."""
+    command: str = ""
+    """Command that analyzes the files with `assumed` as options. Empty: no option can name it."""
 
     @property
     def sentence(self) -> str:
@@ -141,6 +145,10 @@ class Verdict:
         """Return why nothing can be said, and what to do. Empty if there is a conclusion."""
         if self.action is not Action.UNKNOWN:
             return ""
+        if self.assumed:
+            weights = set(self.assumed) == {"--weights"}
+            what = "the weights" if weights else "these columns"
+            return f"{what} were guessed; for a verdict: {self.command}"
         if self.rewards:
             each = "has half of its weight share"
             if len(self.rewards) > 1:
@@ -230,8 +238,11 @@ def at_unknown_place(finding: Finding) -> bool:
     return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
 
 
-def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
-    """Return what a run calls for, with the checks that could not run."""
+def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str] = ()) -> Verdict:
+    """Return what a run calls for, with the checks that could not run.
+
+    `weighted` are the rewards whose weights the caller gives.
+    """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     learned, unchecked = run.learned(), tuple(_unchecked(run, rewards, report))
     base = Verdict(
@@ -242,6 +253,9 @@ def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
         learned=learned,
         unchecked=unchecked,
     )
+    if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
+        command = report.command(assumed, report.folder_of(run.run))
+        return replace(base, action=Action.UNKNOWN, assumed=assumed, command=command)
     warnings = [
         held.finding
         for held in run.findings()

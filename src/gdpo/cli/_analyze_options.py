@@ -34,6 +34,8 @@ class AnalyzeOptions:
     primary: str | None
     json: bool
     fail_on: Severity | None
+    given: Mapping[str, str]
+    """Options that do not affect reading, as text, to print them in other commands."""
     page: Path | None
     no_page: str
     """Reason to print if no HTML page is written. Empty if there is nothing to explain."""

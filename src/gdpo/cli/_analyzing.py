@@ -138,7 +138,7 @@ def _show(
 def _failing(
     analysis: Analysis, options: AnalyzeOptions, console: Console, *, follows: bool
 ) -> list[HeldFinding]:
-    if message := groups_of_one(analysis.report, options.reading.get("format")):
+    if message := groups_of_one(analysis.report):
         if not options.json and not follows:
             _print_line("! every group has one rollout", console)
         raise DataError(message)
@@ -172,6 +172,7 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
             stack.enter_context(_rewards_kept_apart())
             rescorer = stack.enter_context(Rescorer(options.rescore))
         reading = read_rollout_files(options.paths, **options.reading, rescore=rescorer)
+        reading.report.given |= options.given
         reading.progress = stack.enter_context(_progress())
         return analyze(
             reading,

@@ -111,6 +111,15 @@ def analyze(
         format=format, fail_on=fail_on, columns=columns, rewards=rewards, rescore=rescore
     )
     page, no_page = checked.page_of(paths, output, report=report, json=json)
+    given = {
+        "--weights": weights,
+        "--low": low,
+        "--high": high,
+        "--rescore": rescore,
+        "--estimators": None if estimators is None else ",".join(estimators),
+        "--primary": primary,
+        "--fail-on": fail_on,
+    }
     for_rollouts = {
         "--format": None if format == METRICS else format,
         "--columns": columns or None,
@@ -138,6 +147,7 @@ def analyze(
         primary=primary,
         json=json,
         fail_on=None if fail_on is None else Severity(fail_on),
+        given={name: text for name, text in given.items() if text},
         page=page,
         no_page=no_page,
         metrics=format == METRICS,

@@ -34,7 +34,7 @@ from gdpo.report.text import (
 )
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
-from gdpo.rollouts.readers.report import ready_command
+from gdpo.rollouts.readers.report import NAMED, options_text
 
 LINES = 24
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
@@ -73,8 +73,9 @@ def rollouts_summary(
         whole: Whether tables contain whole names and may be wider, as in a file.
     """
     lines = [*wrapped(_read(analysis.report), width)]
-    if command := ready_command(analysis.report):  # on one line, so that it can be copied
-        lines.append(Text(f"  to choose other rewards: {one_line(command)}"))
+    worst = analysis.worst_verdict()
+    if worst is not None and worst.assumed:
+        lines.append(Text(f"  assumed: {one_line(options_text(worst.assumed))}"))
     lines += _odd(analysis, width)
     lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
@@ -100,7 +101,8 @@ def verdict_line(analysis: Analysis) -> Text:
         return Text()
     where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
     text = f"verdict: {where}{one_line(verdict.sentence)}"
-    return Text(_cut(text, _WHOLE), style="bold")
+    # A command is printed whole, so that it can be copied.
+    return Text(text if verdict.assumed else _cut(text, _WHOLE), style="bold")
 
 
 def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
@@ -184,7 +186,9 @@ def _read(report: ReadReport) -> Iterator[str]:
     more = f"; {left} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
-        file.rewards_from for file in report.files if file.rewards and (file.guessed or file.scalar)
+        file.rewards_from
+        for file in report.files
+        if file.rewards and (file.guessed or file.scalar or file.format in NAMED)
     ]
     sources += [f.rewards_from for f in report.files if f.rewards and f.inferred.left_out]
     remedy = ""
@@ -348,7 +352,7 @@ def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     found = analysis.findings()
     if not found and (verdict := analysis.worst_verdict()):
-        if verdict.unknown:
+        if verdict.unknown and not verdict.assumed:
             yield from wrapped([f"no findings, but {one_line(verdict.unknown)}"], width)
         else:
             yield Text("no findings", style="green")

@@ -60,6 +60,9 @@ _BATCH = 65_536
 _TURNS = 2**20
 """Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
+_TURNS_ONLY = ("rollout", "turn")
+_DECIDING = ("step", "group", "prompt", "advantage", *_TURNS_ONLY)
+"""Meanings whose columns decide about the groups, or what the advantages follow."""
 _FEW = 128
 """Number of rollouts per batch if only a few texts are needed, so that few others are read."""
 _TEXT_BYTES = 2**27
@@ -126,21 +129,32 @@ def _format_of(
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     words = [name for name, kind in fields.items() if kind == "text"]
-    if ((known := is_like_rollouts(fields)) or len(words) > 1) and not told.are_metrics:
+    if ((named := is_like_rollouts(fields)) or len(words) > 1) and not told.are_metrics:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
-        file.prompt = None if known else words[0]
-        file.step = layout(None, fields).step
+        columns = _inferred(layout(None, fields), asked)
+        file.columns = columns if named else {"prompt": words[0], **columns}
     paths = numbers if paths is None else paths
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
+    file.columns = {}
     if form.rows is None and (record is not None or form.known is NOTHING_KNOWN):
         known = layout(asked.columns, fields)
+        file.columns = _inferred(known, asked)
         form = replace(
             form, rows=None if record is None else rows_by(known, texts=texts), known=known
         )
         file.turns = None not in (known.rollout, known.turn)
+        if not file.turns:
+            file.columns = {m: c for m, c in file.columns.items() if m not in _TURNS_ONLY}
     file.format = form.name
     file.report.files.append(file)
     return form
+
+
+def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
+    """Return the columns of the meanings that decide about groups and rewards, unless given."""
+    columns = {meaning: getattr(known, meaning) for meaning in _DECIDING}
+    given = asked.columns or {}
+    return {m: column for m, column in columns.items() if column is not None and m not in given}
 
 
 def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tuple[Format, Layout]:
@@ -177,6 +191,7 @@ def _of_parquet(
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
     paths |= {known.rollout, known.turn} if file.turns else set()
+    paths |= set(file.inferred.constants)
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]

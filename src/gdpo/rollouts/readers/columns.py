@@ -176,7 +176,7 @@ class Batch:
                 self.read[path] = column_of(list(values))
             else:
                 found = entered(self.table, path)
-                self.read[path] = None if found is None else column_in(found)
+                self.read[path] = None if found is None else column_in(_added_up(found))
         return self.read[path]
 
     def weight(self, name: str, rows: Rows) -> Values | None:
@@ -440,6 +440,24 @@ def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
         inner = (cast("Any", v).get("value") if isinstance(v, Mapping) else v for v in values)
         found[key] = list(inner)
     return {key: each for key, each in found.items() if any(map(isfinite, map(number, each)))}
+
+
+def _added_up(column: Any) -> Any:
+    """Return the sums of a column of lists or their JSON texts, and any other column unchanged."""
+    is_text = kind_of_type(column.type) == "text"
+    if is_text:
+        column = column.cast(pa.string())
+        if not pc.any(pc.starts_with(column, "[")).as_py():
+            return column
+    elif kind_of_type(column.type) != "other":
+        return column
+    values = column.to_pylist()
+    opened = [from_json(each or "") for each in values] if is_text else values
+    sums = [
+        sum(number(v) for v in each if v is not None) if isinstance(each, list) else number(each)
+        for each in opened
+    ]
+    return pa.array(sums, from_pandas=True)
 
 
 def inside(column: Any, path: str, names: Any = None) -> Any:

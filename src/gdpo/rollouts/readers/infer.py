@@ -23,14 +23,17 @@ from gdpo.rollouts.readers.names import (
     form_of,
     is_all_rewards,
     is_earned_count,
+    is_flag,
     is_likely,
     is_measures,
     is_named_reward,
     is_never,
+    is_per_turn,
     is_total,
     is_vocabulary,
     last_words,
     listed,
+    may_be_empty,
     may_be_total,
     name_in,
     names_reward,
@@ -45,23 +48,30 @@ _COMPARED = 2048
 _ADDED_UP = 24
 """Maximum number of numeric fields that may explain a total."""
 Where: TypeAlias = Literal[
-    "object", "named", "other", "every", "function", "total", "asked", "none"
+    "object", "named", "other", "every", "function", "logged", "total", "asked", "none"
 ]
+_KNOWN = ("function",)
+"""Places of rewards that the format names, so that constant ones are rewards, too."""
 _GUESSED = ("other", "every", "function")
 """Places of rewards whose names need not say that they are rewards."""
-Reason: TypeAlias = Literal["name", "copy", "dataset", "weight 0"]
+Reason: TypeAlias = Literal["name", "copy", "dataset", "weight 0", "constant", "list"]
 """Why a numeric field is not a reward: its name, a copy of another field, constant in every group,
-or without weight in the total."""
+without weight in the total, the same in all rollouts, or a list whose other form is read."""
 _BECAUSE: Mapping[Reason, str] = {
     "name": "not rewards: ",
     "copy": "copies of other numbers: ",
     "dataset": "constant in every group, so they belong to the dataset: ",
     "weight 0": "without weight in the total: ",
+    "constant": "the same in all rollouts, so they need --rewards to be read as rewards: ",
+    "list": "values of lists that are added up, or sums of lists that are not: ",
 }
 _ENOUGH = 16
 """Number of rollouts from which values can contradict or confirm a guess."""
 _ENOUGH_TO_DENY = 64
 """Number of rollouts from which values can show that a number contains no other number."""
+_ZERO_OR_ONE = {0.0, 1.0}
+_DEPENDENT = 1e-5
+"""Relative size of a singular value below which fields depend linearly on each other."""
 _ENOUGH_GROUPS = 8
 """A field that is constant in each of at least this many groups belongs to the dataset."""
 
@@ -81,7 +91,8 @@ class Inferred:
 
     kind: Where = "none"
     """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
-    (`function`: under the names of functions), only a scalar reward, or where the user says."""
+    (`function`: under the names of functions), as a log names them, only a scalar reward, or where
+    the user says."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     prefix: str = ""
     total: str | None = None
@@ -94,6 +105,8 @@ class Inferred:
     rounding: float = 0.0
     """Largest difference between total and sum that rounding can explain."""
     left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
+    constants: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Value of each field that is left out because it is constant."""
     copied: tuple[tuple[str, str], ...] = ()
     """Fields named `reward` or `score` that repeat another field, with that field."""
     contradicts: str = ""
@@ -111,8 +124,10 @@ class Inferred:
             "named": "the numbers named as rewards or scores",
             "other": "the numbers whose names fit a reward",
             "every": "all numeric components",
-            "function": "all other floating-point columns; if some are not rewards, name the "
-            "rewards (--rewards)",
+            "function": f"the columns {listed(self.names)}, as of reward functions; if some are "
+            "not rewards, name the rewards (--rewards)",
+            "logged": f"the columns {listed(self.names)}, as the trainer's log names them "
+            "(trainer_state.json)",
             "total": "scalar reward only: no other number is named as a reward, and no numbers "
             "add up to it",
             "asked": "as given",
@@ -172,31 +187,30 @@ def infer(
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
     `described`: the user has named the columns that are not rewards.
     """
-    numbers = sample.numbers
+    out: dict[str, Reason] = dict.fromkeys(_other_forms(sample.numbers), "list")
+    out |= dict.fromkeys(_flags(sample.numbers, kind), "name")
+    numbers = {path: values for path, values in sample.numbers.items() if path not in out}
     taken = known.taken() - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
     empty = [p for p in numbers if p not in (*known.taken(), *free)]
     totals, copied = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals and path not in copied]
-    kind, prefix, parts = _parts(rest if kind == "function" else [*rest, *empty], kind)
+    kind, prefix, parts = _parts(
+        [*rest, *(p for p in empty if kind != "none" or may_be_empty(p))], kind
+    )
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
         how = "write one number per reward and one line per rollout"
         return Inferred(refused=f"{listed(unread or texts)} cannot be read as numbers: {how}")
-    out: dict[str, Reason] = dict.fromkeys(copied, "copy")
+    out |= dict.fromkeys(copied, "copy")
     sure = kind == "named" or (kind == "object" and not is_measures(prefix))
     others = [p for p in rest if p not in parts and (is_likely(p) or is_earned_count(p))]
+    out |= dict.fromkeys(_constants(parts, numbers, kind), "constant")
     for paths in (parts, others):
-        named = sure and paths is parts
-        doubtful = [
-            p
-            for p in paths
-            if not GOLD.isdisjoint(last_words(p)) or not (named or is_named_reward(p))
-        ]
-        out |= {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
-        kept = [*totals, *(p for p in parts if p not in out and p not in paths)]
+        of_parts = paths is parts
+        kept = [*totals, *(p for p in parts if p not in out and not of_parts)]
         free = [path for path in paths if path not in out]
-        out |= _copies(free, numbers, kept, sure=named, parts=paths is parts)
+        out |= _ruled_out_by_values(free, sample, kept, sure=sure and of_parts, parts=of_parts)
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
     candidates = _Candidates(kind, prefix, parts, others, totals, rest, numbers, out, described)
@@ -210,10 +224,22 @@ def infer(
     return replace(
         found,
         left_out={**left, **out, **found.left_out},
+        constants={p: float(np.nanmax(numbers[p])) for p in out if out[p] == "constant"},
         prefix=prefix,
         copied=repeated,
         contradicts=_contradicted(found, numbers),
     )
+
+
+def _ruled_out_by_values(
+    paths: Sequence[str], sample: Sample, kept: Sequence[str], *, sure: bool, parts: bool
+) -> dict[str, Reason]:
+    doubtful = [
+        p for p in paths if not GOLD.isdisjoint(last_words(p)) or not (sure or is_named_reward(p))
+    ]
+    out = {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
+    free = [path for path in paths if path not in out]
+    return out | _copies(free, sample.numbers, kept, sure=sure, parts=parts)
 
 
 def _without_idle(found: Inferred, sample: Sample) -> Inferred:
@@ -254,6 +280,34 @@ def _totals(
         else:
             copied[path] = twin
     return kept, copied
+
+
+def _other_forms(numbers: Mapping[str, Values]) -> Iterator[str]:
+    """Yield the positions of lists that are added up, and the sums of the other lists.
+
+    A list has a value for each turn if its name says so, or if its length differs.
+    """
+    lists: dict[str, list[str]] = {}
+    for path in numbers:
+        above, _, place = path.rpartition(".")
+        if above in numbers and place.isdecimal():
+            lists.setdefault(above, []).append(path)
+    for above, places in lists.items():
+        there = np.isfinite([numbers[place] for place in places])
+        yield from places if is_per_turn(above) or np.any(there != there[0]) else [above]
+
+
+def _flags(numbers: Mapping[str, Values], kind: Where) -> list[str]:
+    named = [path for path in numbers if kind not in _KNOWN and is_flag(path)]
+    return [path for path in named if set(numbers[path].tolist()) <= _ZERO_OR_ONE]
+
+
+def _constants(parts: Sequence[str], numbers: Mapping[str, Values], kind: Where) -> list[str]:
+    """Return the fields that are the same in all of enough rollouts, if others vary."""
+    if kind in _KNOWN or not any(_varies(numbers[path]) for path in parts):
+        return []
+    known = [path for path in parts if int(np.isfinite(numbers[path]).sum()) >= _ENOUGH]
+    return [path for path in known if not _varies(np.nan_to_num(numbers[path]))]
 
 
 def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
@@ -346,10 +400,12 @@ class _Candidates:
         names = {name_in(path, self.prefix) or path: path for path in paths}
         if fit is None or not fit.enough:
             return Inferred(self.kind, names, self.prefix, total)
+        if not fit.unique:
+            carrying = [path for path in paths if fit.weight(path) != 0]
+            why = f"{listed(carrying)} add up to {total!r} with more than one set of weights"
+            return self.refused(why, *_independent(carrying, self.numbers), self.totals[:1])
         guessed = [path for path in paths if self.kind in _GUESSED]
-        unknown = [p for p in guessed if p not in fit.weights and not is_vocabulary(p)]
-        idle: dict[str, Reason] = dict.fromkeys(unknown, "name")
-        idle |= {path: "weight 0" for path in guessed if fit.weight(path) == 0}
+        idle: dict[str, Reason] = {path: "weight 0" for path in guessed if fit.weight(path) == 0}
         names = {name: path for name, path in names.items() if path not in idle}
         zeros = frozenset(name for name, path in names.items() if path in fit.zeros)
         weights = {name: fit.weight(path) for name, path in names.items()}
@@ -490,20 +546,20 @@ class Fit:
     """Stores the weights with which fields add up to a total, up to a constant."""
 
     weights: Mapping[str, float]
-    constants: Mapping[str, float]
-    """Weight of each field that is constant so far, as far as it is known."""
     zeros: frozenset[str]
     """Fields that are missing in some rollouts, where they add nothing to the total."""
     rounding: float
     """Largest difference between total and sum that rounding can explain."""
     enough: bool
     """Whether there are enough rollouts to trust the weights."""
+    unique: bool
+    """Whether no other weights give the same total."""
     certain: bool
     """Whether the fields take enough different values to rule out a coincidence."""
 
     def weight(self, path: str) -> float:
         """Return the weight of a field, 1 if unknown."""
-        return self.weights.get(path, self.constants.get(path, 1.0))
+        return self.weights.get(path, 1.0)
 
 
 def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
@@ -520,42 +576,44 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     whole = numbers[total][rows]
     columns = [numbers[path][rows] for path in varying]
     added = np.nan_to_num(np.stack(columns, axis=-1), posinf=0, neginf=0)
-    size = np.abs(added).max(axis=0)
+    shift, middle = (added.mean(axis=0), whole.mean()) if enough else (0.0, 0.0)
+    centred = added - shift
+    size = np.abs(centred).max(axis=0)
     if max(size.max(), np.abs(whole).max()) > 1e30:
         return None
-    design = np.column_stack([added / size, np.full(len(rows), float(enough))])
-    weights = np.linalg.lstsq(design, whole, rcond=None)[0][:-1] / size
-    error = whole - added @ weights
-    error = error - error.mean() if enough else error
+    design = centred / size
+    weights = np.linalg.lstsq(design, whole - middle, rcond=_DEPENDENT)[0] / size
+    error = whole - middle - centred @ weights
     rounding = _rounding(whole) + float(np.abs(weights) @ list(map(_rounding, columns)))
     if np.abs(error).max() >= min(1.25 * rounding, 0.1 * float(np.std(whole))):
         return None
     weights = _rounded(weights, added, whole)
+    carrying = design[:, weights != 0]
+    unique = int(np.linalg.matrix_rank(carrying, rtol=_DEPENDENT)) == carrying.shape[1]
     different = len(np.unique(added, axis=0))
-    constants = {p: float(np.nanmax(numbers[p][rows])) for p in paths if p not in varying}
     return Fit(
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
-        _weights_of_constants(constants, weights, whole - added @ weights, 1.25 * rounding),
         frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
         1.25 * rounding,
         enough,
-        enough and different > len(varying) + 1,
+        unique or not enough,
+        enough and unique and different > len(varying) + 1,
     )
 
 
-def _weights_of_constants(
-    values: Mapping[str, float], weights: Values, rest: Values, rounding: float
-) -> dict[str, float]:
-    """Return the weights of constant fields, given what the others leave of a total."""
-    carrying = np.abs(weights[weights != 0])
-    usual = float(np.median(carrying)) if len(carrying) else 1.0
-    known = {path: value for path, value in values.items() if np.isfinite(value) and value}
-    found = dict.fromkeys(values, usual)
-    for path, value in known.items() if len(known) == 1 else ():
-        weight, limit = float(np.median(rest)) / value, 2 * rounding / abs(value)
-        if weight > -limit:
-            found[path] = float(f"{weight:.3g}") if weight > limit else 0.0
-    return found
+def _independent(
+    paths: Sequence[str], numbers: Mapping[str, Values]
+) -> tuple[list[str], list[str]]:
+    """Return the fields that do not follow from earlier ones, in this order and in reverse."""
+
+    def kept(order: Sequence[str]) -> list[str]:
+        found = list[str]()
+        for path in order:
+            if explained(found, numbers, path) is None:
+                found.append(path)
+        return [path for path in paths if path in found]
+
+    return kept(paths), kept(paths[::-1])
 
 
 def _besides(
@@ -644,6 +702,12 @@ def _is_monotone(one: Values, other: Values) -> bool:
     return rising and (coarser or bool(np.all(level == 0)))
 
 
+def named_by_log(numbers: Iterable[str], names: Sequence[str]) -> Inferred:
+    """Return the rewards that the trainer's log names."""
+    left_out: dict[str, Reason] = dict.fromkeys((n for n in numbers if n not in names), "name")
+    return Inferred("logged", {name: name for name in names}, left_out=left_out)
+
+
 def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
     """Return the rewards that the user named, with weights if a number is their total."""
     paths = resolved(asked, list(sample.numbers))
@@ -654,7 +718,9 @@ def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferr
         if total in taken or total not in sample.numbers:
             continue
         fit = explained([p for p in paths.values() if p in sample.numbers], sample.numbers, total)
-        if fit is None or not fit.enough or not (fit.certain or may_be_total(total)):
+        if fit is None or not (fit.enough and fit.unique):
+            continue
+        if not (fit.certain or may_be_total(total)):
             continue
         if len(paths) == 1 or sum(map(bool, fit.weights.values())) > 1:
             weights = {name: fit.weight(path) for name, path in paths.items()}

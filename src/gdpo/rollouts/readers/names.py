@@ -124,6 +124,14 @@ _SHAPED = frozenset(
 """Words for two forms of one reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names", "coef", "coefficient"})
 _VALUES = frozenset({"value", "score", "reward"})
+_VERBS = frozenset({"is", "are", "was", "were", "has", "had", "did", "from", "used"})
+"""Words that, together with `reward` in a name, state something about the reward."""
+_STATES = _SHAPED | _set(
+    "cached missing available computed ready masked skipped truncated failed error timeout "
+    "overridden"
+)
+"""Words that name a flag about the reward, if the values are 0 and 1."""
+_OF_TURNS = frozenset({"turn", "turns", "step", "steps", "tool", "tools", "call", "calls"})
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters", "words", "size"})
 REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
@@ -315,7 +323,8 @@ def is_named_reward(path: str) -> bool:
     if len(ordered) > 1 and ordered[-1] in _FUNCTION and not words & {"tp", "fp", "tn"}:
         words = {*ordered[:-1], "reward"}
     rest = words - _REWARD
-    if rest & _WEIGHTS or any(map(_is_time, rest)):
+    states = bool(rest & _VERBS) and rest.isdisjoint(EARNED)
+    if states or rest & _WEIGHTS or any(map(_is_time, rest)):
         return False
     if words & (_REWARD - _REWARD_ONLY) and ordered[-1] not in _STATISTICS:
         return True
@@ -334,6 +343,23 @@ def is_named_as_reward(path: str) -> bool:
     if (prefix := _prefix(path)) is not None:
         return name_in(path, prefix) is not None and not is_measures(prefix)
     return is_named_reward(path) or is_all_rewards(path)
+
+
+def is_flag(path: str) -> bool:
+    """Return whether a field of zeros and ones states something about a reward."""
+    rest = set(last_words(path)) - _REWARD
+    return bool(rest) and rest <= _STATES
+
+
+def is_per_turn(path: str) -> bool:
+    """Return whether the name of a list says that it has a value for each turn."""
+    return not _OF_TURNS.isdisjoint(last_words(path))
+
+
+def may_be_empty(path: str) -> bool:
+    """Return whether a field is a reward by its name, although no rollout has a value."""
+    named = is_named_reward(path) or _prefix(path) is not None or is_vocabulary(path)
+    return named and not (is_all_rewards(path) or may_be_total(path))
 
 
 def may_be_text(path: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,8 @@ _SIBLINGS = 64
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
+_SAME_RATIO = 0.99
+"""Ratio of two weights, divided by their ratio in the total, above which the weights agree."""
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -172,7 +175,15 @@ def read_rollout_files(
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     named = None if rewards is None else tuple(rewards)
     asked = ReaderOptions(format, named, columns, load_pt, rescore)
-    return RolloutReading(paths, asked, group_size)
+    reading = RolloutReading(paths, asked, group_size)
+    given = {
+        "--format": format,
+        "--rewards": ",".join(rewards or ()),
+        "--columns": ",".join(f"{meaning}={column}" for meaning, column in (columns or {}).items()),
+        "--group-size": group_size,
+    }
+    reading.report.given = {name: str(value) for name, value in given.items() if value}
+    return reading
 
 
 def _read_file(
@@ -214,6 +225,7 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
                 line = int(batch.lines[places_of[0]])
                 file.note(line, Problem.TOLD, {"why": what}, count=len(places_of))
         of_batch = batch.columns()
+        _report_varying(batch, file)
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
             table = _table_of(rewards, scored, batch, rows, of_step, file)
@@ -223,6 +235,15 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
                 file.read += len(table)
                 yield table
         file.numbered += len(batch)
+
+
+def _report_varying(batch: Batch, file: FileReport) -> None:
+    for path, value in file.inferred.constants.items():
+        column = batch.column(path)
+        values = np.zeros(0) if column is None else column.values
+        if np.any(np.isfinite(values) & (values != value)):
+            file.varying[path] = None
+            file.note_once(Problem.VARIES, {"path": path})
 
 
 def _table_of(
@@ -247,11 +268,10 @@ def _table_of(
             values[:, place] = column.usable(f"reward {name!r}", lines, file)
     if rewards is not None:
         weights = _weights(batch, rows, values, columns, of_step["groups"], file)
-        if weights is None and known.inferred is not None and known.inferred.weights:
-            weights_from = FOUND
-            values, weights = _in_total(
-                known.inferred, columns, values, of_step["total"], lines, file
-            )
+        found = known.inferred
+        if found is not None and found.weights and _denied(weights, found, columns, file):
+            weights_from, file.weights = FOUND, found.weights
+            values, weights = _in_total(found, columns, values, of_step["total"], lines, file)
         totals = (values, of_step["num_tokens"])
         turns = turns_of(batch, known.paths, rows=rows, whole=totals, file=file)
     return RolloutTable(
@@ -306,6 +326,26 @@ def _weights(
         line, count = int(lines[np.argmax(others)]), int(np.sum(others))
         file.note(line, Problem.WEIGHTS_DIFFER, count=count)
     return weights
+
+
+def _denied(
+    weights: Float[np.ndarray, "rollout reward"] | None,
+    found: Inferred,
+    names: Iterable[str],
+    file: FileReport,
+) -> bool:
+    """Return whether weights are not recorded, or not in the proportions of those in the total."""
+    if weights is None:
+        return True
+    known = np.array([found.weights.get(name, nan) for name in names])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = weights / known
+    low, high = (f.reduce(ratios, axis=1) for f in (np.fmin, np.fmax))
+    if not np.any(low < _SAME_RATIO * high):
+        return False
+    shown = ", ".join(f"{name}={weight:g}" for name, weight in found.weights.items())
+    file.note_once(Problem.RECORDED_APART, {"total": str(found.total), "weights": shown})
+    return True
 
 
 def _in_total(

@@ -541,8 +541,10 @@ def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any
     inner = None if each else spread(value, listed_names(record))
     if inner is not None:
         found.pop(path, None)
+        if "0" in inner:  # a list without names, which may have a value for each turn
+            found[path] = sum(number(each) for each in inner.values() if each is not None)
     elif isinstance(value, list):
-        found[path] = TOO_LONG
+        found[path] = TOO_LONG if value else 0.0
     return inner
 
 

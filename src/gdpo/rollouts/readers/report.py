@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -19,6 +19,8 @@ BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
 _USUAL_SIZES = (8, 16, 4, 6, 5, 3, 2)
 BY_BOTH = "group id and prompt"
 """How rollouts are grouped, apart from by `group_size`."""
+NAMED = frozenset({"trl", "ms-swift"})
+"""Formats with a column for each reward, which has the name of its function."""
 
 
 Values: TypeAlias = Mapping[str, str | int | float]
@@ -79,11 +81,20 @@ class Problem(Enum):
     TEXTS = "{path!r} contains text, not numbers, and is not read as a reward"
     NOT_INFERRED = "no reward can be inferred: {why}; name the rewards (--rewards)"
     CONTRADICTED = (
-        "{total!r} is not the sum of the rewards, and their weights cannot be inferred from it",
+        "{total!r} is not the plain sum of the rewards, and does not show their weights",
         "give the weights (--weights), or read only the total (--rewards)",
     )
     COPY = "{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
     ZERO = "reward {name!r} counts as 0 where it is missing, as in {total!r}"
+    RECORDED_APART = (
+        "{total!r} is not the sum with the recorded weights: the weights {weights} are used, which "
+        "give {total!r}",
+        "if the rewards are not yet multiplied by the recorded weights, give these (--weights)",
+    )
+    VARIES = (
+        "{path!r} is constant in the first rollouts, so it is no reward, but it varies later",
+        "to have it read, name the rewards (--rewards)",
+    )
     NO_WEIGHTS = "some weights are not usable numbers: weight 1 is used for each reward"
     WEIGHTS_DIFFER = (
         "weights differ from an earlier rollout of the group: the earlier weights are used"
@@ -112,6 +123,10 @@ class Problem(Enum):
         "reward {name!r} of the turns does not add up to the reward of the rollout: results by "
         "turn and results by rollout do not agree"
     )
+
+
+_OF_WEIGHTS = {Problem.OTHER_WEIGHTS, Problem.CONTRADICTED}
+"""Problems that show that the weights of the rewards are not those that are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +186,14 @@ class FileReport:
     """Paths of the numeric fields, according to the first rollouts."""
     shape: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollout or the schema."""
-    step: str | None = None
-    prompt: str | None = None
-    """First text, to propose as the prompt if no field has the name of a prompt or completion."""
+    columns: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Column of each meaning that was inferred from its name, and that groups or rewards need."""
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Weights that were found in the total and are used."""
+    varying: dict[str, None] = field(default_factory=dict[str, None])
+    """Fields that are constant in the first rollouts, so no rewards, and vary later."""
     scalar: bool = False
     inferred: Inferred = NOT_INFERRED
     split: bool = False
@@ -253,7 +271,9 @@ class FileReport:
 
     def remember(self, found: Inferred) -> None:
         """Record the inferred rewards, for this file and later files of the run."""
-        self.guessed, self.inferred = True, found
+        self.guessed, self.inferred = self.format not in NAMED, found
+        if self.format == "columns" and found.total is not None and found.kind != "total":
+            self.columns = {**self.columns, "total": found.total}
         shape = (self.shape,) if found.refused else ()
         self.report.inferred[self.run, self.format, *shape] = found
 
@@ -268,6 +288,8 @@ class ReadReport:
     """Stores the results of reading, and grows while the tables are read."""
 
     paths: tuple[Path, ...]
+    given: dict[str, str] = field(default_factory=dict[str, str])
+    """Options of the command that reads the files, to print them in other commands."""
     files: list[FileReport] = field(default_factory=list[FileReport])
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
     """Files that were not read, with the reason."""
@@ -332,6 +354,56 @@ class ReadReport:
     def file_of(self, path: Path) -> FileReport:
         """Return the newest report on a file."""
         return next(file for file in reversed(self.files) if file.path == path)
+
+    def assumed(self, run: str, weighted: Collection[str] = ()) -> dict[str, str]:
+        """Return what was inferred about the files of a run, as options of a command.
+
+        `weighted` are the rewards whose weights the caller gives. If the files contradict all
+        weights that are known, the option contains WEIGHT in place of a number.
+        """
+        files = [file for file in self.files if file.run == run and file.rewards]
+        options = dict[str, str]()
+        guessed = [file for file in files if file.guessed]
+        names = dict.fromkeys(name for file in guessed for name in (*file.rewards, *file.varying))
+        if names and not self.scalar_only:
+            options["--rewards"] = ",".join(names)
+        if columns := self.columns(files):
+            options["--columns"] = columns
+        own = {file.path for file in files}
+        denied = {n.problem for n in self.notices.values() if n.file in own} & _OF_WEIGHTS
+        found = {name: f"{w:.12g}" for file in files for name, w in file.weights.items()}
+        if denied and not weighted:
+            found = dict.fromkeys(names or files[0].rewards, "WEIGHT")
+        if weights := [f"{name}={w}" for name, w in found.items() if name not in weighted]:
+            options["--weights"] = ",".join(weights)
+        return options
+
+    def folder_of(self, run: str) -> tuple[Path, ...]:
+        """Return the paths of a run's files: as given, or its folder if there are several runs."""
+        if len({file.run for file in self.files}) < 2:
+            return self.paths
+        return tuple(dict.fromkeys(file.path.parent for file in self.files if file.run == run))
+
+    def columns(self, files: Iterable[FileReport]) -> str:
+        """Return the inferred columns of some files, as the value of an option."""
+        ids, prompts = ((BY_IDS, BY_BOTH), (BY_IDS, BY_BOTH, BY_PROMPT))
+        used = {"group": ids, "prompt": prompts}
+        found = dict[str, str]()
+        for file in files:
+            for meaning, column in file.columns.items():
+                by = used.get(meaning)
+                if by is None or not self.grouped_by or any(self.grouped_by[how] for how in by):
+                    found.setdefault(meaning, column)
+        return ",".join(f"{meaning}={column}" for meaning, column in found.items())
+
+    def command(self, options: Mapping[str, str], paths: Sequence[Path] = ()) -> str:
+        """Return the command that reads the files with further options."""
+        every = dict(self.given)
+        for name, value in options.items():
+            pairs = name in every and "=" in value
+            every[name] = f"{every[name]},{value}" if pairs else value
+        where = " ".join(quote(str(path)) for path in paths or self.paths)
+        return f"gdpo analyze {where} {options_text(every)}"
 
     @property
     def without_rewards(self) -> list[FileReport]:
@@ -420,20 +492,9 @@ class ReadReport:
         return found
 
 
-def ready_command(report: ReadReport) -> str:
-    """Return a command line that lists the inferred rewards, or ""."""
-    guessed = [file for file in report.files if file.guessed and file.rewards]
-    if report.scalar_only:
-        names = _proposed(guessed)
-        names = [name for name in names if not any(name in file.rewards for file in guessed)]
-    else:
-        names = [name for file in guessed for name in file.rewards]
-        if odd := [name for name in dict.fromkeys(names) if not _can_be_named(name)]:
-            return (
-                f"rename {listed(odd)} first: --rewards accepts no commas, no spaces at the start "
-                "or end, and no unprintable characters"
-            )
-    return _command(report, names, guessed)
+def options_text(options: Mapping[str, str]) -> str:
+    """Return options as they are typed in a shell."""
+    return " ".join(f"{name} {quote(value)}" for name, value in options.items())
 
 
 def without_rewards(report: ReadReport) -> str:
@@ -450,7 +511,7 @@ def without_rewards(report: ReadReport) -> str:
     why = refused or "no field is named as a reward or score"
     numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
     found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
-    choices = [c for c in choices if all(map(_can_be_named, c))] or [_proposed(files)]
+    choices = [c for c in choices if all(map(can_be_named, c))] or [_proposed(files)]
     commands = [command for names in choices if (command := _command(report, names, files))]
     if not commands:
         return f"{found} with --rewards"
@@ -459,39 +520,36 @@ def without_rewards(report: ReadReport) -> str:
     )
 
 
-def groups_of_one(report: ReadReport, form: str | None) -> str:
-    """Return a message if every group has one rollout, or "". The user named the format `form`."""
+def groups_of_one(report: ReadReport) -> str:
+    """Return a message if every group has one rollout, or ""."""
     if not report.alone or not any(file.rewards for file in report.files):
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
-    paths = " ".join(quote(str(path)) for path in report.paths)
     return (
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
         f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
-        "of rollouts per prompt if these are consecutive, for example:\n"
-        f"gdpo analyze {paths}{f' --format {form}' if form else ''} --group-size {size}"
+        f"of rollouts per prompt if these are consecutive, for example:\n"
+        f"{report.command({'--group-size': str(size)})}"
     )
 
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
-    taken = {file.step for file in files}
-    fit = [n for n in dict.fromkeys(names) if _can_be_named(n) and n not in taken]
+    taken = {column for file in files for column in file.columns.values()}
+    fit = [n for n in dict.fromkeys(names) if can_be_named(n) and n not in taken]
     if not fit:
         return ""
-    paths = " ".join(quote(str(path)) for path in report.paths)
-    named = [each for each in files if each.format in ("", "columns")]
-    steps = [f"step={file.step}" for file in named if file.step]
-    columns = ",".join(steps[:1] + [f"prompt={file.prompt}" for file in named if file.prompt][:1])
-    columns = f" --columns {quote(columns)}" if columns else ""
-    return f"gdpo analyze {paths} --rewards {quote(','.join(fit))}{columns}"
+    columns = report.columns(files)
+    options = {"--rewards": ",".join(fit)} | ({"--columns": columns} if columns else {})
+    return report.command(options)
 
 
-def _can_be_named(name: str) -> bool:
-    return name.isprintable() and "," not in name and name == name.strip()
+def can_be_named(name: str) -> bool:
+    """Return whether an option can name a field."""
+    return name.isprintable() and not {",", "="} & set(name) and name == name.strip()
 
 
 def _proposed(files: list[FileReport]) -> list[str]:
     names = dict.fromkeys(name for file in files for name in likely(file.numbers))
-    return [name for name in names if _can_be_named(name)][:_NAMED]
+    return [name for name in names if can_be_named(name)][:_NAMED]

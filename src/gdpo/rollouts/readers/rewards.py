@@ -28,14 +28,15 @@ from gdpo.rollouts.readers.columns import (
 from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.infer import (
     LOOKED_AT,
+    NOT_INFERRED,
     Inferred,
     Reason,
     Sample,
     Values,
     Where,
     infer,
+    named_by_log,
     named_by_user,
-    passed_over,
     resolved,
 )
 from gdpo.rollouts.readers.keys import NO_KEY, grouping, pair
@@ -49,11 +50,12 @@ from gdpo.rollouts.readers.names import (
     is_container,
     is_named_as_reward,
     listed,
+    may_be_empty,
     may_be_text,
     unlikelihood,
 )
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
-from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, FileReport, Problem
+from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, NAMED, FileReport, Problem
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
@@ -69,7 +71,7 @@ _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _First: TypeAlias = Callable[[Sequence[str]], Iterable[Batch]]
 """Function that returns the first rollouts of a file and of the later files of its run, with the
 fields at some paths."""
-_KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function"}
+_KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function", "ms-swift": "function"}
 """Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
 """Maximum size of a log to read, in bytes. Parsing takes 30 times its size in memory."""
@@ -151,7 +153,8 @@ class RecordRewards:
         paths, totals = set[str]().union(*(row.rewards for row in rows)), {*found.names.values()}
         beside = {n: at for n, path in found.names.items() if (at := _beside(n, path, paths))}
         for path in (paths | {row.total_name for row in rows}) - self._paths.keys():
-            self._paths[path] = found.name_of(path) or (path if path in asked else None)
+            kept = path in asked or path in found.constants
+            self._paths[path] = found.name_of(path) or (path if kept else None)
         for row in rows:
             row.total = None if self._no_total else row.total
             row.weights = row.weights or _weights_beside(row, beside)
@@ -214,15 +217,16 @@ class RecordRewards:
 
     def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
         """Add the fields with numbers to the rewards, and track those with only texts."""
-        inferred = {} if self._inferred is None else self._inferred.names
+        found = NOT_INFERRED if self._inferred is None else self._inferred
+        inferred, constants = found.names, found.constants
         numbers, texts = dict[str, None](), dict[str, list[int]]()
         for row, line in zip(rows, lines, strict=True):
             for name, value in row.rewards.items():
                 if type(value) is Doubtful and not (name in inferred and is_text_of_number(value)):
                     texts.setdefault(name, []).append(line)
-                elif value is not None:
+                elif (value is not None or self._known is None) and name not in constants:
                     numbers[name] = None
-        for name in numbers:
+        for name in (*inferred, *numbers):
             self._take(name)
         for name in [name for name in texts if name not in self._found]:
             if name not in self._texts and len(self._texts) >= _TEXTS:
@@ -284,7 +288,10 @@ class TableRewards:
             column = None if table is None else entered(table, path)
             inner = {} if column is None else spread_column(column, names_in(table))
             if inner:
-                del found[path]
+                if "0" in inner:  # a list without names, which may have a value for each turn
+                    found[path] = "number"
+                else:
+                    del found[path]
                 found |= {Inner(f"{path}.{name}"): "number" for name in inner}
             elif kind == "other" and is_all_rewards(path):
                 unread.append(path)
@@ -303,12 +310,9 @@ class TableRewards:
             return Rewards({name: f"rewards.{name}" for name in names}, "as recorded by gdpo")
         if file.format == "trl":  # which writes rewards as floats
             free = [each for each in schema if each.name not in self.known.taken()]
-            own = [each.name for each in free if pa.types.is_floating(each.type)]
-            fields = {each.name for each in free}
-            if logged := {n: n for n in logged_rewards(file.path) if n in fields}:
-                file.inferred = Inferred(left_out={p: "name" for p in own if p not in logged})
-                how = "as TRL's log names them (trainer_state.json)"
-                return Rewards(logged, how + passed_over(file.inferred.left_out))
+            logged = logged_rewards(file.path)
+            floats = [each for each in free if pa.types.is_floating(each.type)]
+            own = [each.name for each in free if each in floats or each.name in logged]
         return self._infer(own)
 
     def _learn(self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str]) -> Inferred:
@@ -393,21 +397,28 @@ def _learned(
     sample = Sample(numbers, pair(steps, prompts if alone else groups.keys))
     if asked.rewards is not None:
         found, texts = named_by_user(sample, known, asked.rewards), ()
+    elif logged := [name for name in _logged(file) if name in numbers]:
+        file.remember(found := named_by_log(numbers, logged))
     else:
         known = replace(known, total=None) if known.total in texts else known
         described, kind = asked.columns is not None, _KINDS.get(file.format, "every")
         found = infer(sample, known, texts=texts, kind=kind, described=described)
         file.remember(found)
+    zeros = sorted(found.zeros) if asked.rewards is None else ()
+    _report_inferred(found, texts, zeros, file)
+    return found, known
+
+
+def _report_inferred(
+    found: Inferred, texts: Sequence[str], zeros: Sequence[str], file: FileReport
+) -> None:
     problems = [(Problem.TEXTS, {"path": path}) for path in texts]
     problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
     problems += [(Problem.CONTRADICTED, {"total": found.contradicts})] if found.contradicts else []
     problems += [(Problem.COPY, {"path": path, "twin": twin}) for path, twin in found.copied]
-    if asked.rewards is None:
-        total = str(found.total)
-        problems += [(Problem.ZERO, {"name": n, "total": total}) for n in sorted(found.zeros)]
+    problems += [(Problem.ZERO, {"name": n, "total": str(found.total)}) for n in zeros]
     for problem, values in problems:
         file.note(None, problem, values)
-    return found, known
 
 
 def _values_in(batch: Batch, path: str) -> Values:
@@ -462,6 +473,7 @@ def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]
             if isinstance(value, str):
                 shorts[path] = value is not TOO_LONG and shorts.get(path, True)
             is_text = is_text_of_number(value) and may_be_text(path)
+            is_text |= value is None and may_be_empty(path)
             if is_number(value) or is_text or (path == known.total and value is not None):
                 numbers[path] = None
     rewarded = any(is_named_as_reward(path) for path in numbers)
@@ -476,6 +488,10 @@ def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]
 def is_text_of_number(value: Any) -> bool:
     """Return whether a value is the text of a finite number."""
     return type(value) is Doubtful and isfinite(number(value))
+
+
+def _logged(file: FileReport) -> tuple[str, ...]:
+    return logged_rewards(file.path) if file.format in NAMED else ()
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:
