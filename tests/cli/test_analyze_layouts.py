@@ -265,13 +265,19 @@ def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_th
     assert found["notices"] == [] or layout.startswith("very many")
     _, out, _ = gdpo_says("analyze", path, "--no-report")
     assert "rewards: " in out
-    ready = [line for line in out.splitlines() if "gdpo analyze" in line]
     if rewards == ("reward",):
         return
-    command = shlex.split(ready[0].partition("gdpo ")[2])
-    code, named, err = gdpo_says(*command, "--json")
+    verdict = run["verdict"]
+    assert (
+        out.splitlines()[-1]
+        == f"verdict: unknown: these columns were guessed; for a verdict: {verdict['command']}"
+    )
+    code, named, err = gdpo_says(*shlex.split(verdict["command"])[1:], "--json")
     assert code == 0, err
-    assert json.loads(named)["runs"] == found["runs"]
+    (again,) = json.loads(named)["runs"]
+    assert again["verdict"]["assumed"] == {}
+    own = {"verdict", "weights_from", "unchecked"}
+    assert {k: again[k] for k in again.keys() - own} == {k: run[k] for k in run.keys() - own}
 
 
 def run_commands(gdpo_says, printed):
@@ -369,7 +375,7 @@ def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
 def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
     _, out, _ = gdpo_says("analyze", path, "--no-report")
-    assert "rename 'a, b' first" in out
+    assert "Rename 'a, b'" in out
     many = {f"m{i:02}": "acc" for i in range(20)}
     path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
     _, out, _ = gdpo_says("analyze", path, "--no-report")
@@ -401,8 +407,8 @@ def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a
 def test_the_command_names_the_step(gdpo_says, tmp_path, named):
     path = written(tmp_path / "run", "jsonl", rows(flat({"iter": "step", **named})))
     _, out, err = gdpo_says("analyze", path, "--no-report")
-    command = f"gdpo analyze {path} --rewards {','.join(named)} --columns step=iter"
-    assert command in (*err.splitlines(), *(line.partition(": ")[2] for line in out.splitlines()))
+    command = f"gdpo analyze {path} --rewards {','.join(named)} --columns step=iter,prompt=prompt"
+    assert command in (*err.splitlines(), out.splitlines()[-1].rpartition(": ")[2])
 
 
 def test_a_reward_that_a_later_rollout_is_the_first_to_have_follows_the_same_rules(tmp_path):

@@ -20,6 +20,8 @@ from gdpo.diagnostics.effect import best_remedy
 from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
+from gdpo.rollouts.readers.names import listed
+from gdpo.rollouts.readers.report import can_be_named
 
 _BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
 """Kinds of findings for which settings are replayed."""
@@ -84,7 +86,9 @@ class Verdict:
     assumed: Mapping[str, str] = field(default_factory=dict[str, str])
     """What was inferred about the files, as options of `command`."""
     command: str = ""
-    """Command that analyzes the files with `assumed` as options. Empty: no option can name it."""
+    """Command that analyzes the files with `assumed` as options."""
+    unnamed: tuple[str, ...] = ()
+    """Rewards that no option can name, because their names contain commas, for example."""
 
     @property
     def sentence(self) -> str:
@@ -148,6 +152,9 @@ class Verdict:
         if self.assumed:
             weights = set(self.assumed) == {"--weights"}
             what = "the weights" if weights else "these columns"
+            if self.unnamed:
+                names = listed(self.unnamed)
+                return f"{what} were guessed. Rename {names}, which no option can name"
             return f"{what} were guessed; for a verdict: {self.command}"
         if self.rewards:
             each = "has half of its weight share"
@@ -255,7 +262,9 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
     )
     if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
         command = report.command(assumed, report.folder_of(run.run))
-        return replace(base, action=Action.UNKNOWN, assumed=assumed, command=command)
+        unnamed = tuple(name for name in run.names if not can_be_named(name))
+        known = {"assumed": assumed, "command": command, "unnamed": unnamed}
+        return replace(base, action=Action.UNKNOWN, **known)
     warnings = [
         held.finding
         for held in run.findings()

@@ -271,12 +271,52 @@ def test_a_reward_that_follows_from_the_others_is_not_their_total():
     assert found.total is None
 
 
-@pytest.mark.parametrize(("value", "weight"), [(1.0, 0.5), (4.0, 0.125), (0.0, 0.6)])
-def test_a_reward_that_is_constant_has_the_weight_that_the_rest_of_the_total_gives(value, weight):
-    """With the value 0, the rest says nothing, and the usual weight is assumed."""
-    total = A + 0.2 * B + 0.5 * (value > 0)
-    numbers = {"total": total, "a_reward": A, "b_reward": B, "c_reward": np.full(320, value)}
-    assert inferred(numbers, "total").weights["c_reward"] == pytest.approx(weight)
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("total", [True, False])
+def test_a_field_that_is_the_same_in_all_rollouts_has_no_weight_and_is_no_reward(value, total):
+    numbers = {"a_reward": A, "b_reward": B, "c_reward": np.full(320, value)}
+    more = {"total": A + 0.2 * B + 0.5 * value} if total else {}
+    found = inferred({**numbers, **more}, "total" if total else None)
+    assert list(found.names) == ["a_reward", "b_reward"]
+    assert (found.left_out["c_reward"], found.constants) == ("constant", {"c_reward": value})
+    assert "c_reward" in inferred(numbers, kind="function").names
+
+
+def test_few_rollouts_do_not_show_that_a_field_is_constant():
+    rows = slice(0, 12)
+    numbers = {"a_reward": A[rows], "b_reward": np.zeros(12)}
+    assert len(infer(Sample(numbers, GROUPS[rows]), Layout()).names) == 2
+
+
+def test_a_total_with_more_than_one_set_of_weights_is_refused_with_each_reading():
+    numbers = {"score": A + 0.5 * B, "a_reward": A, "b_reward": B, "both_reward": A + B}
+    found = inferred(numbers, "score")
+    assert not found.names
+    assert found.choices[:2] == (("a_reward", "b_reward"), ("b_reward", "both_reward"))
+    asked = named_by_user(Sample(numbers, GROUPS), Layout(total="score"), [*numbers][1:])
+    assert (asked.weights, asked.contradicts) == ({}, "score")
+    alike = {"score": A + 0.5 * B, "a_reward": A, "b_reward": B, "c_reward": C, "d_reward": C}
+    assert inferred(alike, "score").weights["d_reward"] == 0  # it is in no set of weights
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+@pytest.mark.parametrize("name", ["tool_rewards", "parts_rewards"])
+def test_a_list_with_a_value_for_each_turn_is_added_up(name, ragged):
+    last = np.where(C > 0, np.nan, STYLE) if ragged else STYLE
+    numbers = {name: B + np.nan_to_num(last), f"{name}.0": B, f"{name}.1": last, "a_reward": A}
+    per_turn = ragged or name == "tool_rewards"
+    found = inferred(numbers)
+    assert (name in found.names) == per_turn
+    assert found.left_out[f"{name}.1" if per_turn else name] == "list"
+
+
+@pytest.mark.parametrize(
+    "name", ["reward_from_cache", "reward_is_final", "has_reward", "reward_clipped", "reward_ready"]
+)
+def test_a_flag_about_a_reward_is_none(name):
+    assert list(inferred({"a_reward": A, "b_reward": B, name: C}).names) == ["a_reward", "b_reward"]
+    assert is_named_reward("reward_is_correct")
+    assert "reward_clipped" in inferred({"a_reward": A, "reward_clipped": STYLE}).names
 
 
 def test_a_number_called_score_that_is_constant_in_every_group_and_not_in_the_total_is_left_out():
@@ -378,10 +418,6 @@ def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
     assert not found.alone
 
 
-def test_a_reward_that_never_varies_is_none_of_the_dataset():
-    assert tuple(inferred({"accuracy": A, "safety": np.ones(320)}).names) == ("accuracy", "safety")
-
-
 def test_what_is_named_as_an_answer_needs_few_groups_to_be_of_the_dataset():
     few = slice(0, 16)
     numbers = {"accuracy": A[few], "answer_quality": PER_PROMPT[few], "clarity": PER_PROMPT[few]}
@@ -442,16 +478,6 @@ def test_a_reward_that_a_length_gives_is_a_reward_beside_others():
 def test_a_total_of_one_of_several_logged_numbers_is_the_only_reward():
     found = inferred({"score": A, "acc": A, "judge": C}, "score")
     assert (found.kind, list(found.names)) == ("total", ["score"])
-
-
-def test_a_constant_that_the_total_lacks_has_weight_0_and_several_have_the_usual_weight():
-    one = np.ones(320)
-    numbers = {"a_reward": A, "b_reward": B, "c_reward": one}
-    found = inferred({"total": A + 0.2 * B, **numbers}, "total")
-    assert found.weights["c_reward"] == 0
-    total = A + 0.2 * B + 0.75
-    found = inferred({"total": total, **numbers, "d_reward": one}, "total")
-    assert (found.weights["c_reward"], found.weights["d_reward"]) == pytest.approx((0.6, 0.6))
 
 
 def test_a_number_named_as_a_total_is_tried_before_one_named_reward():

@@ -243,7 +243,7 @@ def test_weights_are_those_of_their_step(tmp_path, apart):
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16_384])
-def test_a_reward_counts_from_its_first_number_on_however_much_is_read_at_a_time(
+def test_a_reward_counts_from_the_first_step_on_however_much_is_read_at_a_time(
     tmp_path, monkeypatch, chunk
 ):
     monkeypatch.setattr(batches, "_CHUNK", chunk)
@@ -254,11 +254,8 @@ def test_a_reward_counts_from_its_first_number_on_however_much_is_read_at_a_time
         for i in range(3)
     ]
     tables, report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert [table.names for table in tables] == [
-        ("a_score",),
-        ("a_score",),
-        *[("a_score", "b_score")] * 3,
-    ]
+    assert [table.names for table in tables] == [("a_score", "b_score")] * 5
+    assert np.isnan(tables[0].rewards[:, 1]).all()
     assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
     assert report.files[0].rewards == ("a_score", "b_score")
 

@@ -4,7 +4,7 @@ A guess from the name of a field is checked on the values of the first rollouts,
 contradict it. If two readings are possible, the error names both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from gdpo.rollouts.readers.names import (
     Layout,
     base_of,
     container_of,
+    fits_reward,
     form_of,
     is_all_rewards,
     is_earned_count,
@@ -33,7 +34,6 @@ from gdpo.rollouts.readers.names import (
     is_vocabulary,
     last_words,
     listed,
-    may_be_empty,
     may_be_total,
     name_in,
     names_reward,
@@ -187,25 +187,23 @@ def infer(
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
     `described`: the user has named the columns that are not rewards.
     """
-    out: dict[str, Reason] = dict.fromkeys(_other_forms(sample.numbers), "list")
-    out |= dict.fromkeys(_flags(sample.numbers, kind), "name")
+    out = _other_forms(sample.numbers) | _flags(sample.numbers, kind)
     numbers = {path: values for path, values in sample.numbers.items() if path not in out}
     taken = known.taken() - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
     empty = [p for p in numbers if p not in (*known.taken(), *free)]
     totals, copied = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals and path not in copied]
-    kind, prefix, parts = _parts(
-        [*rest, *(p for p in empty if kind != "none" or may_be_empty(p))], kind
-    )
+    out |= dict.fromkeys(_constants(rest, numbers, kind), "constant")
+    kind, prefix, parts = _parts(_candidates(rest, empty, kind, out), kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
         how = "write one number per reward and one line per rollout"
         return Inferred(refused=f"{listed(unread or texts)} cannot be read as numbers: {how}")
     out |= dict.fromkeys(copied, "copy")
     sure = kind == "named" or (kind == "object" and not is_measures(prefix))
-    others = [p for p in rest if p not in parts and (is_likely(p) or is_earned_count(p))]
-    out |= dict.fromkeys(_constants(parts, numbers, kind), "constant")
+    others = [p for p in rest if p not in (*parts, *out)]
+    others = [path for path in others if is_likely(path) or is_earned_count(path)]
     for paths in (parts, others):
         of_parts = paths is parts
         kept = [*totals, *(p for p in parts if p not in out and not of_parts)]
@@ -237,7 +235,9 @@ def _ruled_out_by_values(
     doubtful = [
         p for p in paths if not GOLD.isdisjoint(last_words(p)) or not (sure or is_named_reward(p))
     ]
-    out = {path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None}
+    out: dict[str, Reason] = {
+        path: why for path in doubtful if (why := _ruled_out(path, sample)) is not None
+    }
     free = [path for path in paths if path not in out]
     return out | _copies(free, sample.numbers, kept, sure=sure, parts=parts)
 
@@ -282,8 +282,8 @@ def _totals(
     return kept, copied
 
 
-def _other_forms(numbers: Mapping[str, Values]) -> Iterator[str]:
-    """Yield the positions of lists that are added up, and the sums of the other lists.
+def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
+    """Return the positions of lists that are added up, and the sums of the other lists.
 
     A list has a value for each turn if its name says so, or if its length differs.
     """
@@ -292,22 +292,34 @@ def _other_forms(numbers: Mapping[str, Values]) -> Iterator[str]:
         above, _, place = path.rpartition(".")
         if above in numbers and place.isdecimal():
             lists.setdefault(above, []).append(path)
+    out: dict[str, Reason] = {}
     for above, places in lists.items():
         there = np.isfinite([numbers[place] for place in places])
-        yield from places if is_per_turn(above) or np.any(there != there[0]) else [above]
+        added_up = is_per_turn(above) or bool(np.any(there != there[0]))
+        out |= dict.fromkeys(places if added_up else [above], "list")
+    return out
 
 
-def _flags(numbers: Mapping[str, Values], kind: Where) -> list[str]:
+def _flags(numbers: Mapping[str, Values], kind: Where) -> dict[str, Reason]:
     named = [path for path in numbers if kind not in _KNOWN and is_flag(path)]
-    return [path for path in named if set(numbers[path].tolist()) <= _ZERO_OR_ONE]
+    return {path: "name" for path in named if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
 
 
-def _constants(parts: Sequence[str], numbers: Mapping[str, Values], kind: Where) -> list[str]:
-    """Return the fields that are the same in all of enough rollouts, if others vary."""
-    if kind in _KNOWN or not any(_varies(numbers[path]) for path in parts):
+def _constants(rest: Sequence[str], numbers: Mapping[str, Values], kind: Where) -> list[str]:
+    """Return the fields that are the same in all of enough rollouts, if a reward varies."""
+    varying = {path for path in rest if _varies(np.nan_to_num(numbers[path]))}
+    if kind in _KNOWN or not any(map(fits_reward, varying)):
         return []
-    known = [path for path in parts if int(np.isfinite(numbers[path]).sum()) >= _ENOUGH]
-    return [path for path in known if not _varies(np.nan_to_num(numbers[path]))]
+    same = [path for path in rest if path not in varying and not is_never(path)]
+    return [path for path in same if int(np.isfinite(numbers[path]).sum()) >= _ENOUGH]
+
+
+def _candidates(
+    rest: Sequence[str], empty: Sequence[str], kind: Where, out: Collection[str]
+) -> list[str]:
+    """Return the fields that may be rewards, also without a value if their names fit."""
+    named = [path for path in empty if kind != "none" or fits_reward(path)]
+    return [path for path in (*rest, *named) if path not in out]
 
 
 def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:

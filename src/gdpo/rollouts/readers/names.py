@@ -356,8 +356,8 @@ def is_per_turn(path: str) -> bool:
     return not _OF_TURNS.isdisjoint(last_words(path))
 
 
-def may_be_empty(path: str) -> bool:
-    """Return whether a field is a reward by its name, although no rollout has a value."""
+def fits_reward(path: str) -> bool:
+    """Return whether the name of a field is one of a single reward."""
     named = is_named_reward(path) or _prefix(path) is not None or is_vocabulary(path)
     return named and not (is_all_rewards(path) or may_be_total(path))
 

@@ -371,7 +371,9 @@ class ReadReport:
             options["--columns"] = columns
         own = {file.path for file in files}
         denied = {n.problem for n in self.notices.values() if n.file in own} & _OF_WEIGHTS
-        found = {name: f"{w:.12g}" for file in files for name, w in file.weights.items()}
+        found = {
+            name: repr(w).removesuffix(".0") for file in files for name, w in file.weights.items()
+        }
         if denied and not weighted:
             found = dict.fromkeys(names or files[0].rewards, "WEIGHT")
         if weights := [f"{name}={w}" for name, w in found.items() if name not in weighted]:

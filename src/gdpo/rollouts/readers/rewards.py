@@ -46,11 +46,11 @@ from gdpo.rollouts.readers.names import (
     Inner,
     Kind,
     Layout,
+    fits_reward,
     is_all_rewards,
     is_container,
     is_named_as_reward,
     listed,
-    may_be_empty,
     may_be_text,
     unlikelihood,
 )
@@ -473,7 +473,7 @@ def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]
             if isinstance(value, str):
                 shorts[path] = value is not TOO_LONG and shorts.get(path, True)
             is_text = is_text_of_number(value) and may_be_text(path)
-            is_text |= value is None and may_be_empty(path)
+            is_text |= value is None and fits_reward(path)
             if is_number(value) or is_text or (path == known.total and value is not None):
                 numbers[path] = None
     rewarded = any(is_named_as_reward(path) for path in numbers)
