@@ -13,15 +13,7 @@ gradient, variances are relative to (a).
 import argparse
 
 import numpy as np
-from benchmarks.credit._batch import scaling
-from benchmarks.credit._measure import rows_of
-from benchmarks.credit._stale import FORMS, GAPS, divergence, shifted, stale
-from benchmarks.credit._subjects import SUBJECTS, as_estimator
-
-from gdpo._naming import find
-from gdpo._student import student_quantile
-from gdpo.advantages import TURN_ESTIMATORS
-from gdpo.testing._agents import (
+from benchmarks.credit._agents import (
     TurnTask,
     exact_gradient,
     example_policy,
@@ -29,7 +21,15 @@ from gdpo.testing._agents import (
     list_groups,
     list_rollouts,
 )
-from gdpo.testing._turn_estimators import mean_gradient, no_signal, turn_bias, with_options
+from benchmarks.credit._batch import scaling
+from benchmarks.credit._check import mean_gradient, no_signal, turn_bias, with_options
+from benchmarks.credit._measure import rows_of
+from benchmarks.credit._stale import FORMS, GAPS, divergence, shifted, stale
+from benchmarks.credit._subjects import SUBJECTS, as_estimator
+
+from gdpo._naming import find
+from gdpo._student import student_quantile
+from gdpo.advantages import TURN_ESTIMATORS
 
 KINDS = ("dense", "outcome", "outcome + 1")
 

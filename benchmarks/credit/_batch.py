@@ -1,10 +1,10 @@
 """Measures directions of `turn_gdpo` whose advantages are divided by standard deviations."""
 
 import numpy as np
+from benchmarks.credit._agents import exact_gradient, list_groups
 from benchmarks.credit._measure import angle, sampled_gradient
 
 from gdpo.advantages import turn_gdpo
-from gdpo.testing._agents import exact_gradient, list_groups
 
 _AXES = {
     "batch std of each reward": (0, 1, 2),

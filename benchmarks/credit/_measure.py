@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from benchmarks.credit._agents import exact_gradient, example_tasks, list_groups
+from benchmarks.credit._check import group_gradients, mean_gradient, turn_bias
 
 from gdpo.advantages import turn_broadcast
-from gdpo.testing._agents import exact_gradient, example_tasks, list_groups
-from gdpo.testing._turn_estimators import group_gradients, mean_gradient, turn_bias
 
 _BATCHES = 400
 """Number of batches that are drawn if the estimator uses statistics of the batch."""

@@ -1,10 +1,9 @@
 """Computes exact gradients from groups that an older policy sampled."""
 
 import numpy as np
+from benchmarks.credit._agents import exact_gradient, example_tasks, list_groups, list_rollouts
 from benchmarks.credit._measure import angle
 from benchmarks.credit._subjects import as_estimator
-
-from gdpo.testing._agents import exact_gradient, example_tasks, list_groups, list_rollouts
 
 GAPS = (0.0, 0.1, 0.2, 0.5, 1.0)
 """Standard deviations of the difference between the logits of the older and the trained policy."""

@@ -4,6 +4,8 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from benchmarks.credit._agents import TurnTask, list_groups, list_rollouts
+from benchmarks.credit._check import mean_gradient, with_options
 from benchmarks.credit._subjects import as_estimator, group_centred, index_centred
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +21,6 @@ from gdpo.advantages import (
 )
 from gdpo.advantages import arrays as edge
 from gdpo.errors import ConfigError, DataError
-from gdpo.testing._agents import TurnTask, list_groups, list_rollouts
-from gdpo.testing._turn_estimators import mean_gradient, with_options
 
 ALL = pytest.mark.parametrize("name", sorted(TURN_ESTIMATORS))
 CENTRED = pytest.mark.parametrize("estimator", [turn_gdpo, turn_broadcast])

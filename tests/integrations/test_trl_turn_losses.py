@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from benchmarks.credit._agents import list_groups
 from tests.advantages.test_turns import AGENTS, listed, true_gradient
 
 from gdpo.advantages import TURN_ESTIMATORS
-from gdpo.testing._agents import list_groups
 
 TOKENS = np.array([1, 2, 4, 1])
 """Number of tokens of each turn."""

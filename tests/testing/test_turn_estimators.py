@@ -5,13 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from benchmarks.credit._measure import rows_of
-from benchmarks.credit._subjects import SUBJECTS, as_estimator
-
-from gdpo.advantages import turn_broadcast, turn_gdpo
-from gdpo.errors import ConfigError
-from gdpo.testing import check_turn_estimator
-from gdpo.testing._agents import (
+from benchmarks.credit._agents import (
     TurnTask,
     exact_gradient,
     example_policy,
@@ -19,12 +13,18 @@ from gdpo.testing._agents import (
     list_groups,
     list_rollouts,
 )
-from gdpo.testing._turn_estimators import (
+from benchmarks.credit._check import (
+    check_turn_estimator,
     gradient_of_earning,
     mean_gradient,
     no_signal,
     with_options,
 )
+from benchmarks.credit._measure import rows_of
+from benchmarks.credit._subjects import SUBJECTS, as_estimator
+
+from gdpo.advantages import turn_broadcast, turn_gdpo
+from gdpo.errors import ConfigError
 
 ROLLOUTS = list_rollouts(example_policy())
 SMALL = list_rollouts(example_policy(turns=3))

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from gdpo.testing._agents import example_policy, list_rollouts
-from gdpo.testing._turn_estimators import no_signal, with_options
+from benchmarks.credit._agents import example_policy, list_rollouts
+from benchmarks.credit._check import no_signal, with_options
 
 sys.path.append(str(Path(__file__).parents[3]))
 from benchmarks.credit._measure import rows_of

@@ -20,6 +20,5 @@ Each check is one line in a test, and raises an error otherwise:
 
 from gdpo.testing._estimators import Claims, check_estimator
 from gdpo.testing._rewards import check_reward, hostile_texts
-from gdpo.testing._turn_estimators import check_turn_estimator
 
-__all__ = ["Claims", "check_estimator", "check_reward", "check_turn_estimator", "hostile_texts"]
+__all__ = ["Claims", "check_estimator", "check_reward", "hostile_texts"]

@@ -8,10 +8,7 @@ from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
-
-from gdpo.advantages.registry import check_advantages, check_unchanged, keyword_parameters
-from gdpo.errors import ConfigError
-from gdpo.testing._agents import (
+from benchmarks.credit._agents import (
     Rollouts,
     TurnTask,
     exact_gradient,
@@ -20,6 +17,9 @@ from gdpo.testing._agents import (
     list_groups,
     list_rollouts,
 )
+
+from gdpo.advantages.registry import check_advantages, check_unchanged, keyword_parameters
+from gdpo.errors import ConfigError
 
 TurnSubject: TypeAlias = Callable[..., Any]
 TurnOptions: TypeAlias = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
