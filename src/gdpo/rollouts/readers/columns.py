@@ -176,7 +176,9 @@ class Batch:
                 self.read[path] = column_of(list(values))
             else:
                 found = entered(self.table, path)
-                self.read[path] = None if found is None else column_in(_added_up(found))
+                if found is not None and not is_numeric(found.type):
+                    found = _added_up(found)
+                self.read[path] = None if found is None else column_in(found)
         return self.read[path]
 
     def weight(self, name: str, rows: Rows) -> Values | None:

@@ -217,15 +217,10 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
         return
     rewards, batches = opened
     for batch in batches:
-        scored = dict[str, Column]()
-        if rescore is not None:
-            found = rescore(batch.texts())
-            scored = {name: column_of(values) for name, values in found.rewards.items()}
-            for what, places_of in found.problems.items():
-                line = int(batch.lines[places_of[0]])
-                file.note(line, Problem.TOLD, {"why": what}, count=len(places_of))
+        scored = {} if rescore is None else _rescored(batch, rescore, file)
         of_batch = batch.columns()
-        _report_varying(batch, file)
+        for path, value in file.inferred.constants.items():
+            _report_varying(batch.column(path), path, value, file)
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
             table = _table_of(rewards, scored, batch, rows, of_step, file)
@@ -237,13 +232,19 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
         file.numbered += len(batch)
 
 
-def _report_varying(batch: Batch, file: FileReport) -> None:
-    for path, value in file.inferred.constants.items():
-        column = batch.column(path)
-        values = np.zeros(0) if column is None else column.values
-        if np.any(np.isfinite(values) & (values != value)):
-            file.varying[path] = None
-            file.note_once(Problem.VARIES, {"path": path})
+def _rescored(batch: Batch, rescore: Rescore, file: FileReport) -> dict[str, Column]:
+    found = rescore(batch.texts())
+    for what, places_of in found.problems.items():
+        line = int(batch.lines[places_of[0]])
+        file.note(line, Problem.TOLD, {"why": what}, count=len(places_of))
+    return {name: column_of(values) for name, values in found.rewards.items()}
+
+
+def _report_varying(column: Column | None, path: str, value: float, file: FileReport) -> None:
+    values = np.zeros(0) if column is None else column.values
+    if np.any(np.isfinite(values) & (values != value)):
+        file.varying[path] = None
+        file.note_once(Problem.VARIES, {"path": path})
 
 
 def _table_of(

@@ -367,7 +367,7 @@ class ReadReport:
         names = dict.fromkeys(name for file in guessed for name in (*file.rewards, *file.varying))
         if names and not self.scalar_only:
             options["--rewards"] = ",".join(names)
-        if columns := self.columns(files):
+        if any(file.columns for file in files) and (columns := self.columns(files)):
             options["--columns"] = columns
         own = {file.path for file in files}
         denied = {n.problem for n in self.notices.values() if n.file in own} & _OF_WEIGHTS
