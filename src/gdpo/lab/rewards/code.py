@@ -32,13 +32,12 @@ References:
 """
 
 import ast
-import os
 import re
-from collections.abc import Mapping, Set
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import partial
 from hashlib import blake2b
-from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gdpo._naming import did_you_mean
@@ -197,64 +196,53 @@ _Block: TypeAlias = tuple[str, list[str]]
 
 
 class _Part(NamedTuple):
-    """Stores what a block contains. Empty: the block is not valid Python, or has no statement."""
+    """Stores what a block contains, if it is valid Python."""
 
-    kept: str = ""
-    """The code without the statements that do more than to define names."""
-    acts: bool = False
-    """Whether it has such statements, and does not replace its input."""
-    reads: bool = False
-    readers: Set[str] = frozenset()
-    """The names whose definition reads the input."""
-    defines: Set[str] = frozenset()
+    definitions: str
+    """The statements that define names, such as functions, imports and variables."""
+    is_script: bool
+    """Whether it reads the input, and its last statement does something other than to define."""
+    functions: set[str]
     """The functions and classes at the top level."""
-    own: Set[str] = frozenset()
+    own: set[str]
     """All names that are bound at the top level."""
-    free: Set[str] = frozenset()
+    free: set[str]
     """The names that are used, and not bound at the top level."""
 
 
 def _program(blocks: list[_Block], tests: Tests | None) -> str:
     parts = [_part("\n".join(lines)) for _, lines in blocks]
-    tested = set(_NAME.findall(repr(tests))) & {n for p in parts for n in p.defines}
-    readers = {name for part in parts for name in part.readers}
+    tested = set(_NAME.findall(repr(tests))) & {n for part in parts for n in part.functions}
 
     def rank(k: int) -> tuple[bool, bool, bool, int]:
         part = parts[k]
-        if isinstance(tests, Stdio):
-            complete = part.acts and (part.reads or bool(part.free & readers))
-        else:
-            complete = bool(part.defines & tested)
-        return complete, blocks[k][0] in _PYTHON, part != _Part(), k
+        complete = part.is_script if isinstance(tests, Stdio) else bool(part.functions & tested)
+        return complete, blocks[k][0] in _PYTHON, bool(part.own | part.free), k
 
     main = max(range(len(parts)), key=rank)
-    code, own = ["\n".join(blocks[main][1])], parts[main].own
-    needed = (parts[main].free | tested) - own
-    known = own | needed
+    code, known = ["\n".join(blocks[main][1])], parts[main].own | parts[main].free
+    needed = (parts[main].free | tested) - parts[main].own
     for part in reversed(parts[:main]):
         if part.own & needed:
-            code.insert(0, part.kept)
+            code.insert(0, part.definitions)
             needed = (needed | part.free) - part.own
-    code += [part.kept for part in parts[main + 1 :] if part.defines and part.own <= known]
+    code += [p.definitions for p in parts[main + 1 :] if p.functions and p.own <= known]
     return "\n".join(code)
 
 
 def _part(text: str) -> _Part:
     try:
         body = parse_program(text).body
-        texts = [ast.unparse(node) for node in body]
-        kept = [t for t, node in zip(texts, body, strict=True) if isinstance(node, _DEFINES)]
-        code = "\n".join(texts)
+        kept: list[ast.stmt] = [node for node in body if isinstance(node, _DEFINES)]
+        definitions, code = (ast.unparse(ast.Module(nodes, [])) for nodes in (kept, body))
         return _Part(
-            "\n".join(kept),
-            len(kept) < len(body) and "stdin = " not in code,
-            _READS.search(code) is not None,
-            {name for t in kept if _READS.search(t) for name in names_in(t)[0]},
-            {node.name for node in body if isinstance(node, _DEFINITION)},
+            definitions,
+            body[-1:] != kept[-1:] and _READS.search(code) is not None,
+            {node.name for node in kept if isinstance(node, _DEFINITION)},
             *names_in(code),
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _Part()
+        return _Part("", False, set(), set(), set())
 
 
 def _finished(lines: list[str]) -> list[str]:
@@ -323,38 +311,19 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
     # Uses repr, because JSON would turn the keys 1 and "1" into the same key.
     job = repr((source, given, reference.get("limits"))).encode("utf-8", "surrogatepass")
     key = blake2b(job, digest_size=16).digest()
-    verdict = _recent.get(key, reader)
-    if verdict is None:
+    verdict, readers = _recent.get(key, (None, dict[str, object]()))
+    this = object()
+    # `setdefault` gives a verdict of the clock to one of several threads with the same reward.
+    if verdict is None or (readers.setdefault(reader, this) is not this and verdict.by_clock):
         verdict = default_sandbox().run(source, tests, limits_of(reference))
-        _recent.put(key, verdict, reader)
+        _recent[key] = verdict, {reader: this}
+        if len(_recent) > _KEPT:
+            _recent.popitem(last=False)
     return verdict
 
 
-class _Recent:
-    """Caches the most recent verdicts by digest."""
-
-    def __init__(self) -> None:
-        self._verdicts: dict[bytes, tuple[Verdict, set[str]]] = {}
-        self._lock = Lock()
-
-    def get(self, key: bytes, reader: str) -> Verdict | None:
-        with self._lock:
-            verdict, readers = self._verdicts.get(key, (None, set[str]()))
-            if verdict is None or (verdict.by_clock and reader in readers):
-                return None
-            readers.add(reader)
-            return verdict
-
-    def put(self, key: bytes, verdict: Verdict, reader: str) -> None:
-        with self._lock:
-            self._verdicts[key] = verdict, {reader}
-            if len(self._verdicts) > _KEPT:
-                del self._verdicts[next(iter(self._verdicts))]
-
-
-_recent = _Recent()
-# If another thread holds the lock during a fork, the child would wait for the lock forever.
-os.register_at_fork(after_in_child=_recent.__init__)
+_recent: OrderedDict[bytes, tuple[Verdict, dict[str, object]]] = OrderedDict()
+"""The most recent verdicts by digest, each with the rewards that have read it."""
 
 
 def _of_verdict(completion: str, reference: Reference, *, name: str) -> float | None:
