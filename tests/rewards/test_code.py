@@ -93,7 +93,9 @@ def test_a_program_that_is_cut_within_later_code_keeps_what_stands_whole_before_
 def test_tests_that_are_cut_in_a_block_of_their_own_leave_the_program_before_them():
     tests = "Tests:\n```python\nassert f(1) == 1\nassert f("
     assert extract_code(f"```python\n{WHOLE}```\n{tests}") == WHOLE.rstrip("\n")
-    assert extract_code(f"```python\n{WHOLE}```\n{tests}2)").startswith("assert f(1)")
+    assert extract_code(f"```python\n{WHOLE}```\n{tests}2)").endswith(
+        "assert f(1) == 1\nassert f(2)"
+    )
     assert extract_code(tests) == "assert f(1) == 1\nassert f("
 
 

@@ -1,14 +1,11 @@
-"""Every shape in which a right program is written must score 1, in every kind of tests.
-
-`python -m tests.rewards.test_program_in_blocks` prints the table.
-"""
+"""A right program scores 1 in every shape in which it is written, in every kind of tests."""
 
 from typing import NamedTuple
 
 import pytest
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.lab.rewards.code import pass_rate, verdict_of
+from gdpo.lab.rewards.code import pass_rate
 
 
 class Program(NamedTuple):
@@ -51,14 +48,14 @@ PROGRAMS = {
         "x = f(3)\nprint(x)",
         {
             "kind": "check",
-            "code": "def check(candidate):\n    assert candidate(x=4) == 5\n    assert candidate(9) == 10",
+            "code": "def check(c):\n    assert c(x=4) == 5\n    assert c(9) == 10",
             "entry_point": "f",
         },
     ),
     "script": Program(
-        "import sys; read = sys.stdin.readline",
+        "import sys; input = sys.stdin.readline",
         "def g(n):\n    return n + 1",
-        "n = int(read())\nfor _ in range(1):\n    print(g(n))",
+        "n = int(input())\nfor _ in range(1):\n    print(g(n))",
         "n = int(input())\nprint(n)",
         "n = 3\nprint(g(n))",
         STDIO,
@@ -66,7 +63,7 @@ PROGRAMS = {
     "main": Program(
         "import sys\nsys.setrecursionlimit(10**6)",
         "def g(n):\n    return n + 1",
-        "def main():\n    print(g(int(sys.stdin.read())))\n\nif __name__ == '__main__':\n    main()",
+        "def main():\n    print(g(int(sys.stdin.read())))\n\nif __name__:\n    main()",
         "def main():\n    print(int(input()))\n\nmain()",
         "print(g(3))",
         STDIO,
@@ -85,17 +82,23 @@ SHAPES = {
     "py, indented": lambda p: "1. So\n" + block(p.whole, "py").replace("\n", "\n   "),
     "never closed": lambda p: f"```python3\n{p.whole}",
     "usage": lambda p: block(p.whole) + block(p.usage),
-    "usage that fails": lambda p: block(p.whole) + block(p.usage + "\nassert f(1) == 7\nraise OSError"),
+    "usage that fails": lambda p: (
+        block(p.whole) + block(p.usage + "\nassert f(1) == 7\nraise OSError")
+    ),
     "usage that reads": lambda p: block(p.whole) + block("x = g([1])\nprint(x)") + block(p.usage),
     "usage, no language": lambda p: block(p.whole, "") + block(p.usage, ""),
     "usage in Python only": lambda p: block(p.whole, "") + block(p.usage),
     "usage never closed": lambda p: block(p.whole) + f"```python\n{p.usage}\nprint(",
     "usage before": lambda p: block(p.usage) + block(p.whole),
     "asserts": lambda p: block(p.whole) + block("assert g(1) == 2"),
-    "unit tests": lambda p: block(p.whole)
-    + block("import unittest\n\nclass T(unittest.TestCase):\n    def test(self):\n        g(1)\n\nunittest.main()"),
-    "test function": lambda p: block(p.whole)
-    + block("def test():\n    assert g(1) == 7\n\nif __name__ == '__main__':\n    test()"),
+    "unit tests": lambda p: (
+        block(p.whole)
+        + block("import unittest\n\nclass T(unittest.TestCase):\n    pass\n\nunittest.main()")
+    ),
+    "test function": lambda p: (
+        block(p.whole)
+        + block("def test():\n    assert g(1) == 7\n\nif __name__ == '__main__':\n    test()")
+    ),
     "doctest": lambda p: block(p.whole) + block(">>> f(1)\n2"),
     "comments": lambda p: block(p.whole) + block("# Input: 1 2\n# open('x')\n# O(n)"),
     "nothing": lambda p: block(p.whole) + block("\n"),
@@ -103,9 +106,10 @@ SHAPES = {
     "bash": lambda p: block(p.whole) + block("python a.py < input.txt", "bash"),
     "output": lambda p: block(p.whole) + block("2", ""),
     "output in Python": lambda p: block(p.whole) + block("[1, 2, 3]"),
-    "pseudo-code": lambda p: block(p.whole) + block("def f(x):\n    for each x: add 1\n    print input()"),
-    "fed main": lambda p: block(p.whole)
-    + block("import io\nsys.stdin = io.StringIO('4')\nmain()"),
+    "pseudo-code": lambda p: (
+        block(p.whole) + block("def f(x):\n    for each x: add 1\n    print input()")
+    ),
+    "fed main": lambda p: block(p.whole) + block("import io\nsys.stdin = io.StringIO('4')\nmain()"),
     "draft": lambda p: block(p.wrong) + "Wait, no.\n" + block(p.whole),
     "draft, usage": lambda p: block(p.wrong) + block(p.whole) + block(p.usage),
     "draft with a usage": lambda p: block(f"{p.wrong}\nprint(3)") + block(p.whole),
@@ -113,7 +117,9 @@ SHAPES = {
     "imports apart": lambda p: block(p.imports) + block(f"{p.helper}\n{p.main}"),
     "helper apart": lambda p: block(f"{p.imports}\n{p.helper}") + block(p.main),
     "three parts": lambda p: block(p.imports) + block(p.helper) + block(p.main),
-    "three parts, usage": lambda p: block(p.imports) + block(p.helper) + block(p.main) + block(p.usage),
+    "three parts, usage": lambda p: (
+        block(p.imports) + block(p.helper) + block(p.main) + block(p.usage)
+    ),
     "helper with a usage": lambda p: block(f"{p.imports}\n{p.helper}\nprint(g(1))") + block(p.main),
     "draft, parts": lambda p: block(p.wrong) + block(f"{p.imports}\n{p.helper}") + block(p.main),
     "thought": lambda p: f"<think>{block(p.wrong)}</think>{block(p.whole)}{block(p.usage)}",
@@ -122,13 +128,15 @@ SHAPES = {
 FOR_FUNCTIONS = {
     "usage that waits": lambda p: block(p.whole) + block("x = int(input())\nprint(f(x))"),
     "helper afterwards": lambda p: block(f"{p.imports}\n{p.main}") + block(p.helper),
-    "helper corrected": lambda p: block(
-        f"{p.imports}\ndef g(x):\n    return 7\n{p.main}"
-    ) + block(p.helper),
+    "helper corrected": lambda p: (
+        block(f"{p.imports}\ndef g(x):\n    return 7\n{p.main}") + block(p.helper)
+    ),
 }
 FOR_PROGRAMS = {
-    "call apart": lambda p: block(p.whole.replace("\nif __name__ == '__main__':\n    main()", ""))
-    + block("if __name__ == '__main__':\n    main()"),
+    "call apart": lambda p: (
+        block(p.whole.replace("\nif __name__:\n    main()", ""))
+        + block("if __name__ == '__main__':\n    main()")
+    ),
     "print apart": lambda p: block("n = int(input())\nxs = [n]") + block("print(sum(xs) + 1)"),
 }
 ALL = [
@@ -147,9 +155,3 @@ def score_of(shape, program):
 @pytest.mark.parametrize(("shape", "program"), ALL)
 def test_a_right_program_scores_1_in_every_shape(shape, program):
     assert score_of(shape, program) == 1
-
-
-if __name__ == "__main__":
-    for shape in dict.fromkeys(s for s, _ in ALL):
-        row = {p: score_of(shape, p) for s, p in ALL if s == shape}
-        print(f"{shape:24}", *(f"{row.get(p, '-')!s:>8}" for p in PROGRAMS))

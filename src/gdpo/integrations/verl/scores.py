@@ -122,7 +122,7 @@ def with_messages(compute_score: Any) -> Any:
         last = outputs[-1]
         decode = functools.partial(worker.tokenizer.decode, skip_special_tokens=True)
         opened = left_open(decode(last.prompt_ids))
-        if not is_ours(worker.config.get("reward")) or (all(last.response_mask) and not opened):
+        if not is_ours(worker.config.get("reward")) or (not opened and all(last.response_mask)):
             return await compute_score(worker, outputs, kwargs)
         messages = messages_of(last.response_ids, spans_of(last.response_mask), decode)
         info = {**(kwargs.get("extra_info") or {}), MESSAGES: after_tag(messages, opened)}
