@@ -5,7 +5,8 @@ from typing import NamedTuple
 import pytest
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.lab.rewards.code import pass_rate
+from gdpo.lab.rewards.code import extract_code, pass_rate
+from gdpo.lab.sandbox import Asserts
 
 
 class Program(NamedTuple):
@@ -115,6 +116,14 @@ SHAPES = {
     "draft with a usage": lambda p: block(f"{p.wrong}\nprint(3)") + block(p.whole),
     "slower alternative": lambda p: block(p.whole) + block("def slow(x):\n    return x"),
     "imports apart": lambda p: block(p.imports) + block(f"{p.helper}\n{p.main}"),
+    "star import apart": lambda p: (
+        block("from math import *\nprint(pi)") + block(f"floor(pi)\n{p.whole}") + block(p.usage)
+    ),
+    "draft of a helper": lambda p: (
+        block("import no_such\n\ndef g(x):\n    return x")
+        + block(f"{p.imports}\n{p.helper}")
+        + block(p.main)
+    ),
     "helper apart": lambda p: block(f"{p.imports}\n{p.helper}") + block(p.main),
     "three parts": lambda p: block(p.imports) + block(p.helper) + block(p.main),
     "three parts, usage": lambda p: (
@@ -137,6 +146,7 @@ FOR_PROGRAMS = {
         block(p.whole.replace("\nif __name__:\n    main()", ""))
         + block("if __name__ == '__main__':\n    main()")
     ),
+    "call apart, doctest": lambda p: FOR_PROGRAMS["call apart"](p) + block(">>> main()"),
     "print apart": lambda p: block("n = int(input())\nxs = [n]") + block("print(sum(xs) + 1)"),
 }
 ALL = [
@@ -155,3 +165,9 @@ def score_of(shape, program):
 @pytest.mark.parametrize(("shape", "program"), ALL)
 def test_a_right_program_scores_1_in_every_shape(shape, program):
     assert score_of(shape, program) == 1
+
+
+def test_all_functions_that_the_tests_use_belong_to_the_program():
+    f, g, h = (f"def {name}(x):\n    return x" for name in "fgh")
+    tests = Asserts(["assert f(1) == h(1)"])
+    assert extract_code(block(f) + block(g) + block(h), tests) == f"{f}\n{h}"

@@ -223,7 +223,7 @@ def _program(blocks: list[_Block], tests: Tests | None) -> str:
     code, known = ["\n".join(blocks[main][1])], parts[main].own | parts[main].free
     needed = (parts[main].free | tested) - parts[main].own
     for part in reversed(parts[:main]):
-        if part.own & needed:
+        if part.own & needed or "import *" in part.definitions:
             code.insert(0, part.definitions)
             needed = (needed | part.free) - part.own
     code += [p.definitions for p in parts[main + 1 :] if p.functions and p.own <= known]
