@@ -238,7 +238,8 @@ def test_a_primary_reward_with_one_value_cannot_be_beaten():
 
 def test_a_sample_just_below_the_highest_value_can_always_be_above_average():
     combined = Combination({"right": 9, "format": 1}, 4)
-    for levels, sign in (([0, 0.5, 1], inf), ([1, 1.2, 2], None), ([1, 1.4, 2], inf)):
+    signs = {(0, 0.5, 1): inf, (0, 0.3, 1): None, (1, 1.2, 2): None, (1, 1.4, 2): inf}
+    for levels, sign in signs.items():
         found = priority(combined, {"right": levels, "format": [0, 1]}, "right")
         assert found.smallest_sign == sign
 

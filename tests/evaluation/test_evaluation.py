@@ -320,12 +320,13 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
 
 
-def test_the_digest_of_the_weights_changes_with_them(tmp_path):
+@pytest.mark.parametrize("place", [100, -100])
+def test_the_digest_of_the_weights_changes_with_both_ends(tmp_path, place):
     (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
     before = weights_of(str(tmp_path))
     assert weights_of(str(tmp_path)) == before != ""
     changed = bytearray(3_000_000)
-    changed[100] = 1
+    changed[place] = 1
     (tmp_path / "model.safetensors").write_bytes(changed)
     assert weights_of(str(tmp_path)) != before
     assert weights_of("Qwen/Qwen2.5-1.5B-Instruct") == ""

@@ -171,7 +171,9 @@ def by_verl(talks, folder):
 
     async def score(talk):
         ids, mask = tokens(talk)
-        output = SimpleNamespace(response_ids=ids, response_mask=mask, num_turns=1 + len(talk))
+        output = SimpleNamespace(
+            prompt_ids=[64], response_ids=ids, response_mask=mask, num_turns=1 + len(talk)
+        )
         row = {"ground_truth": wanted(talk), "extra_info": {"index": 1}}
         scores = await compute(worker, [output], kwargs=row)
         assert row["extra_info"] == {"index": 1}
@@ -282,8 +284,8 @@ def test_verls_row_is_unchanged_for_one_response_and_for_other_reward_functions(
     async def score(worker, outputs, kwargs):
         seen.append(kwargs["extra_info"])
 
-    one = SimpleNamespace(response_ids=[1, 2], response_mask=[1, 1])
-    two = SimpleNamespace(response_ids=[1, 2], response_mask=[1, 0])
+    one = SimpleNamespace(prompt_ids=[1], response_ids=[1, 2], response_mask=[1, 1])
+    two = SimpleNamespace(prompt_ids=[1], response_ids=[1, 2], response_mask=[1, 0])
     other = {"custom_reward_function": {"path": "mine.py", "name": "compute_score"}}
     for config, output in (({"reward": OURS}, one), ({"reward": other}, two), ({}, two)):
         worker = SimpleNamespace(config=config, tokenizer=SimpleNamespace(decode=decode))

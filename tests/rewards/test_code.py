@@ -1,6 +1,7 @@
 import json
 import pickle
 import time
+from collections import OrderedDict
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from tests.sandbox.needed import needs_sandbox
 from gdpo.errors import DataError
 from gdpo.lab.rewards import code
 from gdpo.lab.rewards.code import LONGEST, extract_code, no_bug, pass_all, pass_rate, verdict_of
-from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Verdict
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio
 from gdpo.lab.sandbox.sandbox import default_sandbox
 from gdpo.rewards import score
 from gdpo.testing import check_reward
@@ -27,6 +28,7 @@ ADD = {"kind": "asserts", "statements": ["assert add(1, 2) == 3", "assert add(1,
         ("```python\na\n```\nwhich prints\n```\n1\n```", "a"),
         ("```python\na\n```\nrun it:\n```bash\npython a.py\n```\n", "a"),
         ("```\na\n```\n```\nb\n```", "b"),
+        ("```python\na\n```\n```\nb\n```", "a"),
         ("```js\na\n```", "a"),
         ("a = 1\n", "a = 1\n"),
         ("", ""),
@@ -93,7 +95,9 @@ def test_a_program_that_is_cut_within_later_code_keeps_what_stands_whole_before_
 def test_tests_that_are_cut_in_a_block_of_their_own_leave_the_program_before_them():
     tests = "Tests:\n```python\nassert f(1) == 1\nassert f("
     assert extract_code(f"```python\n{WHOLE}```\n{tests}") == WHOLE.rstrip("\n")
-    assert extract_code(f"```python\n{WHOLE}```\n{tests}2)").startswith("assert f(1)")
+    assert extract_code(f"```python\n{WHOLE}```\n{tests}2)").endswith(
+        "assert f(1) == 1\nassert f(2)"
+    )
     assert extract_code(tests) == "assert f(1) == 1\nassert f("
 
 
@@ -273,12 +277,13 @@ def test_a_program_runs_once_for_all_rewards(ran):
     assert len(ran) == 2
 
 
-def test_only_the_last_verdicts_are_kept():
-    recent, verdict = code._Recent(), Verdict(("passed",), None, "", 0.1)
-    for number in range(4097):
-        recent.put(number.to_bytes(16, "big"), verdict, "a")
-    assert recent.get((0).to_bytes(16, "big"), "a") is None
-    assert recent.get((1).to_bytes(16, "big"), "a") is verdict
+@needs_sandbox
+def test_only_the_last_verdicts_are_kept(ran, monkeypatch):
+    monkeypatch.setattr(code, "_recent", OrderedDict())
+    monkeypatch.setattr(code, "_KEPT", 2)
+    programs = [f"def add(a, b): return a + b + {n}" for n in (0, 1, 0, 2, 1, 0)]
+    assert [pass_all.function(each, {"tests": ADD}) for each in programs] == [1, 0, 1, 0, 0, 1]
+    assert ran == [programs[0], programs[1], programs[3], programs[0]]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
 from gdpo.rewards.named import make
 from gdpo.rewards.reward import Messages
 from gdpo.rewards.task import TASKS, Task
-from gdpo.rewards.text import from_file, prompt_text
+from gdpo.rewards.text import after_tag, from_file, left_open, prompt_text
 from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.rollouts.readers.columns import count_of
 
@@ -44,6 +44,9 @@ class Rescorer:
     2. the reference in the file (verl's `gts`, slime's `label`, `reference` of gdpo's record, ...),
        if it is an object, also as JSON text;
     3. `{"answer": ...}`, if the reference in the file is a string or a number.
+
+    A `<think>` at the end of a prompt counts as in training if the prompt is recorded as text, or
+    if the record has a field `opened`, as gdpo's does. Otherwise, it is not known.
 
     Args:
         name: Name of a task or a built-in reward, or `module:attribute` of a task, a `Reward` or a
@@ -87,8 +90,10 @@ class Rescorer:
             self._reference(each, prompt, i, problems)
             for i, (each, prompt) in enumerate(zip(written, prompts, strict=True))
         ]
-        pairs = zip(written, completions, strict=True)
-        texts = [None if each.mixed else text for each, text in pairs]
+        texts: list[Text | None] = []
+        for each, prompt, text in zip(written, prompts, completions, strict=True):
+            end = prompt if isinstance(prompt, str) else str(each.extras.get("opened"))
+            texts.append(None if each.mixed or text is None else after_tag(text, left_open(end)))
         no_text = [MIXED if each.mixed else NO_TEXT for each in written]
         tokens = [count_of(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}

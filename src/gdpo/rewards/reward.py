@@ -18,8 +18,8 @@ values.
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """Chat messages with `role` and `content`. The messages of the model have the role `assistant`."""
 
-Scope: TypeAlias = Literal["last", "all"]
-"""Which messages of the model a reward scores: the last one, or all."""
+Scope: TypeAlias = Literal["last", "all", "opened"]
+"""Which text of the model a reward scores: the last message, all, or the last one with its tag."""
 
 
 def as_messages(completion: str | Messages) -> Messages:
@@ -68,8 +68,9 @@ class Reward:
             `gdpo check`. It returns a sentence about what it found, or raises a `GdpoError` with a
             remedy. None: no requirements.
         scope: The model's messages that `function` gets as one text: "last" for the last one with
-            visible content, or "all" for all, joined by newlines. Only "last" is allowed if `of` is
-            not "text".
+            visible content, "all" for all, joined by newlines, or "opened" for the last one after
+            the `<think>` at the end of its prompt (`gdpo.rewards.text.left_open`), for rewards that
+            need the tag. Only "last" is allowed if `of` is not "text".
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the
@@ -120,10 +121,13 @@ class DeclaredRange:
 
 
 def binary(
-    name: str, function: Callable[[Any, Reference], float | None], *examples: Example
+    name: str,
+    function: Callable[[Any, Reference], float | None],
+    *examples: Example,
+    scope: Scope = "last",
 ) -> Reward:
     """Return a reward that scores the text as 0 or 1."""
-    return Reward(name=name, function=function, low=0.0, high=1.0, examples=examples)
+    return Reward(name=name, function=function, low=0.0, high=1.0, examples=examples, scope=scope)
 
 
 def refuse_no_reward(given: object) -> None:
@@ -168,7 +172,7 @@ def _problems(reward: Reward) -> Iterator[str]:
     if reward.of not in ("text", "tokens", "turn"):
         yield f"`of` must be 'text', 'tokens' or 'turn', got {reward.of!r}"
     if reward.scope not in get_args(Scope):
-        yield f"scope must be 'last' or 'all', got {describe(reward.scope)}"
+        yield f"scope must be 'last', 'all' or 'opened', got {describe(reward.scope)}"
     if reward.scope != "last" and reward.of != "text":
         yield (
             f"scope={reward.scope!r} is only for rewards of the text, but `of` is {reward.of!r}: "

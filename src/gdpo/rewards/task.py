@@ -36,6 +36,10 @@ class Problem:
     weights: Any = None
     """The row's cell of the column with weights per prompt, which `load_problems` sets: a mapping
     from reward name to a number, which is not checked yet. None: the configured weights."""
+    opened: str = ""
+    """The tag that the model's chat template leaves open at the end of the prompt
+    (`gdpo.rewards.text.left_open`), which the checks before a run set. A completion then does not
+    start with this tag."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,14 @@ the contents of the model's own messages count:
   parts (`{"type": "text", "text": ...}`), whose texts are joined. Images, reasoning parts and tool
   calls are not content.
 
+Some chat templates end the prompt with `<think>`, which the model then does not write. Rewards with
+`scope="opened"`, such as the built-in format rewards, get this tag before the text. It is the value
+of `opened` in a message (`left_open`, `after_tag`).
+
 Rewards for an answer separate the thinking from the rest (`split_thinking`, `answer_part`).
 """
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -27,8 +32,8 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
     Args:
         completion: A text, which is returned unchanged, or the messages of the completion, without
             those of the prompt. One message need not be in a list.
-        scope: "last" for the last message of the model that has visible content, or "all" for all
-            of them, joined by newlines.
+        scope: "last" for the last message of the model that has visible content, "all" for all of
+            them, joined by newlines, or "opened" for the last one after the tag in `opened`.
 
     Returns:
         The text, which is empty without a message from the model.
@@ -41,13 +46,29 @@ def completion_text(completion: str | Messages, scope: Scope = "last") -> str:
         'It is 8.'
         >>> completion_text([call, result, answer], "all")
         'Let me look.\nIt is 8.'
+        >>> completion_text(after_tag("2+2</think>4", left_open("2+2?<think>\n")), "opened")
+        '<think>\n2+2</think>4'
     """
     if isinstance(completion, str):
         return completion
-    messages = as_messages(completion)
-    texts = [content_text(each.get("content")) for each in messages if is_from_model(each)]
+    messages = [each for each in as_messages(completion) if is_from_model(each)]
+    texts = [content_text(each.get("content")) for each in messages]
     said = [text for text in texts if text.strip()] or texts[-1:]
-    return "\n".join(said if scope == "all" else said[-1:])
+    tags = [each.get("opened") or "" for each in messages[-1:] if scope == "opened"]
+    return "".join(tags) + "\n".join(said if scope == "all" else said[-1:])
+
+
+def left_open(prompt: str) -> str:
+    """Return the `<think>` at the end of a prompt, with the whitespace after it, or an empty text.
+
+    A chat template that also closes the thinking leaves nothing open.
+    """
+    return _LEFT_OPEN.findall(prompt)[0]
+
+
+def after_tag(completion: str | Messages, tag: str) -> str | Messages:
+    """Return a completion whose prompt ends with a tag (`left_open`), which may be empty."""
+    return [{**each, "opened": tag} for each in as_messages(completion)] if tag else completion
 
 
 def is_from_model(message: Mapping[str, Any]) -> bool:
@@ -73,6 +94,8 @@ def prompt_text(prompt: str | Messages) -> str:
         return prompt
     return "".join(content_text(message.get("content")) for message in prompt)
 
+
+_LEFT_OPEN = re.compile(r"(?:<think>\s*)?\Z")
 
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Invisible characters that Unicode classifies as letters or symbols."""

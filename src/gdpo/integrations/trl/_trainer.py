@@ -55,6 +55,7 @@ from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import bound_memory, head_of
 from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards.gates import closed_gates
+from gdpo.rewards.text import left_open
 from gdpo.rewards.weights_column import weights_of_cells
 
 ONE_GROUP = (
@@ -279,6 +280,8 @@ class GDPOTrainer(GRPOTrainer):
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         generated = super()._generate(*args, **kwargs)
         self._between.masks = generated[2]
+        ends = [self._located.decode(ids[-_TAIL:]) for ids in generated[0]]
+        self._located.opened = list(map(left_open, ends))
         return generated
 
     def _calculate_rewards(
@@ -362,7 +365,11 @@ class GDPOTrainer(GRPOTrainer):
             here = torch.tensor(lengths, device=self.accelerator.device)
             gathered: Any = self.accelerator.gather(here)
             token_counts = gathered.view(-1, samples).cpu()
-        of_record = {"turn_tokens": None if turns is None else self._located.num_tokens}
+        inputs = zip(batch["inputs"], self._located.opened, strict=False)
+        of_record = {
+            "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
+            "turn_tokens": None if turns is None else self._located.num_tokens,
+        }
         return for_trl, Groups(
             rewards=rewards.view(-1, samples, len(names)),
             token_counts=token_counts,
@@ -493,6 +500,9 @@ class GDPOTrainer(GRPOTrainer):
             weights=[dict(zip(names, row, strict=True)) for row in weights],
         )
 
+
+_TAIL = 32
+"""Number of tokens at the end of a prompt in which a tag is looked for."""
 
 _CALCULATE_REWARDS = GDPOTrainer._calculate_rewards  # pyright: ignore[reportPrivateUsage]
 """Our own method, even after a script has replaced it on the class."""

@@ -5,8 +5,9 @@ takes the place of the tool mask. Without a mask, a rollout is one turn.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +21,7 @@ from gdpo.integrations._turns import (
     recorded_turns,
     spans_of,
 )
-from gdpo.rewards.text import is_from_model
+from gdpo.rewards.text import after_tag, is_from_model
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
@@ -29,7 +30,9 @@ Messages: TypeAlias = list[dict[str, Any]]
 class Located:
     def __init__(self) -> None:
         self.spans: list[Spans] = []
-        self.decode: Callable[[Sequence[int]], str] | None = None
+        self.opened: Iterable[str] = repeat("")
+        """The tag at the end of the prompt of each completion (`gdpo.rewards.text.left_open`)."""
+        self.decode: Callable[[Sequence[int]], str] = str  # until the tokenizer is known
 
     @property
     def counts(self) -> list[int]:
@@ -50,15 +53,17 @@ class Located:
 
     def messages(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]]
-    ) -> list[Messages]:
+    ) -> list[Any]:
         """Return the messages of each completion, with one message of the model for each turn.
 
         If TRL has merged a completion into one text (which it does for a `rollout_func`), the parts
         are decoded again.
         """
         return [
-            self._messages(completion, ids, spans)
-            for completion, ids, spans in zip(completions, completion_ids, self.spans, strict=True)
+            after_tag(self._messages(completion, ids, spans), tag)
+            for completion, ids, spans, tag in zip(
+                completions, completion_ids, self.spans, self.opened, strict=False
+            )
         ]
 
     def _messages(self, completion: Any, ids: Sequence[int], spans: Spans) -> Messages:
@@ -68,7 +73,6 @@ class Located:
                 return [{"role": "assistant", "content": completion}]
         elif whole or (len(completion) > 1 and sum(map(is_from_model, completion)) == len(spans)):
             return list(completion)
-        assert self.decode is not None, "the tokenizer is not known yet"
         return messages_of(ids, spans, self.decode)
 
 

@@ -171,7 +171,7 @@ def _carry_through_queue(run: Run, trainer_base: Any) -> None:
 
 
 def _pass_messages(agent_loop: Any) -> None:
-    lost = "compute_score fails for rollouts with several turns"
+    lost = "compute_score fails for rollouts with several turns, and ignores <think> in prompts"
     worker = getattr(agent_loop, "AgentLoopWorker", agent_loop)
     _wrap("_compute_score", with_messages, worker, lost=lost)
 

@@ -18,6 +18,7 @@ from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
 from gdpo.rewards.reward import Messages
 from gdpo.rewards.task import resolve_task, without_arrays
+from gdpo.rewards.text import after_tag, left_open
 from gdpo.rollouts.readers.records import ONE_RESPONSE
 
 SCORE = "score"
@@ -31,7 +32,8 @@ TOKENS_MANAGER = "gdpo_tokens"
 
 MESSAGES = "gdpo_messages"
 """Key in `extra_info` under which gdpo's plugin stores the messages of a rollout whose tokens the
-model did not all generate. verl itself passes one text, including the tool results."""
+model did not all generate, or whose prompt ends with `<think>`. verl itself passes one text,
+including the tool results."""
 
 NUM_TOKENS = "num_tokens"
 """Key in `extra_info` under which `gdpo_tokens` stores the token count of a completion."""
@@ -60,8 +62,9 @@ def compute_score(
 
     Args:
         data_source: Not used.
-        solution_str: The completion. If the rollout has messages of tools or users, the rewards get
-            the model's, which gdpo's plugin adds as `extra_info["gdpo_messages"]`.
+        solution_str: The completion. If the rollout has messages of tools or users, or the prompt
+            ends with `<think>`, the rewards get the messages, which gdpo's plugin adds as
+            `extra_info["gdpo_messages"]`. Without the plugin, such a `<think>` is not known.
         ground_truth: The reference that the rewards read: a dict, or a JSON object as text.
         extra_info: Extra fields of the row. Rewards of the length read `num_tokens`, which
             `reward.reward_manager.name=gdpo_tokens` adds.
@@ -111,17 +114,18 @@ def with_messages(compute_score: Any) -> Any:
     """Wrap verl's `AgentLoopWorker._compute_score` to pass the messages of a rollout.
 
     verl's reward managers decode all tokens, even tool tokens. Only the agent loop knows which
-    tokens the model generated.
+    tokens the model generated, and whether the prompt ends with `<think>`.
     """
 
     @functools.wraps(compute_score)
     async def computed(worker: Any, outputs: Sequence[Any], kwargs: Any) -> Any:
         last = outputs[-1]
-        if not is_ours(worker.config.get("reward")) or all(last.response_mask):
-            return await compute_score(worker, outputs, kwargs)
         decode = functools.partial(worker.tokenizer.decode, skip_special_tokens=True)
+        opened = left_open(decode(last.prompt_ids))
+        if not is_ours(worker.config.get("reward")) or (not opened and all(last.response_mask)):
+            return await compute_score(worker, outputs, kwargs)
         messages = messages_of(last.response_ids, spans_of(last.response_mask), decode)
-        info = {**(kwargs.get("extra_info") or {}), MESSAGES: messages}
+        info = {**(kwargs.get("extra_info") or {}), MESSAGES: after_tag(messages, opened)}
         return await compute_score(worker, outputs, {**kwargs, "extra_info": info})
 
     return computed

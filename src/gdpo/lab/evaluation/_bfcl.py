@@ -96,7 +96,7 @@ def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
                 else (),
                 deadline=5.0,
             ),
-            Reward(name="format", function=_format, low=0.0, high=1.0),
+            Reward(name="format", function=_format, low=0.0, high=1.0, scope="opened"),
         ),
         gold_completion=_gold_text,
         bad_completion="I would rather not say.",

@@ -74,7 +74,7 @@ def _response(talk: Talk) -> Response:
     truncated = any(answer.finish_reason == "length" for answer in talk.answers)
     last = talk.asked.prompt if talk.asked else []
     return Response(
-        text=json.dumps([answer.text for answer in talk.answers]),
+        text=json.dumps([answer.opened + answer.text for answer in talk.answers]),
         num_tokens=sum(answer.num_tokens for answer in talk.answers),
         finish_reason="length" if truncated else "stop",
         shown=(*last, *({"role": "assistant", "content": a.text} for a in talk.answers[-1:])),

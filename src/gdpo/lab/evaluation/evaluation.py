@@ -22,6 +22,7 @@ from gdpo.lab.evaluation.server import ANSWERED
 from gdpo.lab.runs.lock import alone
 from gdpo.lab.tasks import Problem
 from gdpo.rewards import Reward, Scorer
+from gdpo.rewards.text import after_tag
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 
 logger = logging.getLogger(__name__)
@@ -315,7 +316,7 @@ def _rollouts(
         for sample_id, response in enumerate(responses)
     ]
     scores = scorer.score(
-        [response.text for *_, response in pairs],
+        [after_tag(response.text, response.opened) for *_, response in pairs],
         [problem.reference for *_, problem, _ in pairs],
         num_tokens=[response.num_tokens for *_, response in pairs],
     )
@@ -339,6 +340,7 @@ def _rollouts(
             finish_reason=response.finish_reason,
             extra={
                 "reference": dict(problem.reference),
+                "opened": response.opened,
                 "failed": {name: failed[i, name] for name in names if (i, name) in failed},
             },
         )

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards.task import Message
+from gdpo.rewards.text import left_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class Response:
     shown: tuple[Message, ...] = ()
     """All messages, if the response is a conversation. In that case, `text` contains the model's
     messages as JSON."""
+    opened: str = ""
+    """The tag at the end of the prompt (`gdpo.rewards.text.left_open`). Empty: none, or it is not
+    known, because a server writes the prompt."""
 
 
 NO_ROOM = Response("", 0, "length")
@@ -153,16 +157,18 @@ class LocalModel:
                 **sampling,
                 **rows,
             )[:, read["input_ids"].shape[1] :]
-        responses = [self._response(row) for row in ids.tolist()]
-        return [responses[i : i + samples] for i in range(0, len(responses), samples)]
+        opened = map(left_open, self._tokenizer.batch_decode(read["input_ids"]))
+        written = iter(ids.tolist())
+        return [[self._response(next(written), tag) for _ in range(samples)] for tag in opened]
 
-    def _response(self, ids: list[int]) -> Response:
+    def _response(self, ids: list[int], opened: str) -> Response:
         ends = self._model.generation_config.eos_token_id
         ends = {*ends} if isinstance(ends, list) else {ends}
         length = next((i + 1 for i, token in enumerate(ids) if token in ends), None)
         kept = ids if length is None else ids[:length]
         text = self._tokenizer.decode(kept, skip_special_tokens=True)
-        return Response(text, len(kept), "length" if length is None else "stop")
+        reason = "length" if length is None else "stop"
+        return Response(text, len(kept), reason, opened=opened)
 
 
 def _prepared(model: Any, device: str) -> bool:
@@ -268,10 +274,11 @@ class VllmModel:
         given = [{"prompt_token_ids": prompts[i]} for i in fitting]
         generated = self._model.generate(given, params, use_tqdm=False) if given else []
         for i, of_prompt in zip(fitting, generated, strict=True):
+            opened = left_open(self._tokenizer.decode(prompts[i]))
             responses[i] = []
             for one in of_prompt.outputs:
                 reason = "length" if one.finish_reason == "length" else "stop"
-                responses[i].append(Response(one.text, len(one.token_ids), reason))
+                responses[i].append(Response(one.text, len(one.token_ids), reason, opened=opened))
         heard(len(prompts) * samples)
         return responses
 

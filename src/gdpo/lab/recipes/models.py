@@ -122,11 +122,18 @@ def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Re
 
 
 def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> int:
+    text = prompt_text(tokenizer, problem, row, recipe)
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def prompt_text(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> str:
+    """Return the prompt as the chat template writes it, or raise a ConfigError if it rejects it."""
     from jinja2 import TemplateError
 
+    options: Any = recipe.trainer.get("chat_template_kwargs") or {}
     try:
-        tokens: Any = tokenizer.apply_chat_template(
-            problem.prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+        return tokenizer.apply_chat_template(
+            problem.prompt, add_generation_prompt=True, tokenize=False, **options
         )
     except (TemplateError, TypeError, ValueError) as error:
         roles = ", ".join(str(message.get("role")) for message in problem.prompt)
@@ -135,7 +142,6 @@ def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Rec
             f"the prompt of row {row} (messages: {roles}): {error}. Use another model, or change "
             "chat_template.jinja in a local copy"
         ) from error
-    return len(tokens)
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:

@@ -32,20 +32,20 @@ References:
 """
 
 import ast
-import os
+import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import partial
 from hashlib import blake2b
-from threading import Lock
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gdpo._naming import did_you_mean
 from gdpo._text import describe
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests, Verdict
 from gdpo.lab.sandbox.backends import find_backend
-from gdpo.lab.sandbox.plan import parse_program
+from gdpo.lab.sandbox.plan import names_in, parse_program
 from gdpo.lab.sandbox.sandbox import default_sandbox
 from gdpo.rewards.reward import Example, Reference, Reward
 from gdpo.rewards.text import answer_part
@@ -64,6 +64,11 @@ _TRIES = 8
 takes linear time."""
 
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+_DEFINES = (*_DEFINITION, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Try)
+
+_READS = re.compile(r"\b(?:input|open)\(|\bfileinput\b|\bstdin\b(?! =)")
+_NAME = re.compile(r"\w+")
 
 _NO_STATEMENT = " \t\r\f#)]}"
 """Characters that cannot start the first line of a statement."""
@@ -136,11 +141,23 @@ def _object(value: Any, place: str) -> dict[str, Any]:
     return {str(key): held for key, held in value.items() if held is not None}
 
 
-def extract_code(completion: str) -> str:
-    r"""Return the program in a completion, unchanged.
+def extract_code(completion: str, tests: Tests | None = None) -> str:
+    r"""Return the program in a completion: a fenced block, and what it needs of other blocks.
 
-    The program is the last fenced block that is marked as Python, or else the last fenced block, or
-    else the whole text.
+    The block is the last one of the first kind that the completion has:
+
+    1. Complete blocks. If the tests run the program with an input, a block is complete if it reads
+       the input and does more than to define names. Otherwise, it is complete if it defines a
+       function or class that the tests mention.
+    2. Blocks that are marked as Python and are valid Python.
+    3. Blocks that are marked as Python.
+    4. Blocks that are valid Python.
+    5. All blocks.
+
+    Earlier blocks that define names which the program lacks are put before it, and later blocks
+    that define only names which it has or uses are put after it, both without the code that they
+    run. All other blocks are left out, such as examples, tests, outputs and drafts. Without a
+    block, the program is the whole text.
 
     - A fence is a line that starts with at least three backticks or tildes, after optional
       whitespace. The word after the fence is the language (`python`, `python3` or `py` in any
@@ -154,39 +171,84 @@ def extract_code(completion: str) -> str:
 
     If the last block is never closed and is not valid Python, it is cut at the last unindented line
     at or before the error, so that a complete function before truncated tests is found. If no
-    complete function or class remains, an earlier Python block is used, or else the last block
-    unchanged.
+    complete function or class remains, the block is unchanged.
 
     Args:
         completion: Any text. The running time is linear in its length.
+        tests: The tests. None: no block is complete.
 
     Examples:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
         'print(1)'
+        >>> extract_code("```py\nx = 2\nprint(x)\n```\nso\n```py\ndef f(): return x\n```")
+        'x = 2\ndef f(): return x'
     """
     answer = answer_part(completion)
     blocks, truncated = _blocks(answer.split("\n"))
+    if truncated and blocks[-1][0] in (*_PYTHON, ""):
+        blocks[-1] = blocks[-1][0], _finished(blocks[-1][1])
     held = [block for block in blocks if any(line.strip() for line in block[1])]
-    if truncated and held and held[-1] is blocks[-1]:
-        language, lines = held.pop()
-        finished = _finished(lines) if language in (*_PYTHON, "") else None
-        if finished is not None:
-            held.append((language, finished))
-        elif not any(name in _PYTHON for name, _ in held):
-            held.append((language, lines))
-    python = [lines for name, lines in held if name in _PYTHON]
-    chosen = [*(lines for _, lines in held), *python][-1:]
-    return "\n".join(chosen[0]) if chosen else answer
+    return _program(held, tests) if held else answer
 
 
 _Block: TypeAlias = tuple[str, list[str]]
 """The language of a block, and its lines."""
 
 
-def _finished(lines: list[str]) -> list[str] | None:
-    """Return the lines if they are valid Python, or else those before the unfinished end.
+class _Part(NamedTuple):
+    """Stores what a block contains, if it is valid Python."""
 
-    None: these define no complete function or class.
+    definitions: str
+    """The statements that define names, such as functions, imports and variables."""
+    is_script: bool
+    """Whether it reads the input, and its last statement does something other than to define."""
+    functions: set[str]
+    """The functions and classes at the top level."""
+    own: set[str]
+    """All names that are bound at the top level."""
+    free: set[str]
+    """The names that are used, and not bound at the top level."""
+
+
+def _program(blocks: list[_Block], tests: Tests | None) -> str:
+    parts = [_part("\n".join(lines)) for _, lines in blocks]
+    tested = set(_NAME.findall(repr(tests))) & {n for part in parts for n in part.functions}
+
+    def rank(k: int) -> tuple[bool, bool, bool, int]:
+        part = parts[k]
+        complete = part.is_script if isinstance(tests, Stdio) else bool(part.functions & tested)
+        return complete, blocks[k][0] in _PYTHON, bool(part.own | part.free), k
+
+    main = max(range(len(parts)), key=rank)
+    code, known = ["\n".join(blocks[main][1])], parts[main].own | parts[main].free
+    needed = (parts[main].free | tested) - parts[main].own
+    for part in reversed(parts[:main]):
+        if part.own & needed or "import *" in part.definitions:
+            code.insert(0, part.definitions)
+            needed = (needed | part.free) - part.own
+    code += [p.definitions for p in parts[main + 1 :] if p.functions and p.own <= known]
+    return "\n".join(code)
+
+
+def _part(text: str) -> _Part:
+    try:
+        body = parse_program(text).body
+        kept: list[ast.stmt] = [node for node in body if isinstance(node, _DEFINES)]
+        definitions, code = (ast.unparse(ast.Module(nodes, [])) for nodes in (kept, body))
+        return _Part(
+            definitions,
+            body[-1:] != kept[-1:] and _READS.search(code) is not None,
+            {node.name for node in kept if isinstance(node, _DEFINITION)},
+            *names_in(code),
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _Part("", False, set(), set(), set())
+
+
+def _finished(lines: list[str]) -> list[str]:
+    """Return the lines before the unfinished end, or all if these are valid Python.
+
+    All lines are also returned if those before the end define no complete function or class.
     """
     kept = len(lines)
     for _ in range(_TRIES):
@@ -198,11 +260,11 @@ def _finished(lines: list[str]) -> list[str] | None:
             starts = (i for i in range(end - 1, -1, -1) if lines[i][:1].strip(_NO_STATEMENT))
             kept = next(starts, 0)
         except (ValueError, RecursionError, MemoryError):
-            return None
+            break
         else:
             defines = any(isinstance(node, _DEFINITION) for node in tree.body)
-            return lines[:kept] if defines or kept == len(lines) else None
-    return None
+            return lines[:kept] if defines else lines
+    return lines
 
 
 def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
@@ -241,45 +303,27 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
         DataError: If the tests or limits in the reference are invalid.
         SandboxError: If no sandbox works on this machine, or the sandbox fails.
     """
-    tests = reference.get("tests")
-    if tests is None:
+    given = reference.get("tests")
+    if given is None:
         return None
-    source = extract_code(completion)
+    tests = tests_of(given)
+    source = extract_code(completion, tests)
     # Uses repr, because JSON would turn the keys 1 and "1" into the same key.
-    job = repr((source, tests, reference.get("limits"))).encode("utf-8", "surrogatepass")
+    job = repr((source, given, reference.get("limits"))).encode("utf-8", "surrogatepass")
     key = blake2b(job, digest_size=16).digest()
-    verdict = _recent.get(key, reader)
-    if verdict is None:
-        verdict = default_sandbox().run(source, tests_of(tests), limits_of(reference))
-        _recent.put(key, verdict, reader)
+    verdict, readers = _recent.get(key, (None, dict[str, object]()))
+    this = object()
+    # `setdefault` gives a verdict of the clock to one of several threads with the same reward.
+    if verdict is None or (readers.setdefault(reader, this) is not this and verdict.by_clock):
+        verdict = default_sandbox().run(source, tests, limits_of(reference))
+        _recent[key] = verdict, {reader: this}
+        if len(_recent) > _KEPT:
+            _recent.popitem(last=False)
     return verdict
 
 
-class _Recent:
-    """Caches the most recent verdicts by digest."""
-
-    def __init__(self) -> None:
-        self._verdicts: dict[bytes, tuple[Verdict, set[str]]] = {}
-        self._lock = Lock()
-
-    def get(self, key: bytes, reader: str) -> Verdict | None:
-        with self._lock:
-            verdict, readers = self._verdicts.get(key, (None, set[str]()))
-            if verdict is None or (verdict.by_clock and reader in readers):
-                return None
-            readers.add(reader)
-            return verdict
-
-    def put(self, key: bytes, verdict: Verdict, reader: str) -> None:
-        with self._lock:
-            self._verdicts[key] = verdict, {reader}
-            if len(self._verdicts) > _KEPT:
-                del self._verdicts[next(iter(self._verdicts))]
-
-
-_recent = _Recent()
-# If another thread holds the lock during a fork, the child would wait for the lock forever.
-os.register_at_fork(after_in_child=_recent.__init__)
+_recent: OrderedDict[bytes, tuple[Verdict, dict[str, object]]] = OrderedDict()
+"""The most recent verdicts by digest, each with the rewards that have read it."""
 
 
 def _of_verdict(completion: str, reference: Reference, *, name: str) -> float | None:

@@ -123,7 +123,7 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
         "asserts": asserts,
         **names,
         # Some tests call the function by name, and the setup may define an empty stub for it.
-        "subjects": sorted(_free_names(entry_point) & _free_names(code)),
+        "subjects": sorted(names_in(entry_point)[1] & names_in(code)[1]),
     }
     return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
 
@@ -170,7 +170,7 @@ def _names(
     everything = [*trees, _parse(setup, place)]
     bases = {n.value.id for n in _all(everything, ast.Attribute) if isinstance(n.value, ast.Name)}
     called = {n.func.id for n in _all(everything, ast.Call) if isinstance(n.func, ast.Name)}
-    free = sorted(set().union(*map(_free_names, [*texts, setup])))
+    free = sorted(set().union(*(names_in(text)[1] for text in [*texts, setup])))
     return {
         "setup": _compile(everything[-1]) if setup.strip() else None,
         "names": free,
@@ -184,7 +184,7 @@ def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
 
     If the tests use only builtin names, those that every test calls are under test.
     """
-    if any(not hasattr(builtins, name) for text in texts for name in _free_names(text)):
+    if any(not hasattr(builtins, name) for text in texts for name in names_in(text)[1]):
         return []
     called = [
         {n.func.id for n in _all([tree], ast.Call) if isinstance(n.func, ast.Name)}
@@ -197,7 +197,12 @@ def _all(trees: Iterable[ast.AST], kind: type[_Node]) -> list[_Node]:
     return [node for tree in trees for node in ast.walk(tree) if isinstance(node, kind)]
 
 
-def _free_names(code: str) -> set[str]:
+def names_in(code: str) -> tuple[set[str], set[str]]:
+    """Return the names that code binds at its top level, and those that it uses but does not bind.
+
+    Raises:
+        SyntaxError: If the code is not valid Python.
+    """
     top = symtable.symtable(code, "<tests>", "exec")
     own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     looked_up: set[str] = set()
@@ -210,7 +215,7 @@ def _free_names(code: str) -> set[str]:
             for s in table.get_symbols()
             if s.is_referenced() and (table is top or s.is_global())
         }
-    return looked_up - own
+    return own, looked_up - own
 
 
 def _call(name: str, *args: int) -> ast.Call:

@@ -6,14 +6,15 @@ each 0 or 1:
 - **correctness**: the answer equals the row's number.
 - **integer**: the answer is written as an integer.
 - **format**: the completion is one thinking field, then one answer field, with no text outside
-  them.
+  them. A `<think>` that the chat template has opened counts.
 
 The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. Without
 `<answer>`, it is the whole completion, so that a correct number is rewarded before the policy has
 learned the format.
 
 `gsm8k` differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in NVlabs/GDPO) in
-the following points. `gsm8k_compatible` gives exactly its scores.
+the following points. `gsm8k_compatible` gives exactly its scores, except that a `<think>` which the
+chat template has opened counts. The published format is then always 0.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125", "2125." and
    "2125%" all equal "2125". A minus sign may be a long dash ("−" or "–"). The answer must contain
@@ -222,6 +223,8 @@ format_reward = binary(
     Example("<think>a</think>\nso\n<answer>72</answer>", _72, 0.0),  # text outside
     Example("<answer>72</answer>", _72, 0.0),
     Example("<think>a</think>", _72, 0.0),
+    Example("a</think><answer>72</answer>", _72, 0.0),
+    scope="opened",
 )
 """1 if the completion has the required format (even with a wrong answer), otherwise 0."""
 
@@ -287,6 +290,7 @@ COMPATIBLE = replace(
             Example("<think></think>\n<answer></answer>", _72, 1.0),
             Example("<think>a</think> <answer>72</answer>", _72, 0.0),
             Example("<think>an <answer> follows</think>\n<answer>b</answer>", _72, 0.0),
+            scope="opened",
         ),
     ),
 )

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,7 @@ from gdpo.lab.recipes.models import (
     longest_prompt,
     make_ready,
     prompt_lengths,
+    prompt_text,
 )
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
@@ -35,6 +36,7 @@ from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
+from gdpo.rewards.text import left_open
 from gdpo.rewards.weights_column import applies
 
 if TYPE_CHECKING:
@@ -278,7 +280,20 @@ class _Inspection:
         if counted is not None:
             self._fine(f"{key}: {counted}")
             self._note_unused(rows, data)
-        return rows
+        return rows if tokenizer is None else self._opened(rows, key, tokenizer)
+
+    def _opened(self, rows: Rows, key: str, tokenizer: Tokenizer) -> Rows:
+        """Set what the chat template leaves open in the prompts on which the rewards are tried."""
+        tried = [
+            replace(p, opened=left_open(prompt_text(tokenizer, p, i, self.recipe)))
+            for i, p in enumerate(rows.problems[: self.rows], 1)
+        ]
+        if any(problem.opened for problem in tried):
+            self._fine(
+                f"{key}: the chat template of {self.recipe.initial_model} opens <think>, so a "
+                "completion starts after this tag"
+            )
+        return replace(rows, problems=(*tried, *rows.problems[len(tried) :]))
 
     def _note_unused(self, rows: Rows, data: DataConfig) -> None:
         for name in self.resolved.names:

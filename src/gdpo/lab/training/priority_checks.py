@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError, GdpoError
 from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.tasks import Problem
 from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
-from gdpo.lab.training.reward_checks import CheckResult, Level, gold_of
+from gdpo.lab.training.reward_checks import CheckResult, Level, gold_of, scores_of
 from gdpo.priority import (
     Combination,
     Continuous,
@@ -28,7 +28,6 @@ from gdpo.priority import (
     priority,
     table_of,
 )
-from gdpo.rewards import Reference
 from gdpo.rewards.weights_column import weights_of_cells
 
 _ROWS, _ASKED_ROWS = 16, 4
@@ -104,7 +103,7 @@ def _scored(resolved: Resolved, problems: Sequence[Problem]) -> Scored:
     budget = int(resolved.recipe.trainer.get("max_completion_length") or _BUDGET)
     rows: list[dict[str, str]] = []
     counts: list[int] = []
-    references: list[Reference] = []
+    tried: list[tuple[Problem, str]] = []
     for n, gold in list(golds.items())[: _ASKED_ROWS if asks else _ROWS]:
         others = list(dict.fromkeys(g for g in golds.values() if g != gold))[:_OTHERS]
         if not others:
@@ -114,10 +113,9 @@ def _scored(resolved: Resolved, problems: Sequence[Problem]) -> Scored:
         rows.append({_RIGHT: gold, **lazy})
         counts.append(budget)  # a right response may need all tokens
         counts += [min(budget, len(t) // CHARACTERS_PER_TOKEN + 1) for t in lazy.values()]
-        references += [problem.reference] * len(rows[-1])
-    texts = [text for row in rows for text in row.values()]
+        tried += [(problem, text) for text in rows[-1].values()]
     with resolved.scorer() as scorer, np.errstate(over="ignore"):
-        found = scorer.score(texts, references, num_tokens=counts).values  # one warning, not 16
+        found = scores_of(scorer, tried, counts=counts).values  # one warning, not 16
         scores = iter(np.round(found, _DIGITS))
     return [{name: next(scores) for name in row} for row in rows]
 

@@ -13,6 +13,7 @@ from typing import Any
 from gdpo.errors import GdpoError, RewardError
 from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards import Reference, Reward, Scorer, Scores
+from gdpo.rewards.text import after_tag
 from gdpo.rewards.weights_column import applies
 
 logger = logging.getLogger(__name__)
@@ -106,14 +107,27 @@ def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequenc
     tried = [(s, gold_of(task, s, n) or "") for n, s in enumerate(problems, 1)]
     texts = (*_ODD, task.bad_completion)
     tried += [(problem, text) for problem in problems[:1] for text in texts]
-    references = [problem.reference for problem, _ in tried]
-    completions, counts = [text for _, text in tried], [len(text) for _, text in tried]
-    scores = scorer.score(completions, references, num_tokens=counts, only=[reward])
+    scores = scores_of(scorer, tried, [reward])
     if any(failure.kind == f"raised {_ChangedError.__name__}" for failure in scores.failures):
         raise RewardError(
             f"reward {reward.name!r} changes its reference: change a copy of it instead "
             "(copy.deepcopy(reference))"
         )
+
+
+def scores_of(
+    scorer: Scorer,
+    tried: Sequence[tuple[Problem, str]],
+    only: Sequence[Reward] | None = None,
+    counts: Sequence[int] = (),
+) -> Scores:
+    """Return the scores of completions, of which each follows the prompt of its problem."""
+    return scorer.score(
+        [after_tag(text, problem.opened) for problem, text in tried],
+        [problem.reference for problem, _ in tried],
+        num_tokens=counts or [len(text) for _, text in tried],
+        only=only,
+    )
 
 
 class _ChangedError(Exception):
@@ -176,11 +190,10 @@ def _check_one(
         return _check_counts(reward, scorer, problems)
     if reward.asks_elsewhere:
         problems = problems[:_ASKED_ROWS]
-    golds = [(n, s, gold_of(task, s, n)) for n, s in enumerate(problems, 1)]
-    known = [(n, s, gold) for n, s, gold in golds if gold is not None]
-    scores = scorer.score(
-        [gold for *_, gold in known], [s.reference for _, s, _ in known], only=[reward]
-    )
+    known = [
+        (n, s, gold) for n, s in enumerate(problems, 1) if (gold := gold_of(task, s, n)) is not None
+    ]
+    scores = scores_of(scorer, [(s, gold) for _, s, gold in known], [reward])
     _refuse_failure(reward, scores, [f"the reference answer of row {n}" for n, *_ in known])
     values: list[float] = [
         value if applies(s.weights, reward.name) else nan
@@ -193,11 +206,18 @@ def _check_one(
         for (n, _, gold), value in zip(known, values, strict=True)
         if of_task and not isnan(value) and value != reward.high
     ]
+    tag = next((s.opened for _, s, _ in known if s.opened), "")
+    hint = (
+        f" The model's chat template ends the prompt with {tag!r}, so no completion starts with "
+        "it: if the reward needs this tag, use Reward(..., scope='opened')."
+        if tag and reward.scope != "opened"
+        else ""
+    )
     if len(short) > _TOLERATED * len(known):
-        _refuse_short(reward, short)
+        _refuse_short(reward, short, hint)
     texts = (*_ODD, task.bad_completion)
     odd = [(n, s, t) for n, s in enumerate(problems[:_ODD_ROWS], 1) for t in texts]
-    scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
+    scores = scores_of(scorer, [(s, text) for _, s, text in odd], [reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
     if known and not any(applies(s.weights, reward.name) for _, s, _ in known):
@@ -206,11 +226,11 @@ def _check_one(
             f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: not tested on reference "
             f"answers, because it applies to none of the rows that have one ({len(known):,})",
         )
-    return _summary(reward, tried, len(problems), [n for n, *_ in short])
+    return _summary(reward, tried, len(problems), [n for n, *_ in short], hint)
 
 
 def _summary(
-    reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int]
+    reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int], hint: str
 ) -> CheckResult:
     text = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
     values = [value for _, value in tried]
@@ -230,8 +250,8 @@ def _summary(
     if not reached:
         gold, value = next((gold, value) for gold, value in tried if not isnan(value))
         text += (
-            f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
-            "the answer where the task writes it (see the reward's options, such as `extract`)"
+            f". The first, {gold[:_SHOWN]!r}, scores {value:g}.{hint} Check that the reward looks "
+            "for the answer where the task writes it (see the reward's options, such as `extract`)"
         )
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
@@ -262,8 +282,8 @@ def _check_bad_response(
     task: Task, rewards: Sequence[Reward], scorer: Scorer, problems: Sequence[Problem]
 ) -> CheckResult | RewardError:
     judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
-    bad = [task.bad_completion] * len(problems)
-    values = scorer.score(bad, [problem.reference for problem in problems], only=judged).values
+    bad = [(problem, task.bad_completion) for problem in problems]
+    values = scores_of(scorer, bad, judged).values
     for number, (problem, row) in enumerate(zip(problems, values.tolist(), strict=True), 1):
         pairs = [
             (reward, value)
@@ -285,12 +305,13 @@ def _check_bad_response(
     return CheckResult(Level.FINE, "rewards: a bad response scores below the maximum on every row")
 
 
-def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]]) -> None:
+def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]], hint: str) -> None:
     number, gold, value = short[0]
     more = f" {len(short) - 1:,} more rows score too low as well." if len(short) > 1 else ""
     raise RewardError(
         f"reward {reward.name!r}: the reference answer of row {number} scores {value:g}, not the "
-        f"maximum {reward.high:g}: {gold[:200]!r}.{more} Correct the row's answer or the reward"
+        f"maximum {reward.high:g}: {gold[:200]!r}.{more}{hint} Correct the row's "
+        "answer or the reward"
     )
 
 
@@ -305,11 +326,15 @@ def _refuse_failure(reward: Reward, scores: Scores, where: Sequence[str]) -> Non
 
 
 def gold_of(task: Task, problem: Problem, number: int) -> str | None:
-    """Return the reference answer of a row as a completion, or None if the row has none."""
+    """Return the reference answer of a row as a completion, or None if the row has none.
+
+    It does not start with a tag that the chat template has opened.
+    """
     try:
-        return task.gold_completion(problem.reference)
+        gold = task.gold_completion(problem.reference)
     except Exception as error:
         raise RewardError(
             f"task {task.name!r}: gold_completion failed on row {number}: "
             f"{type(error).__name__}: {error}"
         ) from error
+    return gold.lstrip().removeprefix(problem.opened.rstrip()) if gold and problem.opened else gold

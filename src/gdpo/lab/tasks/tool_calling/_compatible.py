@@ -111,9 +111,11 @@ format_reward = binary(
     Example(_TALK, {"output": _TALK}, 1.0),
     Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
     Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
+    scope="opened",
 )
 """1 if the completion has all fields whose tags occur anywhere in the reference answer, and
-exactly one newline between the fields, otherwise 0. The published code does the same."""
+exactly one newline between the fields, otherwise 0. The published code does the same, but a
+`<think>` that the chat template has opened does not count there, so that its value is always 0."""
 
 correctness_reward = Reward(
     name="correctness",

@@ -201,5 +201,8 @@ format_reward = binary(
     Example("<think> known </think>\n<response> </response>", _GOLD_ANSWER, 0.0),  # empty
     Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
     Example("", _GOLD_ANSWER, 0.0),
+    scope="opened",
 )
-"""1 if the completion has the required fields, regardless of their content, otherwise 0."""
+"""1 if the completion has the required fields, regardless of their content, otherwise 0.
+
+A `<think>` that the chat template has opened counts."""

@@ -1,0 +1,173 @@
+"""A right program scores 1 in every shape in which it is written, in every kind of tests."""
+
+from typing import NamedTuple
+
+import pytest
+from tests.sandbox.needed import needs_sandbox
+
+from gdpo.lab.rewards.code import extract_code, pass_rate
+from gdpo.lab.sandbox import Asserts
+
+
+class Program(NamedTuple):
+    imports: str
+    helper: str
+    main: str
+    wrong: str
+    """A first draft of the whole program."""
+    usage: str
+    tests: dict
+
+    @property
+    def whole(self):
+        return "\n".join((self.imports, self.helper, self.main))
+
+
+STDIO = {"kind": "stdio", "cases": [["4\n", "5\n"], ["9\n", "10\n"]]}
+PROGRAMS = {
+    "asserts": Program(
+        "import math",
+        "def g(x):\n    return math.floor(x)",
+        "LIMIT = 1\n\ndef f(x):\n    '''Add one.\n\nf(1) is 2.'''\n    return g(x) + LIMIT",
+        "def f(x):\n    return x",
+        "print(f(3))",
+        {"kind": "asserts", "statements": ["assert f(4) == 5", "assert f(9) == 10"]},
+    ),
+    "method": Program(
+        "from typing import List",
+        "def g(xs):\n    return sum(xs)",
+        "class Solution:\n    def f(self, xs: List[int]) -> int:\n        return g(xs) + 1",
+        "class Solution:\n    def f(self, xs: list):\n        return sum(xs)",
+        "xs = [4]\nprint(Solution().f(xs))",
+        {"kind": "calls", "function": "Solution().f", "cases": [[[[4]], 5], [[[4, 5]], 10]]},
+    ),
+    "check": Program(
+        "from collections import deque",
+        "def g(x):\n    return deque([x, 1])",
+        "def f(x):\n    return sum(g(x))",
+        "def g(x):\n    return [x]\n\ndef f(x):\n    return sum(g(x))",
+        "x = f(3)\nprint(x)",
+        {
+            "kind": "check",
+            "code": "def check(c):\n    assert c(x=4) == 5\n    assert c(9) == 10",
+            "entry_point": "f",
+        },
+    ),
+    "script": Program(
+        "import sys; input = sys.stdin.readline",
+        "def g(n):\n    return n + 1",
+        "n = int(input())\nfor _ in range(1):\n    print(g(n))",
+        "n = int(input())\nprint(n)",
+        "n = 3\nprint(g(n))",
+        STDIO,
+    ),
+    "main": Program(
+        "import sys\nsys.setrecursionlimit(10**6)",
+        "def g(n):\n    return n + 1",
+        "def main():\n    print(g(int(sys.stdin.read())))\n\nif __name__:\n    main()",
+        "def main():\n    print(int(input()))\n\nmain()",
+        "print(g(3))",
+        STDIO,
+    ),
+}
+
+
+def block(code, language="python"):
+    return f"So:\n```{language}\n{code}\n```\n"
+
+
+SHAPES = {
+    "one block": lambda p: block(p.whole),
+    "no language": lambda p: block(p.whole, ""),
+    "Python": lambda p: block(p.whole, "Python"),
+    "py, indented": lambda p: "1. So\n" + block(p.whole, "py").replace("\n", "\n   "),
+    "never closed": lambda p: f"```python3\n{p.whole}",
+    "usage": lambda p: block(p.whole) + block(p.usage),
+    "usage that fails": lambda p: (
+        block(p.whole) + block(p.usage + "\nassert f(1) == 7\nraise OSError")
+    ),
+    "usage that reads": lambda p: block(p.whole) + block("x = g([1])\nprint(x)") + block(p.usage),
+    "usage, no language": lambda p: block(p.whole, "") + block(p.usage, ""),
+    "usage in Python only": lambda p: block(p.whole, "") + block(p.usage),
+    "usage never closed": lambda p: block(p.whole) + f"```python\n{p.usage}\nprint(",
+    "usage before": lambda p: block(p.usage) + block(p.whole),
+    "asserts": lambda p: block(p.whole) + block("assert g(1) == 2"),
+    "unit tests": lambda p: (
+        block(p.whole)
+        + block("import unittest\n\nclass T(unittest.TestCase):\n    pass\n\nunittest.main()")
+    ),
+    "test function": lambda p: (
+        block(p.whole)
+        + block("def test():\n    assert g(1) == 7\n\nif __name__ == '__main__':\n    test()")
+    ),
+    "doctest": lambda p: block(p.whole) + block(">>> f(1)\n2"),
+    "comments": lambda p: block(p.whole) + block("# Input: 1 2\n# open('x')\n# O(n)"),
+    "nothing": lambda p: block(p.whole) + block("\n"),
+    "text": lambda p: block(p.whole) + block("f = 1 returns 2\nand so on", "text"),
+    "bash": lambda p: block(p.whole) + block("python a.py < input.txt", "bash"),
+    "output": lambda p: block(p.whole) + block("2", ""),
+    "output in Python": lambda p: block(p.whole) + block("[1, 2, 3]"),
+    "pseudo-code": lambda p: (
+        block(p.whole) + block("def f(x):\n    for each x: add 1\n    print input()")
+    ),
+    "fed main": lambda p: block(p.whole) + block("import io\nsys.stdin = io.StringIO('4')\nmain()"),
+    "draft": lambda p: block(p.wrong) + "Wait, no.\n" + block(p.whole),
+    "draft, usage": lambda p: block(p.wrong) + block(p.whole) + block(p.usage),
+    "draft with a usage": lambda p: block(f"{p.wrong}\nprint(3)") + block(p.whole),
+    "slower alternative": lambda p: block(p.whole) + block("def slow(x):\n    return x"),
+    "imports apart": lambda p: block(p.imports) + block(f"{p.helper}\n{p.main}"),
+    "star import apart": lambda p: (
+        block("from math import *\nprint(pi)") + block(f"floor(pi)\n{p.whole}") + block(p.usage)
+    ),
+    "draft of a helper": lambda p: (
+        block("import no_such\n\ndef g(x):\n    return x")
+        + block(f"{p.imports}\n{p.helper}")
+        + block(p.main)
+    ),
+    "helper apart": lambda p: block(f"{p.imports}\n{p.helper}") + block(p.main),
+    "three parts": lambda p: block(p.imports) + block(p.helper) + block(p.main),
+    "three parts, usage": lambda p: (
+        block(p.imports) + block(p.helper) + block(p.main) + block(p.usage)
+    ),
+    "helper with a usage": lambda p: block(f"{p.imports}\n{p.helper}\nprint(g(1))") + block(p.main),
+    "draft, parts": lambda p: block(p.wrong) + block(f"{p.imports}\n{p.helper}") + block(p.main),
+    "thought": lambda p: f"<think>{block(p.wrong)}</think>{block(p.whole)}{block(p.usage)}",
+    "thought of before": lambda p: f"{block(p.wrong)}</think>{block(p.whole)}",
+}
+FOR_FUNCTIONS = {
+    "usage that waits": lambda p: block(p.whole) + block("x = int(input())\nprint(f(x))"),
+    "helper afterwards": lambda p: block(f"{p.imports}\n{p.main}") + block(p.helper),
+    "helper corrected": lambda p: (
+        block(f"{p.imports}\ndef g(x):\n    return 7\n{p.main}") + block(p.helper)
+    ),
+}
+FOR_PROGRAMS = {
+    "call apart": lambda p: (
+        block(p.whole.replace("\nif __name__:\n    main()", ""))
+        + block("if __name__ == '__main__':\n    main()")
+    ),
+    "call apart, doctest": lambda p: FOR_PROGRAMS["call apart"](p) + block(">>> main()"),
+    "print apart": lambda p: block("n = int(input())\nxs = [n]") + block("print(sum(xs) + 1)"),
+}
+ALL = [
+    *((s, p) for s in SHAPES for p in PROGRAMS),
+    *((s, p) for s in FOR_FUNCTIONS for p in ("asserts", "method", "check")),
+    *((s, "main") for s in FOR_PROGRAMS),
+]
+
+
+def score_of(shape, program):
+    wrote = {**SHAPES, **FOR_FUNCTIONS, **FOR_PROGRAMS}[shape](PROGRAMS[program])
+    return pass_rate.function(wrote, {"tests": PROGRAMS[program].tests})
+
+
+@needs_sandbox
+@pytest.mark.parametrize(("shape", "program"), ALL)
+def test_a_right_program_scores_1_in_every_shape(shape, program):
+    assert score_of(shape, program) == 1
+
+
+def test_all_functions_that_the_tests_use_belong_to_the_program():
+    f, g, h = (f"def {name}(x):\n    return x" for name in "fgh")
+    tests = Asserts(["assert f(1) == h(1)"])
+    assert extract_code(block(f) + block(g) + block(h), tests) == f"{f}\n{h}"
