@@ -301,6 +301,7 @@ def _as_dict(trends: RunTrends) -> dict[str, Any]:
         "run": run.log.run,
         "problem": run.log.problem,
         "numbered": run.log.numbered,
+        "restarts": run.log.restarts,
         "copies": [str(copy.path) for copy in run.copies],
         "std_within_groups": trends.within_groups,
         "steps": run.steps.tolist(),

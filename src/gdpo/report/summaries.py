@@ -454,6 +454,9 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield f"the same numbers are in {others}"
     if log.numbered:
         yield "the rows contain no step, and are numbered in order"
+    if log.restarts:
+        restarts = f"! the steps restart {counted(log.restarts, 'time')}, as when runs are appended"
+        yield f"{restarts}: of the rows with the same step, the last counts"
     if log.problem:
         yield f"! the file was not read to its end: {log.problem}"
     if any(reward.weight != 1 for reward in trends.rewards):
