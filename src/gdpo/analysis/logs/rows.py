@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from gdpo.errors import MissingExtraError
 from gdpo.rollouts.readers.files import kind_of
@@ -23,6 +23,7 @@ from gdpo.rollouts.readers.names import (
     reward_in,
     run_and_key,
 )
+from gdpo.rollouts.readers.records import numbers_by_path
 from gdpo.rollouts.readers.sources import rows_of, shown_by, unreadable
 from gdpo.rollouts.readers.text import Stream, opened_text
 
@@ -31,11 +32,10 @@ Row: TypeAlias = Mapping[str, Any]
 CONSOLE = "console output"
 _STEPS = (
     *("train/global_step", "training/global_step", "step", "global_step", "_step", "Step"),
-    *("trainer/global_step", *GUESSES["step"]),
+    *("trainer/global_step", *GUESSES["step"], "global_step/max_steps"),
 )
-"""Keys of the step, from the number that counts optimizer steps to the one that counts calls."""
-_OF_MOST = "global_step/max_steps"
-"""Step key of ms-swift, whose value is text such as 5/100."""
+"""Keys of the step, from the number that counts optimizer steps to the one that counts calls. The
+last one is that of ms-swift, whose value is text such as 5/100."""
 _RUNS = ("run_id", "run_name", "run")
 """Fields that name the run of a row, in files with rows of several runs."""
 _TRACKIO = frozenset({"run_name", "timestamp", "step"})
@@ -82,28 +82,21 @@ class Log:
     """The rows before the first one with a step."""
     repeated: int = 0
     """Number of rows with rewards whose step already has rewards."""
-    restarts: int = 0
-    """Number of rows with rewards whose step is lower than that of the row before."""
-    last: int = -1
-    """Step of the last row with rewards."""
 
-    def add(self, step: int, values: Row) -> None:
+    def add(self, step: int, numbers: Mapping[str, float]) -> None:
         """Add the numbers of a step. A later number replaces an earlier one of the same key."""
         known = self.rows.setdefault(step, {})
-        numbers = _numbers(values)
         again = (key for key in numbers.keys() & known.keys() if numbers[key] != known[key])
-        self.repeated += any(field_of(key) is not None for key in again)
+        self.repeated += any(map(field_of, again))
         known.update(numbers)
 
     def add_rows(self, rows: Iterable[Row]) -> None:
         """Add rows that contain their step. Rows without a step are left out."""
         for row in rows:
-            numbers = _numbers(row)
+            by_path = numbers_by_path(row, but=frozenset()).items()
+            numbers = {k: n for k, v in by_path if (n := number_in(str(v))) is not None}
             if (step := _step(row)) is not None:
                 self.add(step, numbers)
-                if any(map(field_of, numbers)):
-                    self.restarts += step < self.last
-                    self.last = step
             elif not self.rows and numbers:
                 self.without_step.append(numbers)
 
@@ -146,8 +139,8 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
         log.problem = problem
         log.number_rows()
     if kind and not forced and (why := _doubt(list(logs.values()), found)):
-        keys = {key for log in logs.values() for row in log.rows.values() for key in row}
-        return Doubtful(path, why, any(map(field_of, keys)))
+        rows = (row for log in logs.values() for row in log.rows.values())
+        return Doubtful(path, why, any(map(fields_of, rows)))
     return [log for log in logs.values() if log.rows]
 
 
@@ -228,27 +221,10 @@ def number_in(text: str) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _numbers(values: Row, above: str = "") -> dict[str, float]:
-    """Return the numbers of a row, also those in objects, whose keys are joined by a slash."""
-    numbers: dict[str, float] = {}
-    for key, value in values.items():
-        number = number_in(value) if isinstance(value, str) else value
-        if isinstance(number, int | float):
-            numbers[f"{above}{key}"] = number
-        elif isinstance(value, Mapping):
-            numbers |= _numbers(cast("Row", value), f"{above}{key}/")
-    return numbers
-
-
 def _step(row: Row) -> int | None:
-    for key in _STEPS:
-        if row.get(key) is not None:
-            step = number_in(row[key]) if isinstance(row[key], str) else row[key]
-            if isinstance(step, int | float) and abs(step) < 2**53:  # no NaN either
-                return int(step)
-            return None
-    of_most = str(row.get(_OF_MOST, "")).partition("/")[0]
-    return int(of_most) if of_most.isdecimal() and len(of_most) < 16 else None
+    value = next((row[key] for key in _STEPS if row.get(key) is not None), "")
+    step = number_in(str(value).partition("/")[0])
+    return int(step) if step is not None and abs(step) < 2**53 else None
 
 
 _EVALUATION = re.compile(r"(?:eval|val|test)[^/]*/|eval_|val_")

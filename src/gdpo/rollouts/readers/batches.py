@@ -123,6 +123,7 @@ def _format_of(
         said = asked.format is not None or asked.columns is not None
         if told.sentence and (not said or told.apart or told.selected):
             raise DataError(told.sentence)
+        file.bare = not told.rollouts
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     words = [name for name, kind in fields.items() if kind == "text"]

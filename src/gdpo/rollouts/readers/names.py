@@ -204,19 +204,30 @@ OF_REWARD = (
 batch, `group_std` over the samples of a prompt."""
 _METRIC = re.compile(rf"(?:.+[./_])?{OF_REWARD}")
 """Keys of the statistics of a reward over a whole step."""
-_RUN_AND_KEY = (
-    re.compile(r"(.+?) - ((?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.+)", re.DOTALL),
-    re.compile(r"(.+) - (.+)", re.DOTALL),
+_RUN_AND_KEY = re.compile(
+    r"(?:(.+?) - (?=(?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.)|(.+) - (?=.))?(.*)", re.DOTALL
 )
 """Columns of a W&B export: the run, and the key."""
 _EXTREME = re.compile(r".+__(?:MIN|MAX)", re.DOTALL)
 """Columns that only W&B exports, with the range of the values that it averaged for a key."""
 _NO_REWARDS = _set("mean std min max median sum total var chosen rejected margins accuracies")
 """Statistics, and what training on pairs, such as DPO, logs. None is one of several rewards."""
-_LOSSES = _set("kl entropy loss grad")
-_BEST = _set("best top highest max maximum")
-_EXTREMES = _BEST | _set("worst bottom lowest min minimum good bad median")
-"""Words for the samples that a file keeps of a group. `_BEST` may be the only one."""
+_NO_REWARD = re.compile(
+    r"(?i).*/.*|(?:.*_)?(?:kl|entropy|loss|grad|best|worst|lowest|highest)(?:_.*)?|.*_(?:min|max)"
+)
+"""Names of losses, of the extremes of a batch, and of anything else in a folder of metrics."""
+_FUNCTION_NAME = re.compile(r".+_(?:fn|func)")
+_BEST = re.compile(r"(?i)\W*(best|top|highest|max(?:imum)?)\b.{0,15}")
+_EXTREME_LABEL = re.compile(
+    r"(?i)\W*(best|top|highest|max(?:imum)?|worst|bottom|lowest|min(?:imum)?|good|bad|median)\b.{0,15}"
+)
+"""Labels of rows that a file keeps of a group."""
+_KEPT = re.compile(
+    r"(?i)(?:(?:best|worst)|(?:best|worst|top|bottom|highest|lowest|max|min|good|bad)[_\W]"
+    r"(?:completion|response|output|answer|text|sample|generation|rollout)s?|(?:completion|response"
+    r"|output|answer|text|sample|generation|rollout)s?[_\W](?:best|worst|top|bottom|good|bad))"
+)
+"""Columns with the samples that a file keeps of a group."""
 _LOGGED = frozenset(
     {"loss", "train_loss", "training loss", "grad_norm", "learning_rate", "reward_std"}
     | {"frac_reward_zero_std", "clip_ratio", "total_flos", "num_input_tokens_seen", "_runtime"}
@@ -230,8 +241,6 @@ _ALSO_LOGGED = frozenset(
 )
 """Keys of steps that rollouts may have as well."""
 _OF_WANDB = ({"_step", "_runtime"}, {"_step", "_timestamp"})
-_LABEL = 24
-"""Number of characters of a text that may be a label."""
 _ENOUGH_LOGGED = 2
 """Number of logged keys that make rows metrics, if nothing in them belongs to rollouts."""
 
@@ -612,8 +621,8 @@ class Evidence:
 @lru_cache(maxsize=4096)
 def run_and_key(name: str) -> tuple[str, str]:
     """Return the run and the key in a column's name. Most files name no run."""
-    match = next(filter(None, (pattern.fullmatch(name) for pattern in _RUN_AND_KEY)), None)
-    run, key = (match[1], match[2]) if match is not None else ("", name)
+    one, other, key = _RUN_AND_KEY.findall(name)[0]
+    run = one or other
     if _EXTREME.fullmatch(key):
         return run, ""
     return run, re.sub(r"\s*/\s*", "/", key).removeprefix("train/")
@@ -627,11 +636,11 @@ def reward_in(key: str, *, of_mean: bool) -> str | None:
     if (prefix := _prefix(key)) is not None:
         name = name_in(key, prefix)
         return None if name is None or leaf_of(name) in _NO_REWARDS else name
-    name, words = re.sub(r"^rewards?[_\W]", "", key), words_of(key)
-    named = is_named_reward(key) or (words[-1:] != words and _FUNCTION.issuperset(words[-1:]))
+    named = is_named_reward(key) or _FUNCTION_NAME.fullmatch(key) is not None
     named = named or (of_mean and is_likely(key) and is_vocabulary(key))
-    other = "/" in key or may_be_total(key) or not (_LOSSES | _EXTREMES).isdisjoint(words)
-    return name if named and not other else None
+    if not named or may_be_total(key) or _NO_REWARD.fullmatch(key):
+        return None
+    return re.sub(r"^rewards?[_\W]", "", key)
 
 
 def evidence(
@@ -664,7 +673,9 @@ def evidence(
         return Evidence(tuple(keys), (), certain=True)
     if rollouts:
         return Evidence(tuple(means), rollouts, certain=not means)
-    if known.rollout is None and _are_apart([row.get(known.step or "epoch") for row in rows]):
+    steps = [row.get(known.step or "epoch") for row in rows]
+    shared = sum(map(eq, steps, steps[1:]))  # rollouts of a group have the same step
+    if known.rollout is None and len(rows) > 1 and 4 * shared < len(rows):
         return Evidence(metrics or tuple(keys), (), certain=True, apart=True)
     if means or len({*logged, *also}) >= _ENOUGH_LOGGED:
         return Evidence(metrics or tuple(also), (), certain=True)
@@ -674,32 +685,20 @@ def evidence(
     return Evidence(metrics if doubtful else (), (), certain=not doubtful)
 
 
-def _are_apart(steps: Sequence[Any]) -> bool:
-    """Return whether almost no row has the step of the row before, as rollouts of a group have."""
-    return len(steps) > 1 and 4 * sum(map(eq, steps, steps[1:])) < len(steps)
-
-
 def _is_selection(
     fields: Mapping[str, Kind], rows: Sequence[Mapping[str, Any]], known: Layout
 ) -> bool:
     """Return whether a file keeps only the best and worst samples, as columns or labelled rows."""
     of_group = [name for name in (known.step, known.group, known.prompt) if name is not None]
     groups = [tuple(str(row.get(name)) for name in of_group) for row in rows]
-    alone = 2 * len(rows) < 3 * len(set(groups))
+    label = _BEST if 2 * len(rows) < 3 * len(set(groups)) else _EXTREME_LABEL
     for name, kind in fields.items():
-        rest = "_".join(word for word in words_of(name) if word not in _EXTREMES)
-        sample = kind == "object" if not rest else rest in GUESSES["completion"]
-        if sample and known.completion is None and rest != name.lower() and kind != "number":
+        if known.completion is None and kind != "number" and _KEPT.fullmatch(name):
             return True
-        labels = [_label(row.get(name)) for row in rows] if kind == "text" else [None]
-        if None not in labels and (not alone or _BEST.issuperset(labels)):
+        labels = ["".join(label.findall(str(row.get(name)))) for row in rows if kind == "text"]
+        if labels and all(labels):
             return len({*zip(labels, groups, strict=True)}) == len(rows)
     return False
-
-
-def _label(text: Any) -> str | None:
-    words = words_of(str(text)[:_LABEL])
-    return next((word for word in words if word in _EXTREMES), None)
 
 
 def flattened(record: Mapping[str, Any]) -> dict[str, Any]:

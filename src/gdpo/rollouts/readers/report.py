@@ -177,6 +177,8 @@ class FileReport:
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
     scalar: bool = False
+    bare: bool = False
+    """Whether no field is a prompt, completion, group id or advantage."""
     inferred: Inferred = NOT_INFERRED
     split: bool = False
     """Whether rollouts are grouped by id and prompt, because the prompts contradict the ids."""
@@ -466,12 +468,15 @@ def groups_of_one(report: ReadReport, form: str | None) -> str:
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
     paths = " ".join(quote(str(path)) for path in report.paths)
+    command = f"gdpo analyze {paths}{f' --format {form}' if form else ''} --group-size {size}"
+    sized = (
+        f"give the number of rollouts per prompt if these are consecutive, for example:\n{command}"
+    )
     return (
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
-        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
-        "of rollouts per prompt if these are consecutive, for example:\n"
-        f"gdpo analyze {paths}{f' --format {form}' if form else ''} --group-size {size}"
+        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or "
+        f"{sized if each > 1 else 'record all samples of each prompt'}"
     )
 
 

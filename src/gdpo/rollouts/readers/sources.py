@@ -500,9 +500,8 @@ def shown_by(
     path: Path, kind: str, columns: Mapping[str, str] | None = None, *, most: int = _FEW
 ) -> Evidence:
     """Return whether the first rows of a file are metrics or rollouts, of `columns` if given."""
-    rows, first = list[Record](), dict[str, Any]()
+    rows = list[Record]()
     with suppress(*unreadable()):  # which is reported when the file is read
         rows += map(flattened, islice(rows_of(path, kind), most))
-    for row in rows:
-        first |= {name: value for name, value in row.items() if first.get(name) is None}
+    first = {name: v for row in rows[::-1] for name, v in row.items() if v is not None}
     return evidence(kinds_in(first), rows, columns)
