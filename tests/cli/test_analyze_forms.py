@@ -128,9 +128,9 @@ def test_groups_over_several_steps_are_refused(gdpo_says, here):
     code, out, _ = gdpo_says("analyze", "x.jsonl")
     assert (code, "15 rows repeat an earlier step" in out) == (0, False)
     changed = [{**row, "reward_a": row["reward_a"] + 1} for row in rows]
-    (here / "x.jsonl").write_text(lines(rows[5:] + changed))
+    (here / "x.jsonl").write_text(lines(rows[5:] + changed + rows))
     code, out, _ = gdpo_says("analyze", "x.jsonl")
-    assert (code, "! 15 rows repeat an earlier step" in out) == (0, True)
+    assert (code, "! 35 rows repeat an earlier step" in out) == (0, True)
     for more in ((), ("--format", "columns"), ("--columns", "step=step")):
         code, out, err = gdpo_says("analyze", "x.jsonl", "--group-size", "2", *more)
         assert (code, "reward_a" in out) == (2, False)
@@ -214,6 +214,15 @@ WHOLE = {
 def test_labels_that_select_nothing_are_only_labels(gdpo_says, here, name):
     (here / "x.jsonl").write_text(lines(WHOLE[name]))
     assert gdpo_says("analyze", "x.jsonl", "--no-report")[0] == 0
+
+
+def test_metrics_with_the_best_sample_of_each_step_are_metrics(gdpo_says, here):
+    row = {"loss": 0.1, "best_completion": "The answer is 4.", "best_reward": 1}
+    (here / "x.jsonl").write_text(
+        lines({"step": i, "rewards/a/mean": i / 9, "rewards/b/mean": 1, **row} for i in range(20))
+    )
+    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    assert (code, "metrics only, no rollouts: 20 logged" in out) == (0, True)
 
 
 def test_a_label_of_prompts_selects_no_samples(gdpo_says, here):

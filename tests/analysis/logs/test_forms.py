@@ -232,6 +232,7 @@ def means_of(file):
         ("iteration reward_step_reward_func reward_b", "step_reward_func b"),
         ("global_step total_reward avg_reward_a mean_reward_b reward_b_std", "a b"),
         ("epoch loss kl lr avg_reward reward/a reward/b", "a b"),
+        ("epoch reward reward_a reward_b", "a b"),
         ("_step reward/a/mean reward/b/mean critic/score/mean", "a b"),
         ("step rewards.a rewards.b rewards.total", "a b"),
         ("step acc_reward format_reward kl_penalty actor/reward_loss", "acc_reward format_reward"),
@@ -263,7 +264,10 @@ def test_means_in_objects_are_those_of_their_rewards(tmp_path):
     assert means_of(tmp_path / "x.jsonl") == {"a": 0.4, "b": 0.4}
 
 
-@pytest.mark.parametrize("of_group", [{"prompt": "p"}, {"group_id": 3}, {"advantage": 0.5}])
+SAID = {"reply": "The answer is 4.", "asked": "How many?"}
+
+
+@pytest.mark.parametrize("of_group", [{"prompt": "p"}, {"group_id": 3}, {"advantage": 0.5}, SAID])
 def test_one_rollout_a_step_is_a_rollout_if_a_field_says_so(tmp_path, of_group):
     rows = [row | of_group for row in of_steps("step", "reward")]
     (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -321,10 +325,9 @@ def test_a_row_at_the_end_of_a_part_is_read_whole(tmp_path, monkeypatch, before)
     is_true(*logged_runs(read_logs([tmp_path / "x.log"])))
 
 
-def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path):
-    lines = (
-        f"step:{n} - actor/lr:1e-06 - reward/a/mean:0.{n}\n{n}%|# | 2/3 - x" for n in range(1, 10)
-    )
-    (tmp_path / "x.log").write_text("\n".join(lines))
+@pytest.mark.parametrize("after", ["5%|# | 2/3 - x:1", "12:00:01 - root:x", "INFO - root:x", "7"])
+def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path, after):
+    lines = (f"step:{n} - actor/lr:1e-06 - reward/a/mean:0.{n}\n{after}\n" for n in range(1, 10))
+    (tmp_path / "x.log").write_text("".join(lines))
     (run,) = logged_runs(read_logs([tmp_path / "x.log"]))
     assert run.rewards["a"]["mean"].tolist() == [n / 10 for n in range(1, 10)]

@@ -216,6 +216,8 @@ _NO_REWARD = re.compile(
     r"(?i).*/.*|(?:.*_)?(?:kl|entropy|loss|grad|best|worst|lowest|highest)(?:_.*)?|.*_(?:min|max)"
 )
 """Names of losses, of the extremes of a batch, and of anything else in a folder of metrics."""
+_PROSE = re.compile(r"[^\W\d]+\W+[^\W\d]+.{9}", re.DOTALL)
+"""A text that may be a prompt or a completion, whatever the name of its field."""
 _FUNCTION_NAME = re.compile(r".+_(?:fn|func)")
 _BEST = re.compile(r"(?i)\W*(best|top|highest|max(?:imum)?)\b.{0,15}")
 _EXTREME_LABEL = re.compile(
@@ -653,8 +655,6 @@ def evidence(
     A text field of a prompt or completion, a group id or an advantage belongs to rollouts.
     """
     known = layout(columns, fields)
-    if _is_selection(fields, rows, known):
-        return Evidence((), (), certain=True, selected=True)
     keys = {name: key for name in fields if (key := run_and_key(name)[1])}
     means = [name for name, key in keys.items() if _METRIC.fullmatch(key)]
     logged = [
@@ -665,8 +665,10 @@ def evidence(
     also = [name for name, key in keys.items() if key.lower() in _ALSO_LOGGED]
     slashed = [name for name in keys if "/" in name]
     metrics = tuple(dict.fromkeys((*means, *logged, *slashed)))
-    texts = [n for n in (known.prompt, known.completion, known.finish_reason) if n is not None]
-    found = [name for name in texts if fields.get(name) != "number"]
+    if not (means or logged) and _is_selection(fields, rows, known):
+        return Evidence((), (), certain=True, selected=True)
+    meant = [n for n in (known.prompt, known.completion, known.finish_reason) if n is not None]
+    found = [name for name in meant if fields.get(name) != "number"]
     rollouts = tuple(found + [n for n in (known.group, known.advantage) if n is not None])
     extremes = ({f"{name}__MIN", f"{name}__MAX"} for name in keys)
     if any(columns <= fields.keys() for columns in (*_OF_WANDB, *extremes)):
@@ -675,7 +677,9 @@ def evidence(
         return Evidence(tuple(means), rollouts, certain=not means)
     steps = [row.get(known.step or "epoch") for row in rows]
     shared = sum(map(eq, steps, steps[1:]))  # rollouts of a group have the same step
-    if known.rollout is None and len(rows) > 1 and 4 * shared < len(rows):
+    told = (rows[0].get(name) for name, kind in fields.items() if rows and kind == "text")
+    texts = any(map(_PROSE.match, map(str, told)))
+    if not (texts or known.rollout) and len(rows) > 1 and 4 * shared < len(rows):
         return Evidence(metrics or tuple(keys), (), certain=True, apart=True)
     if means or len({*logged, *also}) >= _ENOUGH_LOGGED:
         return Evidence(metrics or tuple(also), (), certain=True)
