@@ -301,7 +301,7 @@ PROMPT = "(TaskRunner pid=123, ip=10.0.0.1)"
 PRINTED = {
     "x.log": "\n".join(LINES),
     "x.txt": "\n".join(f"{PROMPT} {line}\n(WorkerDict pid=7) INFO - loaded" for line in LINES),
-    "x.out": "".join(f"\x1b[36m{PROMPT}\x1b[0m {line}\n 5%|# | 1/20\n" for line in OF_NUMPY),
+    "x.out": "".join(f"\x1b[36m{PROMPT} \x1b[0m{line}\n 5%|# | 1/20\n" for line in OF_NUMPY),
     "x.md": "# Log\n```text\n" + "\n".join(f"{PROMPT} {line}" for line in OF_NUMPY),
     "x": "".join(f"Training:  5%|# | 1/20 [00:01<00:19]\r{line}\r\n" for line in LINES),
     "w80.log": "\n".join(wrapped(f"{PROMPT} {line}", 80) for line in LINES),

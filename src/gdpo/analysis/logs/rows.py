@@ -47,9 +47,10 @@ _PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
 """Numbers of characters: per read, in the longest row of console output, and searched for a row."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WRAP = re.compile(
-    r"[ \t]{0,9}[\r\n]{1,2}[ \t]{0,9}(?!step:|[A-Z]{4,} |\d\d:\d\d:)(?=[^\s]{0,200}\s{0,3}-\s\S{1,200}:)"
+    r"[ \t]{0,9}[\r\n]{1,2}[ \t]{0,9}(?!step:|[A-Z]{4,} |\d\d:\d\d:)"
+    r"(?=[^\s]{0,200}\s{0,3}-\s\S{1,200}:)"
 )
-"""A line end inside a row of verl: after it, the next ` - KEY:` follows."""
+"""A line end inside a row of verl: after it, the next ` - KEY:` follows, and no other row."""
 _NUMBER = r"(?:[\w.]{1,20}\()?(?P<number>[-+]?[\w.]{1,30}(?:[-+]\d+)?)\)?"
 _SEPARATED = rf"\s{{0,3}}-\s{{0,3}}[^\s:]{{1,200}}: ?{_NUMBER}".replace("?P<number>", "?:")
 _ROW = re.compile(
