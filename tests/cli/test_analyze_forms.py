@@ -122,6 +122,115 @@ def test_rows_that_never_share_a_step_are_metrics(gdpo_says, here):
     assert "metrics only, no rollouts: 20 logged steps" in out
 
 
+def test_groups_over_several_steps_are_refused(gdpo_says, here):
+    rows = [{"step": i, "reward": i / 9, "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
+    (here / "x.jsonl").write_text(lines(rows[5:] + rows))
+    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    assert (code, "15 rows repeat an earlier step" in out) == (0, False)
+    changed = [{**row, "reward_a": row["reward_a"] + 1} for row in rows]
+    (here / "x.jsonl").write_text(lines(rows[5:] + changed + rows))
+    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    assert (code, "! 35 rows repeat an earlier step" in out) == (0, True)
+    for more in ((), ("--format", "columns"), ("--columns", "step=step")):
+        code, out, err = gdpo_says("analyze", "x.jsonl", "--group-size", "2", *more)
+        assert (code, "reward_a" in out) == (2, False)
+        assert "--group-size needs rollouts, but x.jsonl contains only metrics" in err
+
+
+def test_rows_without_a_step_are_proposed_as_metrics_too(gdpo_says, here):
+    rows = ({"reward": i + i % 3, "reward_a": i % 3, "reward_b": i} for i in range(20))
+    (here / "x.jsonl").write_text(lines(rows))
+    code, _, err = gdpo_says("analyze", "x.jsonl")
+    assert code == 2
+    for command in commands_in(err):
+        assert run_printed(command, gdpo_says)[0] == 0
+    assert commands_in(err)[1] == "gdpo analyze x.jsonl --format metrics"
+
+
+def test_no_group_size_is_proposed_if_each_step_has_one_rollout(gdpo_says, here):
+    rows = [{"step": i, "prompt": f"p{i}", "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
+    (here / "x.jsonl").write_text(lines(rows))
+    code, _, err = gdpo_says("analyze", "x.jsonl")
+    assert (code, commands_in(err)) == (2, [])
+
+
+def kept(*labels, field="kind", **texts):
+    return [
+        {
+            "step": step,
+            "prompt": f"p{step}",
+            field: label,
+            "reward_a": step % 3,
+            "reward_b": step / 9,
+        }
+        | texts
+        for step in range(64)
+        for label in labels
+    ]
+
+
+OF_ONE = {"a_reward": 1.0, "b_reward": 0.5}
+SELECTIONS = {
+    "best and worst": kept("best", "worst"),
+    "Best of 8": kept("Best of 8", "Worst of 8", completion="c"),
+    "top and bottom": kept("top", "bottom", field="rank"),
+    "good and bad": kept("good", "bad"),
+    "best only": kept("best", completion="c"),
+    "with the median": kept("max", "median", "min"),
+    "columns": [
+        {
+            "step": i,
+            "best_completion": "x",
+            "best_reward": i,
+            "worst_completion": "y",
+            "worst_reward": 0,
+        }
+        for i in range(64)
+    ],
+    "best column": [{"prompt": f"p{i}", "best_response": "x", **OF_ONE} for i in range(64)],
+    "objects": [{"step": i, "best": {"completion": "x", **OF_ONE}, "worst": {}} for i in range(64)],
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("options", [(), ("--group-size", "2"), ("--format", "columns")])
+def test_a_file_with_only_the_best_and_worst_samples_is_refused(gdpo_says, here, name, options):
+    (here / "x.jsonl").write_text(lines(SELECTIONS[name]))
+    code, out, err = gdpo_says("analyze", "x.jsonl", *options)
+    assert (code, commands_in(err)) == (2, [])
+    assert "x.jsonl: not read: it keeps only the best and worst samples" in out
+
+
+WHOLE = {
+    "labels in groups of 4": kept("good", "bad", "good", "bad"),
+    "another label": kept("best", "worst", "other"),
+    "both and their group": [
+        {**row, "best_answer": "x", "completion": "c"} for row in kept("a", "b")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_labels_that_select_nothing_are_only_labels(gdpo_says, here, name):
+    (here / "x.jsonl").write_text(lines(WHOLE[name]))
+    assert gdpo_says("analyze", "x.jsonl", "--no-report")[0] == 0
+
+
+def test_metrics_with_the_best_sample_of_each_step_are_metrics(gdpo_says, here):
+    row = {"loss": 0.1, "best_completion": "The answer is 4.", "best_reward": 1}
+    (here / "x.jsonl").write_text(
+        lines({"step": i, "rewards/a/mean": i / 9, "rewards/b/mean": 1, **row} for i in range(20))
+    )
+    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    assert (code, "metrics only, no rollouts: 20 logged" in out) == (0, True)
+
+
+def test_a_label_of_prompts_selects_no_samples(gdpo_says, here):
+    rows = [{**row, "prompt": i} for i, row in enumerate(kept("good", "bad"))]
+    (here / "x.jsonl").write_text(lines(rows))
+    assert "best and worst" not in "".join(map(str, gdpo_says("analyze", "x.jsonl")))
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "my x.log"])
 def test_wide_text_is_refused_with_a_command_that_converts_it(gdpo_says, here, name, encoding):

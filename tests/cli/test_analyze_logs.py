@@ -103,6 +103,14 @@ def test_rollouts_are_preferred_to_metrics(gdpo_says, tmp_path):
     assert "metrics only" not in out
 
 
+def test_the_log_of_an_earlier_checkpoint_is_not_shown(gdpo_says, tmp_path):
+    for step in (8, 16):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        shutil.copy(STATE, tmp_path / f"checkpoint-{step}")
+    code, out, _ = gdpo_says("analyze", tmp_path)
+    assert (code, out.count("metrics only"), "the same numbers" in out) == (0, 1, False)
+
+
 def test_text_in_a_log_cannot_control_the_terminal(gdpo_says, tmp_path):
     name = "a\x1b[31m[red]b"
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
-from gdpo.analysis.logs.rows import Log
+from gdpo.analysis.logs.rows import Log, fields_of
 from gdpo.analysis.logs.sources import METRICS, read_logs
 from gdpo.analysis.logs.trends import RunTrends, logged_runs, trends_of
 from gdpo.analysis.replay import RECORDED
@@ -141,7 +142,7 @@ def _failing(
     if message := groups_of_one(analysis.report):
         if not options.json and not follows:
             _print_line("! every group has one rollout", console)
-        raise DataError(message)
+        raise DataError(message + _or_metrics(analysis))
     recorded = any(run.recorded for run in analysis.runs)
     if RECORDED in (options.estimators or ()) and analysis.runs and not recorded:
         raise ConfigError(
@@ -249,7 +250,7 @@ def _nothing(analysis: Analysis) -> str:
     if analysis.problems:
         return "no step could be analyzed: see the notices above"
     if message := without_rewards(report):
-        return message
+        return message + _or_metrics(analysis)
     if report.read:
         return "no reward found in these files: list the reward columns with --rewards"
     endings = ", ".join(ENDINGS)
@@ -262,6 +263,17 @@ def _nothing(analysis: Analysis) -> str:
         )
         return f"no rollout could be read from these files: see the notices above{ignored}"
     return f"no rollout files found: pass a file or folder with {endings} (.gz may follow)"
+
+
+def _or_metrics(analysis: Analysis) -> str:
+    """Return a further command, if each row may be a step whose number is not in the file."""
+    files = analysis.report.files
+    if not any(file.bare and fields_of(file.numbers) for file in files):
+        return ""
+    paths = " ".join(quote(str(path)) for path in analysis.report.paths)
+    return (
+        f"\nor, if each row contains the means of a step:\ngdpo analyze {paths} --format {METRICS}"
+    )
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
@@ -302,6 +314,7 @@ def _as_dict(trends: RunTrends) -> dict[str, Any]:
         "run": run.log.run,
         "problem": run.log.problem,
         "numbered": run.log.numbered,
+        "repeated": run.log.repeated,
         "copies": [str(copy.path) for copy in run.copies],
         "std_within_groups": trends.within_groups,
         "steps": run.steps.tolist(),

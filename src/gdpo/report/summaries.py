@@ -453,11 +453,15 @@ def _heading(trends: RunTrends) -> Iterator[str]:
     span = f" ({run.steps[0]:,.0f} to {run.steps[-1]:,.0f})" if len(run.steps) > 1 else ""
     name = f", run {one_line(log.run)}" if log.run else ""
     yield f"metrics only, no rollouts: {steps}{span} from {log.source}{name}: {_path(log.path)}"
-    if run.copies:
-        others = ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in run.copies)
+    # The logs of earlier checkpoints are copies too.
+    others = (copy for copy in run.copies if copy.source != log.source)
+    if others := ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in others):
         yield f"the same numbers are in {others}"
     if log.numbered:
         yield "the rows contain no step, and are numbered in order"
+    if log.repeated:
+        rows = counted(log.repeated, "row")
+        yield f"! {rows} repeat an earlier step, as when the steps restart: the last row counts"
     if log.problem:
         yield f"! the file was not read to its end: {log.problem}"
     if any(reward.weight != 1 for reward in trends.rewards):

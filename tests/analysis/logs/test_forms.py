@@ -212,3 +212,122 @@ def test_a_long_text_without_metrics_is_not_read_to_its_end(tmp_path, monkeypatc
     monkeypatch.setattr(rows_of_logs, "_PART", 500)
     (tmp_path / "x.log").write_text("x" * 2000 + (FORMS / "console.log").read_text())
     assert read_logs([tmp_path / "x.log"]) == []
+
+
+def of_steps(step, *names):
+    """One row a step, with a mean of each name that grows to 0.4."""
+    return [{step: i, **dict.fromkeys(names, i / 100)} for i in range(1, 41)]
+
+
+def means_of(file):
+    (run,) = logged_runs(read_logs([file]))
+    return {name: of["mean"][-1] for name, of in run.rewards.items()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "rewards"),
+    [
+        ("step reward reward_a reward_b", "a b"),
+        ("step mean_reward a_reward_func_mean b_reward_func_mean", "a_reward_func b_reward_func"),
+        ("iteration reward_step_reward_func reward_b", "step_reward_func b"),
+        ("global_step total_reward avg_reward_a mean_reward_b reward_b_std", "a b"),
+        ("epoch loss kl lr avg_reward reward/a reward/b", "a b"),
+        ("epoch reward reward_a reward_b", "a b"),
+        ("_step reward/a/mean reward/b/mean critic/score/mean", "a b"),
+        ("step rewards.a rewards.b rewards.total", "a b"),
+        ("step acc_reward format_reward kl_penalty actor/reward_loss", "acc_reward format_reward"),
+        ("step accuracy_mean format_mean kl_mean response_length_mean", "accuracy format"),
+        ("step reward_a reward_a_min reward_a_max best_reward worst_reward reward_b", "a b"),
+        ("step reward_a reward_b eval_reward_c val-core/x/reward/mean@1", "a b"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "json"])
+def test_rows_with_a_step_each_are_the_means_of_steps(tmp_path, columns, rewards, ending):
+    rows = of_steps(*columns.split())
+    file = tmp_path / f"log.{ending}"
+    texts = {
+        "json": json.dumps(rows),
+        "jsonl": "".join(f"{json.dumps(row)}\n" for row in rows),
+        "csv": "\n".join(",".join(map(str, row)) for row in [rows[0], *(r.values() for r in rows)]),
+    }
+    file.write_text(texts[ending])
+    assert means_of(file) == dict.fromkeys(rewards.split(), 0.4)
+    assert list(read_rollout_files(file)) == []
+
+
+def test_means_in_objects_are_those_of_their_rewards(tmp_path):
+    rows = [
+        {"step": step, "rewards": {"a": step / 100, "b": {"mean": step / 100, "std": 0.1}}}
+        for step in range(1, 41)
+    ]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert means_of(tmp_path / "x.jsonl") == {"a": 0.4, "b": 0.4}
+
+
+SAID = {"reply": "The answer is 4.", "asked": "How many?"}
+
+
+@pytest.mark.parametrize("of_group", [{"prompt": "p"}, {"group_id": 3}, {"advantage": 0.5}, SAID])
+def test_one_rollout_a_step_is_a_rollout_if_a_field_says_so(tmp_path, of_group):
+    rows = [row | of_group for row in of_steps("step", "reward")]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert len(list(read_rollout_files(tmp_path / "x.jsonl"))) == 40
+    assert read_logs([tmp_path / "x.jsonl"]) == []
+
+
+def test_rollouts_that_share_their_steps_are_no_metrics(tmp_path):
+    rows = [{"step": i // 4, "reward": i % 3, "reward_a": i % 2} for i in range(40)]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert len(list(read_rollout_files(tmp_path / "x.jsonl"))) == 10
+
+
+def verl(step, number=str):
+    """A line that verl's console logger prints."""
+    keys = {"actor/entropy": 0.3, "actor/kl_loss": "nan", "training/global_step": step}
+    keys |= {"critic/score/mean": number(0.5), "critic/advantages/min": -1.25, "actor/lr": "1e-06"}
+    keys |= {f"reward/{name}/mean": number(TRUTH[name][step - 1]) for name in TRUTH}
+    return " - ".join(
+        [f"step:{step}", *(f"{k}:{v}" for k, v in {**keys, "timing_s/step": 9}.items())]
+    )
+
+
+def wrapped(text, width):
+    return "\n".join(text[i : i + width] for i in range(0, len(text), width))
+
+
+LINES = [verl(int(step)) for step in STEPS]
+OF_NUMPY = [verl(int(step), lambda number: f"np.float64({number})") for step in STEPS]
+PROMPT = "(TaskRunner pid=123, ip=10.0.0.1)"
+PRINTED = {
+    "x.log": "\n".join(LINES),
+    "x.txt": "\n".join(f"{PROMPT} {line}\n(WorkerDict pid=7) INFO - loaded" for line in LINES),
+    "x.out": "".join(f"\x1b[36m{PROMPT} \x1b[0m{line}\n 5%|# | 1/20\n" for line in OF_NUMPY),
+    "x.md": "# Log\n```text\n" + "\n".join(f"{PROMPT} {line}" for line in OF_NUMPY),
+    "x": "".join(f"Training:  5%|# | 1/20 [00:01<00:19]\r{line}\r\n" for line in LINES),
+    "w80.log": "\n".join(wrapped(f"{PROMPT} {line}", 80) for line in LINES),
+    "w61.log": "\n".join(wrapped(line, 61) for line in LINES),
+    "w.log": "\n".join(line.replace(" - ", "\n - ") for line in LINES),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_lines_of_verls_console_are_metrics(tmp_path, name):
+    (tmp_path / name).write_text(PRINTED[name])
+    (run,) = logged_runs(read_logs([tmp_path / name]))
+    is_true(run)
+
+
+@pytest.mark.parametrize("before", [0, 7, 2**16])
+def test_a_row_at_the_end_of_a_part_is_read_whole(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(rows_of_logs, "_PART", 1000)
+    monkeypatch.setattr(rows_of_logs, "_LONGEST", 600)
+    (tmp_path / "x.log").write_text("x" * before + "\n" + PRINTED["x.txt"])
+    is_true(*logged_runs(read_logs([tmp_path / "x.log"])))
+
+
+@pytest.mark.parametrize("after", ["5%|# | 2/3 - x:1", "12:00:01 - root:x", "INFO - root:x", "7"])
+def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path, after):
+    lines = (f"step:{n} - actor/lr:1e-06 - reward/a/mean:0.{n}\n{after}\n" for n in range(1, 10))
+    (tmp_path / "x.log").write_text("".join(lines))
+    (run,) = logged_runs(read_logs([tmp_path / "x.log"]))
+    assert run.rewards["a"]["mean"].tolist() == [n / 10 for n in range(1, 10)]

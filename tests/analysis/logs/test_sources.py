@@ -82,8 +82,8 @@ def test_of_several_checkpoints_only_the_longest_log_is_read(tmp_path):
         checkpoint.mkdir()
         shorter = {**state, "log_history": state["log_history"][:count]}
         (checkpoint / STATE).write_text(json.dumps(shorter))
-    (log,) = read_logs([tmp_path])
-    assert log.path.parent.name == "checkpoint-16"
+    (run,) = logged_runs(read_logs([tmp_path]))
+    assert run.log.path.parent.name == "checkpoint-16"
 
 
 def test_gdpos_own_numbers_are_found_in_its_trainers_log():

@@ -6,14 +6,15 @@ The fields of a file show whether its rows are metrics: rollout files have the s
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from gdpo.errors import MissingExtraError
-from gdpo.rollouts.arrow import HAS_PYARROW
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import (
+    GUESSES,
+    OF_REWARD,
     Evidence,
     Kind,
     evidence,
@@ -22,35 +23,44 @@ from gdpo.rollouts.readers.names import (
     reward_in,
     run_and_key,
 )
-from gdpo.rollouts.readers.report import FileReport, ReadReport
-from gdpo.rollouts.readers.sources import csv_batches, csv_records, open_parquet, parts, unreadable
-from gdpo.rollouts.readers.text import Stream, json_lines, opened_text
+from gdpo.rollouts.readers.records import numbers_by_path
+from gdpo.rollouts.readers.sources import rows_of, shown_by, unreadable
+from gdpo.rollouts.readers.text import Stream, opened_text
 
 Row: TypeAlias = Mapping[str, Any]
 
 CONSOLE = "console output"
 _STEPS = (
     *("train/global_step", "training/global_step", "step", "global_step", "_step", "Step"),
-    "trainer/global_step",
+    *("trainer/global_step", *GUESSES["step"], "global_step/max_steps"),
 )
-"""Keys of the step, from the number that counts optimizer steps to the one that counts calls."""
-_OF_MOST = "global_step/max_steps"
-"""Step key of ms-swift, whose value is text such as 5/100."""
+"""Keys of the step, from the number that counts optimizer steps to the one that counts calls. The
+last one is that of ms-swift, whose value is text such as 5/100."""
 _RUNS = ("run_id", "run_name", "run")
 """Fields that name the run of a row, in files with rows of several runs."""
 _TRACKIO = frozenset({"run_name", "timestamp", "step"})
 _LOOKED_AT = 256
 """Number of rows whose fields decide whether the rows are metrics."""
-_BATCH = 256
 _REPEATED = 4
 """Number of rows that repeat a step, above which the rows may be rollouts."""
-_SINGLE = 8
-"""Minimum number of rows that are metrics if no two share a step."""
 _PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
 """Numbers of characters: per read, in the longest row of console output, and searched for a row."""
-_DICT = re.compile(rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_WRAP = re.compile(
+    r"[ \t]{0,9}[\r\n]{1,2}[ \t]{0,9}(?!step:|[A-Z]{4,} |\d\d:\d\d:)"
+    r"(?=[^\s]{0,200}\s{0,3}-\s\S{1,200}:)"
+)
+"""A line end inside a row of verl: after it, the next ` - KEY:` follows, and no other row."""
+_NUMBER = r"(?:[\w.]{1,20}\()?(?P<number>[-+]?[\w.]{1,30}(?:[-+]\d+)?)\)?"
+_SEPARATED = rf"\s{{0,3}}-\s{{0,3}}[^\s:]{{1,200}}: ?{_NUMBER}".replace("?P<number>", "?:")
+_ROW = re.compile(
+    rf"\{{[^{{}}]{{1,{_LONGEST}}}\}}|(?<![A-Za-z/_])step: ?\d{{1,18}}(?:{_SEPARATED})+"
+)
+"""A dict, or verl's line of a step: `step:1 - KEY:NUMBER - KEY:NUMBER`."""
+_ITEM = re.compile(rf"(?:^|\s*-\s*)(?P<key>[^\s:]+): ?{_NUMBER}")
 _PAIR = re.compile(
-    r"""(['"])((?:(?!\1).)+)\1\s*:\s*(?:[\w.]+\()?(['"]?)([^'",(){}\[\]]+)\3\)?\s*(?=[,}])"""
+    r"""(['"])(?P<key>(?:(?!\1).)+)\1\s*:\s*(?:[\w.]+\()?(['"]?)"""
+    r"""(?P<number>[^'",(){}\[\]]+)\3\)?\s*(?=[,}])"""
 )
 """A key and a number, which may be printed as text, or with the name of its type."""
 _KEY = re.compile(r"""(['"])([^'"\\]{1,200})\1\s*:""")
@@ -76,20 +86,21 @@ class Log:
     repeated: int = 0
     """Number of rows with rewards whose step already has rewards."""
 
-    def add(self, step: int, values: Row) -> None:
+    def add(self, step: int, numbers: Mapping[str, float]) -> None:
         """Add the numbers of a step. A later number replaces an earlier one of the same key."""
         known = self.rows.setdefault(step, {})
-        numbers = _numbers(values)
         again = (key for key in numbers.keys() & known.keys() if numbers[key] != known[key])
-        self.repeated += any(field_of(key) is not None for key in again)
+        self.repeated += any(map(field_of, again))
         known.update(numbers)
 
     def add_rows(self, rows: Iterable[Row]) -> None:
         """Add rows that contain their step. Rows without a step are left out."""
         for row in rows:
+            by_path = numbers_by_path(row, but=frozenset()).items()
+            numbers = {k: n for k, v in by_path if (n := number_in(str(v))) is not None}
             if (step := _step(row)) is not None:
-                self.add(step, row)
-            elif not self.rows and (numbers := _numbers(row)):
+                self.add(step, numbers)
+            elif not self.rows and numbers:
                 self.without_step.append(numbers)
 
     def number_rows(self) -> None:
@@ -116,63 +127,34 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
 
     `forced`: the user said that the file contains metrics.
     """
-    kind, logs = kind_of(path), dict[str, Log]()
-    found, count, problem = evidence({}), 0, ""
+    kind, logs, problem = kind_of(path), dict[str, Log](), ""
+    found = shown_by(path, kind, most=_LOOKED_AT)
+    if kind and ((found.rollouts and found.certain) or not (found.metrics or forced)):
+        return []
     try:
-        for row, found in _rows(path, kind) if kind else _console(path):
-            count += 1
-            if (found.rollouts and found.certain) or (count > _LOOKED_AT and not found.metrics):
-                return []
+        for row in map(flattened, rows_of(path, kind)) if kind else _console(path):
             _add(row, logs, path, kind)
     except unreadable() as error:
         if not kind or isinstance(error, MissingExtraError):
             raise
         problem = str(error)
-    if not found.metrics:
-        return []
     for log in logs.values():
         log.problem = problem
         log.number_rows()
-    why = _doubt(list(logs.values()), found, count if kind else 0)
-    if why and not forced:
-        keys = {key for log in logs.values() for row in log.rows.values() for key in row}
-        return Doubtful(path, why, any(map(field_of, keys)))
+    if kind and not forced and (why := _doubt(list(logs.values()), found)):
+        rows = (row for log in logs.values() for row in log.rows.values())
+        return Doubtful(path, why, any(map(fields_of, rows)))
     return [log for log in logs.values() if log.rows]
 
 
-def _doubt(logs: Sequence[Log], found: Evidence, count: int) -> str:
-    # Rows that each have a step of their own cannot be rollouts of one prompt.
-    apart = count >= _SINGLE and count == sum(len(o.rows) for o in logs if not o.numbered)
-    if not found.certain and not apart:
+def _doubt(logs: Sequence[Log], found: Evidence) -> str:
+    if not found.certain:
         return found.sentence
     repeated = sum(log.repeated for log in logs)
-    if repeated <= max(_REPEATED, sum(len(log.rows) for log in logs)):
+    if found.apart or repeated <= max(_REPEATED, sum(len(log.rows) for log in logs)):
         return ""
     why = f"{repeated:,} rows repeat the step of another row with other rewards"
     return f"the rows may be metrics, or rollouts: {why}"
-
-
-def _rows(path: Path, kind: str) -> Iterator[tuple[Row, Evidence]]:
-    """Yield each row, and what the fields of the rows so far show."""
-    file, rows = FileReport(path, ReadReport((path,))), iter(())
-    if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
-        rows = (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
-    elif kind == "csv":
-        rows = (row for batch in csv_batches(file) for row in batch.to_pylist())
-    elif kind == "parquet":
-        parquet = open_parquet(path, None)
-        batches = parts(parquet, _BATCH, parquet.schema_arrow.names)
-        rows = (row for batch in batches for row in batch.to_pylist())
-    fields: dict[str, Kind] = {}
-    found = evidence(fields)
-    for count, row in enumerate(map(flattened, rows)):
-        if count < _LOOKED_AT:
-            before = dict(fields)
-            for name, kind_of_field in kinds_in(row).items():
-                if fields.get(name, "empty") == "empty":
-                    fields[name] = kind_of_field
-            found = found if fields == before else evidence(fields)
-        yield row, found
 
 
 def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
@@ -198,37 +180,39 @@ def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
 
 
 @cache
-def _evidence_of(fields: frozenset[tuple[str, Kind]]) -> Evidence:
-    return evidence(dict(fields))
+def _are_metrics(fields: frozenset[tuple[str, Kind]]) -> bool:
+    return bool(evidence(dict(fields)).metrics)
 
 
-def _console(path: Path) -> Iterator[tuple[Row, Evidence]]:
-    """Yield the metrics among the dicts that a program printed in Python or JSON."""
-    found = evidence({})
+def _console(path: Path) -> Iterator[Row]:
+    """Yield the metrics that a program printed: dicts in Python or JSON, or verl's lines."""
     with opened_text(path) as stream:
-        for text in _dicts_in(stream):
-            numbers = {match[2]: number_in(match[4]) for match in _PAIR.finditer(text)}
+        for text in _printed_in(stream):
+            pairs = list((_PAIR if text.startswith("{") else _ITEM).finditer(text))
+            numbers = {pair["key"]: number_in(pair["number"]) for pair in pairs}
             row: dict[str, Any] = dict.fromkeys((match[2] for match in _KEY.finditer(text)), "")
             row |= {key: value for key, value in numbers.items() if value is not None}
-            of_row = _evidence_of(frozenset(kinds_in(row).items()))
-            if of_row.metrics:
-                found = found if found.are_metrics else of_row
-                yield row, found
+            if _are_metrics(frozenset(kinds_in(row).items())):
+                yield row
 
 
-def _dicts_in(stream: Stream) -> Iterator[str]:
-    """Yield each text in braces on one line, even if a terminal has wrapped it."""
+def _printed_in(stream: Stream) -> Iterator[str]:
+    """Yield each text that may be a row, even if a terminal has coloured or wrapped it."""
     left, searched, found = "", 0, False
-    while raw := stream.read(_PART):
-        text = left + raw.decode(errors="replace")
-        end = 0
-        for match in _DICT.finditer(text):
+    while True:
+        raw = stream.read(_PART)
+        text = _WRAP.sub("", _COLOUR.sub("", left + raw.decode(errors="replace")))
+        # A row that begins near the end may continue in the next part.
+        end, last = 0, max(len(text) - _LONGEST, 0) if raw else len(text)
+        for match in _ROW.finditer(text):
+            if match.start() >= last:
+                break
             found, end = True, match.end()
-            yield re.sub(r"\x1b\[[0-9;]*m|\s*[\r\n]+\s*", "", match[0])
+            yield re.sub(r"\s*[\r\n]+\s*", "", match[0])
         searched += len(raw)
-        if not found and searched >= _SEARCHED:
+        if not raw or (not found and searched >= _SEARCHED):
             return
-        left = text[max(end, len(text) - _LONGEST) :]
+        left = text[max(end, last) :]
 
 
 def number_in(text: str) -> float | None:
@@ -240,43 +224,39 @@ def number_in(text: str) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _numbers(values: Row) -> dict[str, float]:
-    found = ((k, number_in(v) if isinstance(v, str) else v) for k, v in values.items())
-    return {key: value for key, value in found if isinstance(value, int | float)}
-
-
 def _step(row: Row) -> int | None:
-    for key in _STEPS:
-        if row.get(key) is not None:
-            step = number_in(row[key]) if isinstance(row[key], str) else row[key]
-            if isinstance(step, int | float) and abs(step) < 2**53:  # no NaN either
-                return int(step)
-            return None
-    of_most = str(row.get(_OF_MOST, "")).partition("/")[0]
-    return int(of_most) if of_most.isdecimal() and len(of_most) < 16 else None
+    value = next((row[key] for key in _STEPS if row.get(key) is not None), "")
+    step = number_in(str(value).partition("/")[0])
+    return int(step) if step is not None and abs(step) < 2**53 else None
 
 
-FIELDS = ("mean", "std", "group_std", "zero_variance_groups", "influence_share")
-"""Numbers of a reward: `std` is over the batch, `group_std` over the samples of a prompt."""
-_OF_REWARD = re.compile(
-    rf"(?:train/)?(?:rewards|diagnostics|gdpo)/(.+)/({'|'.join(FIELDS)})", re.DOTALL
-)
-"""Keys of TRL's trainers, of `GDPOTrainer` and `watch`, and of gdpo's plugin for verl. Keys of
-evaluations begin with `eval`."""
+_EVALUATION = re.compile(r"(?:eval|val|test)[^/]*/|eval_|val_")
+_MEAN = re.compile(r"(?:(mean|avg|average)[_\W])?(.+?)(?:[_\W](mean|avg|average|std))?", re.DOTALL)
+"""A name with a statistic before or after it."""
 
 
-def field_of(key: str) -> tuple[str, str] | None:
-    """Return the reward and the number, one of `FIELDS`, that a key stands for, or None.
+@lru_cache(maxsize=4096)
+def field_of(key: str) -> tuple[int, str, str] | None:
+    """Return the rank of a key's form, its reward, and the number that it stands for, or None.
 
-    TRL up to 0.15 logs only the mean of each reward, as `rewards/NAME`.
+    The forms, best first: `rewards/NAME/mean`, `rewards/NAME` (as in TRL up to 0.15), and names
+    without a slash, such as `reward_NAME`, `NAME_reward` or `NAME_mean`.
     """
-    if (match := _OF_REWARD.fullmatch(key)) is not None:
-        return match[1], match[2]
-    name = reward_in(key)
-    return None if name is None else (name, "mean")
+    if _EVALUATION.match(key):
+        return None
+    key = re.sub(r"^(?:train|training)[/_]|^critic/", "", key)
+    if (match := re.fullmatch(OF_REWARD, key, re.DOTALL)) is not None:
+        return 0, match[1], match[2]
+    match = _MEAN.fullmatch(key)
+    before, name, after = match.groups() if match else (None, key, None)
+    reward = reward_in(name, of_mean=bool(before or after))
+    if reward is None:
+        return None
+    return 1 + ("/" not in key), reward, "std" if after == "std" else "mean"
 
 
-def without_unclear(keys: Collection[str]) -> list[str]:
-    """Return a log's keys, without `rewards/NAME` if it has `rewards/NAME/mean` too."""
-    newer = any(_OF_REWARD.fullmatch(key) for key in keys)
-    return [key for key in keys if not newer or _OF_REWARD.fullmatch(key)]
+def fields_of(keys: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Return the rewards and numbers of a log's keys, by the best form that any of them has."""
+    found = {key: of for key in keys if (of := field_of(key)) is not None}
+    best = min((rank for rank, _, _ in found.values()), default=0)
+    return {key: (name, number) for key, (rank, name, number) in found.items() if rank == best}

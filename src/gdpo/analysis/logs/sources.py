@@ -38,15 +38,14 @@ _BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     """Return the logs in the files and folders. Links to folders are not followed.
 
-    Of the `trainer_state.json` files of a run, only the one with the most steps is returned. With
-    `forced`, files that may be metrics or rollouts are read as metrics.
+    With `forced`, files that may be metrics or rollouts are read as metrics.
     """
     found, problems = _found(paths, [], forced=forced)
     if not found and not problems:
         found, problems = _found(paths, _CONSOLE, forced=forced)
     if problems and not found:
         raise DataError(problems[0])
-    return _joined_charts(_newest_states(found))
+    return _joined_charts(found)
 
 
 def _found(
@@ -114,16 +113,6 @@ def _readers(
 def _has_rows(file: Path) -> bool:
     in_json = file.name.lower().removesuffix(".gz").endswith(".json")
     return kind_of(file) in _ROWS and (not in_json or begins_with_rows(file))
-
-
-def _newest_states(logs: Sequence[Log]) -> list[Log]:
-    longest: dict[Path, Log] = {}
-    for log in logs:
-        if log.path.name == STATE:
-            folder = log.path.parent
-            run = folder.parent if folder.name.startswith("checkpoint-") else folder
-            longest[run] = max(longest.get(run, log), log, key=lambda each: max(each.rows))
-    return [log for log in logs if log.path.name != STATE or log in longest.values()]
 
 
 def _joined_charts(logs: Sequence[Log]) -> list[Log]:

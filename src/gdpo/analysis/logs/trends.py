@@ -12,7 +12,7 @@ import numpy as np
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo._student import student_quantile
-from gdpo.analysis.logs.rows import Log, field_of, without_unclear
+from gdpo.analysis.logs.rows import Log, fields_of
 from gdpo.analysis.logs.sources import SOURCES
 from gdpo.analysis.steps import end_means, known_mean
 from gdpo.diagnostics import Thresholds
@@ -62,7 +62,7 @@ class LoggedRun:
     log: Log
     steps: Float[np.ndarray, " step"]
     rewards: Mapping[str, Mapping[str, Series]]
-    """Arrays by reward and by name in `FIELDS`. There is always a `mean`."""
+    """Arrays by reward and by name, such as `std`. There is always a `mean`."""
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
     copies: tuple[Log, ...] = field(default=())
@@ -131,7 +131,7 @@ def logged_runs(logs: Sequence[Log], names: Sequence[str] | None = None) -> list
 def _run(log: Log) -> LoggedRun:
     """Return the numbers of a log, without the steps in which it has none."""
     keys = {key for row in log.rows.values() for key in row}
-    of_reward = {key: field_of(key) for key in without_unclear(keys)}
+    of_reward = fields_of(keys)
     found: dict[str, dict[str, Series]] = {}
     batch: dict[str, Series] = {}
     nothing = np.full(len(log.rows), nan)

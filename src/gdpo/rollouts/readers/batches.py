@@ -22,8 +22,6 @@ from gdpo.rollouts.readers.names import (
     WEIGHTS,
     Kind,
     Layout,
-    evidence,
-    flattened,
     is_like_rollouts,
     kinds_in,
     layout,
@@ -47,6 +45,7 @@ from gdpo.rollouts.readers.sources import (
     open_parquet,
     parts,
     saved_samples,
+    shown_by,
     unreadable,
     wandb_table,
 )
@@ -122,14 +121,16 @@ def _format_of(
     *,
     texts: bool = False,
 ) -> Format:
-    told = evidence(fields if record is None else kinds_in(flattened(record)))
-    doubtful = asked.format is None and asked.columns is None and told.sentence
-    if doubtful and recognized(file.kind, fields, record) is None:
-        raise DataError(told.sentence)
+    if recognized(file.kind, fields, record) is None:
+        told = shown_by(file.path, file.kind, asked.columns)
+        said = asked.format is not None or asked.columns is not None
+        if told.sentence and (not said or told.apart or told.selected):
+            raise DataError(told.sentence)
+        file.bare = not told.rollouts
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     words = [name for name, kind in fields.items() if kind == "text"]
-    if ((named := is_like_rollouts(fields)) or len(words) > 1) and not told.are_metrics:
+    if (named := is_like_rollouts(fields)) or len(words) > 1:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
         columns = _inferred(layout(None, fields), asked)
         file.columns = columns if named else {"prompt": words[0], **columns}

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import isfinite
+from operator import eq
 from typing import Any, Literal, TypeAlias, cast
 
 from gdpo._files import from_json
@@ -67,7 +68,7 @@ def listed(names: Collection[str]) -> str:
 _OF_TRAINING = ("iteration", "global_step", "training_step", "train_step", "policy_step", "update")
 _EPISODES = ("trajectory_id", "traj_id", "episode_id", "trajectory_idx", "episode_idx")
 """Next to a field `step` and an id of episodes, `iteration` is the step, and `step` the turn."""
-_GUESSES = {
+GUESSES = {
     meaning: tuple(names.split())
     for meaning, names in {
         "step": "step global_step gen_step iteration iter global_steps train_step training_step "
@@ -97,7 +98,7 @@ _GUESSES = {
     }.items()
 }
 """Names of the fields with each meaning, most common first."""
-_OF_ROLLOUTS = (*_GUESSES["prompt"], *_GUESSES["group"], *_GUESSES["completion"])
+_OF_ROLLOUTS = (*GUESSES["prompt"], *GUESSES["group"], *GUESSES["completion"])
 _NUMERIC = frozenset({"step", "advantage", "num_tokens", "total", "turn"})
 """Meanings whose fields must contain numbers."""
 _PLAINEST = 3
@@ -113,7 +114,7 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"minimum", "maximum", "lower", "upper", "lowest", "highest", "bound", "limit", "threshold"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running", "ema"}
-    | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected"}
+    | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected", "best", "worst"}
 )
 """Words that, together with `reward` in a name, indicate a statistic or a bound of rewards."""
 _RAW = frozenset({"raw", "unweighted", "unscaled", "unnormalized", "unclipped", "original", "orig"})
@@ -155,7 +156,7 @@ _NEVER = _set(
 files name rewards after functions, so a `length` in them may be one."""
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "ground_truth", "answer_value", "n", "k"}
-    | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
+    | {name for meaning, names in GUESSES.items() if meaning != "total" for name in names}
 )
 """Names of settings, references, and fields with other meanings, which are never rewards."""
 _IDS = frozenset({"n", "id", "idx", "index", "step", "uid", "timestamp", "seed"})
@@ -204,23 +205,39 @@ _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
 """Objects with other numbers too, which are used only if no other field contains rewards."""
 NEVER = 3
 """Rank of a field that is a reward only if the user requests the field explicitly."""
-_METRIC = re.compile(
-    r"(?:.+[./_])?(?:rewards|diagnostics|gdpo)/.+/"
-    r"(?:mean|std|group_std|zero_variance_groups|influence_share)"
+OF_REWARD = (
+    r"(?:rewards?|diagnostics|gdpo)/(.+)/(mean|std|group_std|zero_variance_groups|influence_share)"
 )
+"""Keys of TRL's trainers, `GDPOTrainer`, `watch`, and gdpo's plugin for verl. `std` is over the
+batch, `group_std` over the samples of a prompt."""
+_METRIC = re.compile(rf"(?:.+[./_])?{OF_REWARD}")
 """Keys of the statistics of a reward over a whole step."""
-_RUN_AND_KEY = (
-    re.compile(r"(.+?) - ((?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.+)", re.DOTALL),
-    re.compile(r"(.+) - (.+)", re.DOTALL),
+_RUN_AND_KEY = re.compile(
+    r"(?:(.+?) - (?=(?:train/|eval/)?(?:rewards|diagnostics|gdpo)/.)|(.+) - (?=.))?(.*)", re.DOTALL
 )
 """Columns of a W&B export: the run, and the key."""
 _EXTREME = re.compile(r".+__(?:MIN|MAX)", re.DOTALL)
 """Columns that only W&B exports, with the range of the values that it averaged for a key."""
-_OF_ONE_REWARD = re.compile(r"(?:train/)?rewards/([^/]+(?:/.+)?)", re.DOTALL)
-"""Key of a reward's mean in TRL up to 0.15. Its name does not mark a statistic."""
-_STATISTIC = frozenset({"mean", "std", "min", "max", "median", "sum", "total", "var"})
-_OF_PAIRS = frozenset({"chosen", "rejected", "margins", "accuracies"})
-"""Rewards that training on pairs, such as DPO, logs. None of them is one of several rewards."""
+_NO_REWARDS = _set("mean std min max median sum total var chosen rejected margins accuracies")
+"""Statistics, and what training on pairs, such as DPO, logs. None is one of several rewards."""
+_NO_REWARD = re.compile(
+    r"(?i).*/.*|(?:.*_)?(?:kl|entropy|loss|grad|best|worst|lowest|highest)(?:_.*)?|.*_(?:min|max)"
+)
+"""Names of losses, of the extremes of a batch, and of anything else in a folder of metrics."""
+_PROSE = re.compile(r"[^\W\d]+\W+[^\W\d]+.{9}", re.DOTALL)
+"""A text that may be a prompt or a completion, whatever the name of its field."""
+_FUNCTION_NAME = re.compile(r".+_(?:fn|func)")
+_BEST = re.compile(r"(?i)\W*(best|top|highest|max(?:imum)?)\b.{0,15}")
+_EXTREME_LABEL = re.compile(
+    r"(?i)\W*(best|top|highest|max(?:imum)?|worst|bottom|lowest|min(?:imum)?|good|bad|median)\b.{0,15}"
+)
+"""Labels of rows that a file keeps of a group."""
+_KEPT = re.compile(
+    r"(?i)(?:(?:best|worst)|(?:best|worst|top|bottom|highest|lowest|max|min|good|bad)[_\W]"
+    r"(?:completion|response|output|answer|text|sample|generation|rollout)s?|(?:completion|response"
+    r"|output|answer|text|sample|generation|rollout)s?[_\W](?:best|worst|top|bottom|good|bad))"
+)
+"""Columns with the samples that a file keeps of a group."""
 _LOGGED = frozenset(
     {"loss", "train_loss", "training loss", "grad_norm", "learning_rate", "reward_std"}
     | {"frac_reward_zero_std", "clip_ratio", "total_flos", "num_input_tokens_seen", "_runtime"}
@@ -268,10 +285,10 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
             )
     guessed, spelt = dict[str, str | None](), _spelt(fields)
     for meaning in MEANINGS:
-        free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
+        free = [spelt[name] for name in GUESSES[meaning] if name in spelt]
         free = [name for name in free if name not in given.values()]
         if meaning in _NUMERIC:
-            plainest = [spelt.get(name) for name in _GUESSES[meaning][:_PLAINEST]]
+            plainest = [spelt.get(name) for name in GUESSES[meaning][:_PLAINEST]]
             kinds: tuple[Kind, ...] = ("number", "empty", "text")
             fitting = [name for kind in kinds for name in free if fields[name] == kind]
             free = fitting + [n for n in free if n in plainest and fields[n] == "other"]
@@ -294,7 +311,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
         return True
-    grouped = any(name in spelt for name in (*_GUESSES["prompt"], *_GUESSES["group"]))
+    grouped = any(name in spelt for name in (*GUESSES["prompt"], *GUESSES["group"]))
     numbers = list(numbers)
     return grouped and (
         any(names_reward(n) or is_named_reward(n) or n.endswith("components") for n in fields)
@@ -477,7 +494,7 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
         or (bool(words) and (words[-1] in _LENGTHS or _is_count(words)))
         or (not named and bool({"has", "is", "was", "did", "flag"} & set(words[:1])))
         or (not named and not REFERENCES.isdisjoint(words))
-        or (not _REWARD.isdisjoint(words) and not is_total(path) and name not in _GUESSES["total"])
+        or (not _REWARD.isdisjoint(words) and not is_total(path) and name not in GUESSES["total"])
     )
 
 
@@ -486,7 +503,7 @@ def may_be_total(path: str) -> bool:
     prefix = _prefix(path)
     if "." in path[len(prefix or "") :] or (prefix is None and isinstance(path, Inner)):
         return False
-    return is_total(path) or "_".join(last_words(path)) in _GUESSES["total"]
+    return is_total(path) or "_".join(last_words(path)) in GUESSES["total"]
 
 
 def form_of(path: str) -> int:
@@ -589,7 +606,7 @@ def is_per_completion(value: Any, record: Mapping[str, Any]) -> bool:
     size = len(cast("list[Any]", value))
     return any(
         isinstance(each := record.get(name), list) and len(cast("list[Any]", each)) == size
-        for name in _GUESSES["completion"]
+        for name in GUESSES["completion"]
         if name.endswith("s")
     )
 
@@ -607,15 +624,19 @@ class Evidence:
     rollouts: tuple[str, ...]
     certain: bool
     """Whether the rows can only be metrics, or only rollouts."""
-
-    @property
-    def are_metrics(self) -> bool:
-        """Whether the rows can only be metrics."""
-        return self.certain and bool(self.metrics)
+    apart: bool = False
+    """Whether each row has a step of its own, so that no two rows can be of one group."""
+    selected: bool = False
+    """Whether the rows are only the best and the worst samples of the groups."""
 
     @property
     def sentence(self) -> str:
-        """Sentence about rows that are metrics, or may be. Empty if the rows are rollouts."""
+        """Sentence about rows that cannot be read as rollouts. Empty if they can."""
+        if self.selected:
+            return (
+                "it keeps only the best and worst samples, and the influence of a reward cannot be "
+                "measured on a selection: record all samples of each group"
+            )
         if self.certain:
             return "the rows are metrics of whole steps, not rollouts" if self.metrics else ""
         like = f", and {listed(self.rollouts)} of rollouts" if self.rollouts else ""
@@ -628,26 +649,38 @@ class Evidence:
 @lru_cache(maxsize=4096)
 def run_and_key(name: str) -> tuple[str, str]:
     """Return the run and the key in a column's name. Most files name no run."""
-    match = next(filter(None, (pattern.fullmatch(name) for pattern in _RUN_AND_KEY)), None)
-    run, key = (match[1], match[2]) if match is not None else ("", name)
+    one, other, key = _RUN_AND_KEY.findall(name)[0]
+    run = one or other
     if _EXTREME.fullmatch(key):
         return run, ""
     return run, re.sub(r"\s*/\s*", "/", key).removeprefix("train/")
 
 
-def reward_in(key: str) -> str | None:
-    """Return the reward whose mean has this key in TRL up to 0.15, or None."""
-    match = _OF_ONE_REWARD.fullmatch(key)
-    if match is None or match[1] in _OF_PAIRS or match[1].rpartition("/")[2] in _STATISTIC:
+def reward_in(key: str, *, of_mean: bool) -> str | None:
+    """Return the reward that a key of a log stands for, or None: `rewards/NAME` or `reward_NAME`.
+
+    `of_mean`: the key was marked as a mean, so that its name need not contain `reward`.
+    """
+    if (prefix := _prefix(key)) is not None:
+        name = name_in(key, prefix)
+        return None if name is None or leaf_of(name) in _NO_REWARDS else name
+    named = is_named_reward(key) or _FUNCTION_NAME.fullmatch(key) is not None
+    named = named or (of_mean and is_likely(key) and is_vocabulary(key))
+    if not named or may_be_total(key) or _NO_REWARD.fullmatch(key):
         return None
-    return match[1]
+    return re.sub(r"^rewards?[_\W]", "", key)
 
 
-def evidence(fields: Mapping[str, Kind]) -> Evidence:
-    """Return what the names of the fields of a file show.
+def evidence(
+    fields: Mapping[str, Kind],
+    rows: Sequence[Mapping[str, Any]] = (),
+    columns: Mapping[str, str] | None = None,
+) -> Evidence:
+    """Return what the names of the fields of a file, and its first rows, show.
 
     A text field of a prompt or completion, a group id or an advantage belongs to rollouts.
     """
+    known = layout(columns, fields)
     keys = {name: key for name in fields if (key := run_and_key(name)[1])}
     means = [name for name, key in keys.items() if _METRIC.fullmatch(key)]
     logged = [
@@ -658,21 +691,44 @@ def evidence(fields: Mapping[str, Kind]) -> Evidence:
     also = [name for name, key in keys.items() if key.lower() in _ALSO_LOGGED]
     slashed = [name for name in keys if "/" in name]
     metrics = tuple(dict.fromkeys((*means, *logged, *slashed)))
-    known = layout(None, fields)
-    texts = [n for n in (known.prompt, known.completion, known.finish_reason) if n is not None]
-    found = [name for name in texts if fields[name] != "number"]
+    if not (means or logged) and _is_selection(fields, rows, known):
+        return Evidence((), (), certain=True, selected=True)
+    meant = [n for n in (known.prompt, known.completion, known.finish_reason) if n is not None]
+    found = [name for name in meant if fields.get(name) != "number"]
     rollouts = tuple(found + [n for n in (known.group, known.advantage) if n is not None])
     extremes = ({f"{name}__MIN", f"{name}__MAX"} for name in keys)
     if any(columns <= fields.keys() for columns in (*_OF_WANDB, *extremes)):
         return Evidence(tuple(keys), (), certain=True)
     if rollouts:
         return Evidence(tuple(means), rollouts, certain=not means)
+    steps = [row.get(known.step or "epoch") for row in rows]
+    shared = sum(map(eq, steps, steps[1:]))  # rollouts of a group have the same step
+    told = (rows[0].get(name) for name, kind in fields.items() if rows and kind == "text")
+    texts = any(map(_PROSE.match, map(str, told)))
+    if not (texts or known.rollout) and len(rows) > 1 and 4 * shared < len(rows):
+        return Evidence(metrics or tuple(keys), (), certain=True, apart=True)
     if means or len({*logged, *also}) >= _ENOUGH_LOGGED:
         return Evidence(metrics or tuple(also), (), certain=True)
     rewarded = any(is_named_reward(key) or key in ("reward", "score") for key in keys.values())
     slashed_most = 2 * len(slashed) >= len(keys)
     doubtful = bool(metrics) and (rewarded or slashed_most)
     return Evidence(metrics if doubtful else (), (), certain=not doubtful)
+
+
+def _is_selection(
+    fields: Mapping[str, Kind], rows: Sequence[Mapping[str, Any]], known: Layout
+) -> bool:
+    """Return whether a file keeps only the best and worst samples, as columns or labelled rows."""
+    of_group = [name for name in (known.step, known.group, known.prompt) if name is not None]
+    groups = [tuple(str(row.get(name)) for name in of_group) for row in rows]
+    label = _BEST if 2 * len(rows) < 3 * len(set(groups)) else _EXTREME_LABEL
+    for name, kind in fields.items():
+        if known.completion is None and kind != "number" and _KEPT.fullmatch(name):
+            return True
+        labels = ["".join(label.findall(str(row.get(name)))) for row in rows if kind == "text"]
+        if labels and all(labels):
+            return len({*zip(labels, groups, strict=True)}) == len(rows)
+    return False
 
 
 def flattened(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,7 +191,8 @@ def _read_file(
 ) -> Iterator[RolloutTable]:
     """Yield a file's tables, and report what cannot be read. `later` are the next files."""
     if found.kind not in KINDS_READ:
-        report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
+        why = "its extension is none of" if found.kind else "no printed metrics, and rollouts need"
+        report.left_out[found.path] = f"{why} {', '.join(ENDINGS)}"
         return
     alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]
     alike = alike[:_SIBLINGS]

@@ -195,6 +195,8 @@ class FileReport:
     varying: dict[str, None] = field(default_factory=dict[str, None])
     """Fields that are constant in the first rollouts, so no rewards, and vary later."""
     scalar: bool = False
+    bare: bool = False
+    """Whether no field is a prompt, completion, group id or advantage."""
     inferred: Inferred = NOT_INFERRED
     split: bool = False
     """Whether rollouts are grouped by id and prompt, because the prompts contradict the ids."""
@@ -528,12 +530,15 @@ def groups_of_one(report: ReadReport) -> str:
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
+    command = report.command({"--group-size": str(size)})
+    sized = (
+        f"give the number of rollouts per prompt if these are consecutive, for example:\n{command}"
+    )
     return (
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
         f"rollouts were grouped by {', '.join(report.grouped_by)}. Name the column with the group "
-        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or give the number "
-        f"of rollouts per prompt if these are consecutive, for example:\n"
-        f"{report.command({'--group-size': str(size)})}"
+        f"ids (--columns group=NAME; the fields are {listed(report.fields)}), or "
+        f"{sized if each > 1 else 'record all samples of each prompt'}"
     )
 
 

@@ -7,7 +7,8 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -15,10 +16,18 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.arrow import PYARROW, pa, pacsv, pc, pq
+from gdpo.rollouts.arrow import HAS_PYARROW, PYARROW, pa, pacsv, pc, pq
+from gdpo.rollouts.readers.names import Evidence, evidence, flattened, kinds_in
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport, Problem
-from gdpo.rollouts.readers.text import BROKEN, LONGEST_LINE, is_gzip, opened, opened_text
+from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport
+from gdpo.rollouts.readers.text import (
+    BROKEN,
+    LONGEST_LINE,
+    is_gzip,
+    json_lines,
+    opened,
+    opened_text,
+)
 
 LoadPt: TypeAlias = Callable[[Path], Any]
 """Function that reads a `.pt` file with torch: `gdpo.integrations.torch_files.load_dump`."""
@@ -33,6 +42,8 @@ _BLOCKS = (2**20, 2**25, 2**27)
 which can take much more than the size of a compressed file."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
+_FEW = 16
+"""Number of rows that show what a file contains."""
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
 """Number of rows and number of bytes at which a batch is complete."""
@@ -468,3 +479,29 @@ def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
         yield from parquet.iter_batches(
             batch_size=size, row_groups=[group], columns=list(columns), use_threads=False
         )
+
+
+def rows_of(path: Path, kind: str) -> Iterator[Record]:
+    """Yield the rows of a JSON, CSV, parquet or Arrow file, whatever they mean."""
+    file, batches = FileReport(path, ReadReport((path,))), iter(())
+    if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
+        yield from (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
+    elif kind == "csv":
+        batches = csv_batches(file)
+    elif kind == "parquet":
+        parquet = open_parquet(path, None)
+        batches = parts(parquet, _FEW, parquet.schema_arrow.names)
+    for batch in batches:
+        for start in range(0, batch.num_rows, _FEW):
+            yield from batch.slice(start, _FEW).to_pylist()
+
+
+def shown_by(
+    path: Path, kind: str, columns: Mapping[str, str] | None = None, *, most: int = _FEW
+) -> Evidence:
+    """Return whether the first rows of a file are metrics or rollouts, of `columns` if given."""
+    rows = list[Record]()
+    with suppress(*unreadable()):  # which is reported when the file is read
+        rows += map(flattened, islice(rows_of(path, kind), most))
+    first = {name: v for row in rows[::-1] for name, v in row.items() if v is not None}
+    return evidence(kinds_in(first), rows, columns)
