@@ -114,7 +114,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     (finding,) = [line for line in lines if line.startswith("! ")]
     assert "`quiet`" in finding
     share = table["quiet"].partition("50 %")[2].strip()
-    assert out.count(share) == 3  # in the table, the finding and the verdict
+    assert out.count(share) == 2  # in the table and the finding
     assert "\nverdict: train with the estimator gdpo (in TRL: " in out
     assert out.count("verdict") == 1
     assert "→" in out

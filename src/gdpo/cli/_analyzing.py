@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -270,10 +269,8 @@ def _or_metrics(analysis: Analysis) -> str:
     files = analysis.report.files
     if not any(file.bare and fields_of(file.numbers) for file in files):
         return ""
-    paths = " ".join(quote(str(path)) for path in analysis.report.paths)
-    return (
-        f"\nor, if each row contains the means of a step:\ngdpo analyze {paths} --format {METRICS}"
-    )
+    command = analysis.report.command({"--format": METRICS})
+    return f"\nor, if each row contains the means of a step:\n{command}"
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:

@@ -297,6 +297,10 @@ def test_a_total_with_more_than_one_set_of_weights_is_refused_with_each_reading(
     assert (asked.weights, asked.contradicts) == ({}, "score")
     alike = {"score": A + 0.5 * B, "a_reward": A, "b_reward": B, "c_reward": C, "d_reward": C}
     assert inferred(alike, "score").weights["d_reward"] == 0  # it is in no set of weights
+    judge = np.where(A > 0, np.nan, 0.3)  # which is 0.3 (1 - A) if missing values count as 0
+    judged = {"score": A + 0.1 * B, "a_reward": A, "b_reward": B, "judge_reward": judge}
+    weights = inferred(judged, "score").weights
+    assert weights == pytest.approx({"a_reward": 1, "b_reward": 0.1, "judge_reward": 0})
 
 
 @pytest.mark.parametrize("ragged", [True, False])

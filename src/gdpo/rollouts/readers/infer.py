@@ -602,10 +602,17 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     weights = _rounded(weights, added, whole)
     carrying = design[:, weights != 0]
     unique = int(np.linalg.matrix_rank(carrying, rtol=_DEPENDENT)) == carrying.shape[1]
+    missing = frozenset(
+        p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()
+    )
+    if enough and missing and not unique:  # a field that is sometimes missing may be left out
+        always = explained([p for p in varying if p not in missing], numbers, total)
+        if always is not None:
+            return replace(always, weights=dict.fromkeys(varying, 0.0) | dict(always.weights))
     different = len(np.unique(added, axis=0))
     return Fit(
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
-        frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
+        missing,
         1.25 * rounding,
         enough,
         unique or not enough,
