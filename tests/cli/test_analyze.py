@@ -115,7 +115,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert "`quiet`" in finding
     share = table["quiet"].partition("50 %")[2].strip()
     assert out.count(share) == 2  # in the table and the finding
-    assert "\nverdict: train with the estimator gdpo (in TRL: " in out
+    assert "\nverdict: unknown: these columns were guessed; for a verdict: gdpo analyze " in out
     assert out.count("verdict") == 1
     assert "→" in out
     assert lines[-2].endswith(": analysis.html")

@@ -577,8 +577,21 @@ class Fit:
 def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
     """Return the weights with which fields explain a total, or None if they do not.
 
-    The total must be their weighted sum plus a constant, up to the rounding of the numbers.
+    The total must be their weighted sum plus a constant, up to the rounding of the numbers. A field
+    that is missing in some rollouts has weight 0 if the weights of the others are unique without
+    it, and no other such field can be left out instead.
     """
+    fit = _fit(paths, numbers, total)
+    if fit is None or fit.unique:
+        return fit
+    left_out = {each: _fit([p for p in paths if p != each], numbers, total) for each in fit.zeros}
+    alone = {each: one for each, one in left_out.items() if one is not None and one.unique}
+    for each, one in alone.items() if len(alone) == 1 else ():
+        return replace(one, weights={**one.weights, each: 0.0})
+    return fit
+
+
+def _fit(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
     rows = np.flatnonzero(np.isfinite(numbers[total]))
     rows = rows[:: max(1, len(rows) // _COMPARED)]
     varying = [p for p in paths if _varies(np.nan_to_num(numbers[p][rows]))]
@@ -602,17 +615,10 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     weights = _rounded(weights, added, whole)
     carrying = design[:, weights != 0]
     unique = int(np.linalg.matrix_rank(carrying, rtol=_DEPENDENT)) == carrying.shape[1]
-    missing = frozenset(
-        p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()
-    )
-    if enough and missing and not unique:  # a field that is sometimes missing may be left out
-        always = explained([p for p in varying if p not in missing], numbers, total)
-        if always is not None:
-            return replace(always, weights=dict.fromkeys(varying, 0.0) | dict(always.weights))
     different = len(np.unique(added, axis=0))
     return Fit(
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
-        missing,
+        frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
         1.25 * rounding,
         enough,
         unique or not enough,
