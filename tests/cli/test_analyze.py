@@ -116,7 +116,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     share = table["quiet"].partition("50 %")[2].strip()
     assert out.count(share) == 2  # in the table and the finding
     assert "\nverdict: unknown: these columns were guessed; for a verdict: gdpo analyze " in out
-    assert out.count("verdict") == 1
+    assert out.count("verdict: ") == 2
     assert "→" in out
     assert lines[-2].endswith(": analysis.html")
     assert lines[-1].startswith("verdict: ")  # on one line, whatever the width
