@@ -235,7 +235,7 @@ def cut(sums: np.ndarray, size: int) -> Influence:
 
 def _added(table: np.ndarray, products: np.ndarray, sampled: int, groups: int) -> Influence:
     names = tuple(f"r{k}" for k in range(table.shape[-1]))
-    return Influence(names, groups, Sums(*table), products, int(sampled))
+    return Influence(names, groups, Sums(*table), products)
 
 
 class Reported(NamedTuple):

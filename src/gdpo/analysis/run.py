@@ -222,12 +222,7 @@ class RunAnalysis:
 
     def influence(self, numbers: Collection[int]) -> Influence:
         """Return the influence, pooled over the steps with these numbers."""
-        influences = [step.of_history.influence for step in self._steps]
-        # The variance of a step with one group is estimated with the previous step.
-        after = zip(self._steps, [None, *influences], strict=False)
-        return pooled(
-            [s.of_history.influence.after(last) for s, last in after if s.number in numbers]
-        )
+        return pooled([s.of_history.influence for s in self._steps if s.number in numbers])
 
     @property
     def groups(self) -> int:

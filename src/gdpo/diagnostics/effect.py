@@ -602,8 +602,7 @@ def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy:
         weights[..., np.array(step.names) == name] *= remedy.factor
         advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
         scores = np.nan_to_num(batch.z)
-        part = replayed_influence(advantages, scores, batch.prompt_weights, step.names)
-        parts.append(part.after(parts[-1] if parts else None))
+        parts.append(replayed_influence(advantages, scores, batch.prompt_weights, step.names))
     found = pooled(parts)
     column = found.names.index(name)
     return replace(

@@ -185,7 +185,6 @@ class FindingHistory:
         self.steps = 0
         self._thresholds = thresholds or Thresholds()
         self._window = Window(self._thresholds.window)
-        self._last: Influence | None = None
         self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
         self._course = Course()
@@ -201,8 +200,7 @@ class FindingHistory:
         `number` names the step in messages. Default: the number of steps so far.
         """
         self.steps += 1
-        influence = step.influence.after(self._last)
-        self._last = step.influence
+        influence = step.influence
         self._all = influence if self._all is None else pooled([self._all, influence])
         self._widen(step)
         window = self._window.add(influence)
@@ -275,7 +273,6 @@ class FindingHistory:
         kept = {
             "steps": self.steps,
             "window": list(self._window),
-            "last": self._last,
             "all": self._all,
             "held": list(self._held.values()),
             "course": self._course.blocks,
@@ -291,7 +288,7 @@ class FindingHistory:
         self._window = Window(self._thresholds.window)
         for step in state["window"]:
             self._window.add(_influence(step))
-        self._last, self._all = _known(state["last"]), _known(state["all"])
+        self._all = _known(state["all"])
         self._course.restore(
             [
                 Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
@@ -516,14 +513,11 @@ def _known(plain: Mapping[str, Any] | None) -> Influence | None:
 
 
 def _influence(plain: Mapping[str, Any]) -> Influence:
-    alone = plain["alone"]
     return Influence(
         names=tuple(plain["names"]),
         groups=plain["groups"],
         sums=Sums(*np.array(plain["table"], np.float64)),
         products=np.array(plain["products"], np.float64),
-        sampled=plain["sampled"],
-        alone=None if alone is None else np.array(alone, np.float64),
     )
 
 
