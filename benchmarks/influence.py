@@ -214,26 +214,20 @@ def _by_group(rewards: np.ndarray, advantages: np.ndarray, weights: np.ndarray) 
     return group_sums(advantages, z, std, weights, rewards)
 
 
-def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sums, the products and the groups that they are of, for each step of so many groups."""
+def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sums and the products of each step of so many groups."""
     count = sums.shape[1] // size
     groups = sums[:, : count * size].reshape(len(sums), count, size, -1)
-    apart, factor, sampled = groups[0], size / max(size - 1, 1), np.full(count, size)
-    apart = apart - apart.mean(axis=1, keepdims=True)
-    if size == 1:
-        apart, factor, sampled = np.diff(groups[0], axis=0, prepend=groups[0][:1]), 0.5, sampled + 0
-        sampled[0] = 0
-    products = np.einsum("tgk,tgl->tkl", apart, apart) * factor
-    return groups.sum(axis=2), products, sampled
+    return groups.sum(axis=2), np.einsum("tgk,tgl->tkl", groups[0], groups[0])
 
 
 def cut(sums: np.ndarray, size: int) -> Influence:
     """A run that was cut into steps of so many groups, added up."""
-    steps, products, sampled = in_steps(sums, size)
-    return _added(steps.sum(axis=1), products.sum(axis=0), sampled.sum(), steps.shape[1] * size)
+    steps, products = in_steps(sums, size)
+    return _added(steps.sum(axis=1), products.sum(axis=0), steps.shape[1] * size)
 
 
-def _added(table: np.ndarray, products: np.ndarray, sampled: int, groups: int) -> Influence:
+def _added(table: np.ndarray, products: np.ndarray, groups: int) -> Influence:
     names = tuple(f"r{k}" for k in range(table.shape[-1]))
     return Influence(names, groups, Sums(*table), products)
 
@@ -252,8 +246,8 @@ class Reported(NamedTuple):
 def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None) -> list[Reported]:
     """The warnings of a run that is cut into steps of so many groups, in order.
 
-    What is noticed is measured on the next 64 groups. Meanwhile, and if it is not worse than
-    before, the reward is not noticed again. A reward that is learned in the last 64 groups is left
+    What is noticed is measured on the next 64 groups, and dropped if they do not show it. Meanwhile,
+    and if it is not worse than before, the reward is not noticed again. A reward that is learned in the last 64 groups is left
     out, as `Watch` does.
     """
     ranges, names = ranges or {}, [*(f"r{k}" for k in range(sums.shape[-1])), None]
@@ -275,6 +269,8 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
                 continue
             measured = cut(sums[:, groups:due], size)
             shown = as_measured(each, measured, Thresholds())
+            if shown is None:
+                continue
             finding = described(shown, measured, ranges, Thresholds())
             worst[each.reward] = OF_SUMS.index(finding.kind)
             if finding.severity is Severity.WARNING:
@@ -298,18 +294,14 @@ def _blocks(
     sums: np.ndarray, size: int
 ) -> Iterator[tuple[int, np.ndarray, Callable[[], Influence], Look]]:
     """The blocks that may show something: the groups at their end, `_near`, the sums, the test."""
-    table, products, sampled = in_steps(sums, size)
+    table, products = in_steps(sums, size)
     per, m, groups = LEAST_GROUPS // size, 0, LEAST_GROUPS
     while table.shape[1] >= per:
         count = table.shape[1] // per
-        table, products, sampled = (
-            _merged(table, 1, per, count),
-            _merged(products, 0, per, count),
-            _merged(sampled, 0, per, count),
-        )
-        near = _near(table, products, sampled, groups)
+        table, products = _merged(table, 1, per, count), _merged(products, 0, per, count)
+        near = _near(table, products, groups)
         for i in np.flatnonzero(np.any(near < _NONE, axis=1)).tolist():
-            block = partial(_added, table[:, i], products[i], sampled[i], groups)
+            block = partial(_added, table[:, i], products[i], groups)
             yield (i + 1) * groups, near[i], block, Look.at(m, i + 1)
         per, m, groups = 2, m + 1, 2 * groups
 
@@ -320,7 +312,7 @@ def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
     return kept.reshape(*shape[:axis], count, per, *shape[axis + 1 :]).sum(axis=axis + 1)
 
 
-def _near(table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int) -> np.ndarray:
+def _near(table: np.ndarray, products: np.ndarray, groups: int) -> np.ndarray:
     """The worst kind that a block may show about each reward, and at the end about the batch.
 
     `_NONE` where no share is below its limit by two errors, and no reward hardly varies. Every test
@@ -331,7 +323,7 @@ def _near(table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: 
     with np.errstate(all="ignore"):
         raw = u / np.abs(u).sum(axis=1, keepdims=True)
         slopes = np.eye(u.shape[1]) - raw[:, :, None] * np.sign(u)[:, None, :]
-        covariance = products * (groups / np.maximum(sampled, 1))[:, None, None]
+        covariance = products - u[:, :, None] * u[:, None, :] / groups
         variance = np.einsum("bkl,blm,bkm->bk", slopes, covariance, slopes)
         most = signs * raw + 2 * np.sqrt(variance) / np.abs(u).sum(axis=1, keepdims=True)
         wanted = np.abs(sums.weight) / groups

@@ -13,9 +13,9 @@ from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Diagnosis, Influence
 from gdpo.diagnostics.effect import ScoredSteps, remedies
-from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.influence import NoInterval, pooled
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored at every step."""
@@ -225,6 +225,11 @@ class RunAnalysis:
         return pooled([s.of_history.influence for s in self._steps if s.number in numbers])
 
     @property
+    def no_interval(self) -> NoInterval | None:
+        """Why the shares of the whole run have no interval. None: they have one."""
+        return self.influence(set(self.steps)).no_interval
+
+    @property
     def groups(self) -> int:
         """Number of groups over all steps."""
         return sum(step.of_history.influence.groups for step in self._steps)
@@ -283,12 +288,23 @@ class RunAnalysis:
         steps = [step.turns for step in self._steps if step.turns is not None]
         return pooled_turns(steps) if steps else None
 
+    @property
+    def last(self) -> Last | None:
+        """The last quarter of the steps. None: there are no steps."""
+        count = -(-len(self._steps) // 4)
+        steps = self._steps[-count:]
+        if not steps:
+            return None
+        scored = [s for step in steps if (s := self._scored.steps.get(step.place)) is not None]
+        influence = pooled([step.of_history.influence for step in steps])
+        return Last(influence, count, steps[0].number, partial(remedies, scored))
+
     def findings(self) -> list[HeldFinding]:
         """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None:
             self._follow()
             replay = partial(remedies, list(self._scored.steps.values()))
-            self._found = self._history.held_at_the_end(replay)
+            self._found = self._history.held_at_the_end(self.last, replay)
         return self._found
 
     def _follow(self) -> None:

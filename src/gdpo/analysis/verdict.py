@@ -16,8 +16,9 @@ from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
-from gdpo.diagnostics.effect import best_remedy
+from gdpo.diagnostics.effect import best_remedy, sufficient
 from gdpo.diagnostics.findings import TABLE
+from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 
@@ -72,7 +73,8 @@ class Verdict:
     of_groups: int = 0
     """Number of groups over which the influence share was measured."""
     from_step: int | None = None
-    """First of the steps with these groups. None: the whole run."""
+    """First of the steps with these groups, or with those on which `NOTHING` rests. None: the whole
+    run."""
     replayed: int = 0
     """Number of settings that were replayed on these groups."""
     remedy: Remedy | None = None
@@ -81,6 +83,8 @@ class Verdict:
     learned: tuple[str, ...] = ()
     """Rewards that need no influence any more."""
     unchecked: tuple[Unchecked, ...] = ()
+    no_interval: NoInterval | None = None
+    """Why the shares have no interval."""
 
     @property
     def sentence(self) -> str:
@@ -111,14 +115,17 @@ class Verdict:
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
 
+    @property
+    def _over(self) -> str:
+        if self.from_step is None:
+            return ""
+        return f" over {self.of_groups:,} groups from step {self.from_step:,}"
+
     def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)
-        over = ""
-        if self.from_step is not None:
-            over = f" over {self.of_groups:,} groups from step {self.from_step:,}"
         text = (
             f"{_names(self.rewards)} has {own} of the influence for {percent(self.weight_share)} "
-            f"of the weight{over}"
+            f"of the weight{self._over}"
         )
         if self.remedy is None:
             return text
@@ -141,14 +148,17 @@ class Verdict:
         """Return why nothing can be said, and what to do. Empty if there is a conclusion."""
         if self.action is not Action.UNKNOWN:
             return ""
+        if self.no_interval is NoInterval.UNRELATED:
+            return (
+                f"{self.no_interval}. Check that the advantages, the rewards and the weights are "
+                "of the same rollouts"
+            )
         if self.rewards:
+            few = self.no_interval or f"{self.groups:,} groups are too few"
             each = "has half of its weight share"
             if len(self.rewards) > 1:
                 each = "have half of their weight shares"
-            return (
-                f"{self.groups:,} groups are too few to tell whether "
-                f"{_names(self.rewards)} {each}. Record more groups"
-            )
+            return f"{few} to tell whether {_names(self.rewards)} {each}. Record more groups"
         first = self.unchecked[0]
         return f"{first.reason}. {capitalized(first.remedy)}"
 
@@ -156,11 +166,12 @@ class Verdict:
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
-            return f"each of the {self.trained} rewards has at least half of its weight share"
+            each = f"each of the {self.trained} rewards"
+            return f"{each} has at least half of its weight share{self._over}"
         learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
             return learned
-        return f"{learned}, and each other reward has at least half of its weight share"
+        return f"{learned}, and each other reward has at least half of its weight share{self._over}"
 
 
 _BY_CAUSE = {
@@ -241,6 +252,7 @@ def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
         trained=len(rewards),
         learned=learned,
         unchecked=unchecked,
+        no_interval=run.no_interval,
     )
     warnings = [
         held.finding
@@ -253,7 +265,15 @@ def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
         return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
-    if unclear := tuple(_unclear(rewards, learned)):
+    below, last = set(_unclear(rewards, learned)), run.last
+    if base.no_interval is not None and len(rewards) > 1:
+        below = {reward.name for reward in rewards} - {*learned}
+    elif last is not None and last.influence.groups >= LEAST_GROUPS and below:
+        of_groups, enough = last.influence.groups, sufficient(last.influence, Thresholds())
+        if below <= enough:
+            return replace(base, of_groups=of_groups, from_step=last.first)
+    if below:
+        unclear = tuple(reward.name for reward in rewards if reward.name in below)
         return replace(base, action=Action.UNKNOWN, rewards=unclear)
     return base
 

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo._text import capitalized
+from gdpo._text import capitalized, counted
 from gdpo.advantages import ESTIMATORS
 from gdpo.diagnostics.diagnosis import (
     Cause,
@@ -161,6 +161,11 @@ class Noticed(NamedTuple):
     sure: bool = True
     """Whether there are enough groups to be sure."""
 
+    @property
+    def rewards(self) -> tuple[str, ...]:
+        """Return the rewards as those of the finding."""
+        return () if self.reward is None else (self.reward,)
+
 
 def noticed(
     influence: Influence, look: Look, ranges: Ranges, thresholds: Thresholds
@@ -173,6 +178,8 @@ def noticed(
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
     if sure or dead >= thresholds.zero_advantage:
         yield Noticed(Kind.NO_SIGNAL, None, sure)
+    for name in never_applied(influence):
+        yield Noticed(Kind.NEVER_APPLIES, name)
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     constant = (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
     kinds = _kinds(influence, look, thresholds)
@@ -187,6 +194,13 @@ def noticed(
             yield Noticed(Kind.CONSTANT, name, chance <= look.error)
 
 
+def never_applied(influence: Influence) -> Iterator[str]:
+    """Yield the rewards with a weight that are missing from every rollout."""
+    sums = influence.sums
+    for k in np.flatnonzero((sums.weight != 0) & (sums.applies == 0)).tolist():
+        yield influence.names[k]
+
+
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
     if influence.groups < LEAST_GROUPS:
         return {}
@@ -198,18 +212,26 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         limit = np.broadcast_to(below, wanted.shape)
         if not np.any(among & (shares < limit)):
             continue
-        at_limit = (limit, _variance_at(influence, limit, look)) if look.one_of_many else ()
-        shown = among & (shares + look.errors * influence.errors(*at_limit) < limit)
+        margin = influence.margins
+        if look.one_of_many:
+            own = _variance_at(influence, limit, look)
+            margin = look.errors * influence.errors(limit, own)
+        shown = among & (shares + margin < limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
     return found
 
 
-def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed:
-    """Return what was noticed, with a worse kind if the measured groups show a worse one."""
-    if of.kind not in EFFECT:
-        return of
-    shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
-    return of._replace(kind=min(of.kind, shown, key=EFFECT.index))
+def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed | None:
+    """Return what the measured groups show of what was noticed, or None if they do not show it.
+
+    For the effect of a reward, it is a worse kind if they show one clearly, or a milder kind.
+    """
+    kinds = (of.kind,)
+    if of.kind in EFFECT:
+        shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
+        kinds = EFFECT[min(map(EFFECT.index, (of.kind, shown))) :]
+    measured = (of._replace(kind=kind) for kind in kinds)
+    return next((each for each in measured if holds(each, influence, thresholds)), None)
 
 
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
@@ -249,28 +271,52 @@ def learned_rewards(
     return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 
 
-def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups still show the finding."""
-    if not finding.rewards:
-        return window.zero_advantage_groups >= thresholds.zero_advantage
-    if finding.rewards[0] not in window.names:
+def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -> bool:
+    """Return whether the numbers of these groups meet the condition of the kind."""
+    if not of.rewards:
+        return influence.zero_advantage_groups >= thresholds.zero_advantage
+    if of.rewards[0] not in influence.names:
         return False
-    reward = _reward(window, window.names.index(finding.rewards[0]))
+    reward = _reward(influence, influence.names.index(of.rewards[0]))
     if reward.weight == 0:
         return False
-    if finding.kind in CONSTANT:
+    if of.kind is Kind.NEVER_APPLIES:
+        return reward.groups == 0
+    if of.kind in CONSTANT:
         return reward.zero_variance >= thresholds.zero_variance
-    return reward.share < thresholds.effect(reward.wanted)[finding.kind]
+    return reward.share < thresholds.effect(reward.wanted)[of.kind]
+
+
+def sufficient(influence: Influence, thresholds: Thresholds) -> set[str]:
+    """Return the rewards whose interval lies above the limit of each kind in `EFFECT`."""
+    least = influence.shares - influence.margins
+    enough = least >= thresholds.under_weighted * influence.weight_shares
+    return {influence.names[k] for k in np.flatnonzero(enough).tolist()}
+
+
+def ended(found: Finding, last: Influence, thresholds: Thresholds) -> bool:
+    """Return whether the last groups rule out the finding."""
+    if found.kind in EFFECT and found.rewards[0] in last.names:
+        return found.rewards[0] in sufficient(last, thresholds)
+    return not holds(found, last, thresholds)
 
 
 def findings_at_once(
-    influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
+    influence: Influence,
+    ranges: Ranges,
+    thresholds: Thresholds,
+    replay: Replay | None = None,
+    *,
+    since: int | None = None,
 ) -> Iterator[Finding]:
-    """Yield the findings of a batch or a finished run. Too few groups: notes."""
+    """Yield the findings of a batch or of the steps of a finished run. Too few groups: notes."""
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         severity = Severity.WARNING if each.sure else Severity.NOTE
-        yield described(each, influence, ranges, thresholds, replay, severity=severity)
+        found = described(
+            each, influence, ranges, thresholds, replay, severity=severity, since=since
+        )
+        yield found
 
 
 def described(
@@ -281,13 +327,33 @@ def described(
     replay: Replay | None = None,
     *,
     severity: Severity = Severity.WARNING,
-    start: str = "",
+    since: int | None = None,
 ) -> Finding:
     """Return the finding with the numbers of these sums.
 
-    `start` follows the number of groups: " from step 40". Without `replay`, no setting is tried.
-    Some findings are notes, whatever the severity.
+    `since` is the number of the first step with these groups, or None for the whole run. Without
+    `replay`, no setting is tried. Some findings are notes, whatever the severity.
     """
+    start = "" if since is None else f" from step {since:,}"
+    found = _described(of, influence, ranges, thresholds, replay, severity, start)
+    if since is None:
+        return found
+    return replace(found, evidence={**found.evidence, "from_step": float(since)})
+
+
+def _described(
+    of: Noticed,
+    influence: Influence,
+    ranges: Ranges,
+    thresholds: Thresholds,
+    replay: Replay | None,
+    severity: Severity,
+    start: str,
+) -> Finding:
+    if of.kind is Kind.NEVER_APPLIES:
+        evidence = {"missing": 1.0, "groups": float(influence.groups)}
+        groups = counted(influence.groups, "group") + start
+        return finding(of.kind, of.rewards, evidence, groups=groups)
     if of.reward is None:
         share, groups = influence.zero_advantage_groups, influence.groups
         remedy = (

@@ -157,7 +157,7 @@ TABLE: Mapping[Kind, Row] = {
     ),
     Kind.NEVER_APPLIES: Row(
         Severity.WARNING,
-        "`{0}` is missing from every rollout",
+        "`{0}` is missing from every rollout of {groups}",
         "check whether the reward function fails, whether its gate ever opens, and whether the "
         "dataset has the column that it reads",
         verdict="check the reward function: {names} is missing from every rollout",
@@ -363,10 +363,9 @@ def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Findin
             continue
         of, share = (reward.name,), reward.influence_share or 0
         lost, mean = reward.below_resolution or 0.0, reward.mean or 0.0
-        if reward.missing >= min(thresholds.missing, 1):
-            kind = Kind.NEVER_APPLIES if reward.missing == 1 else Kind.MOSTLY_MISSING
+        if thresholds.missing <= reward.missing < 1:
             missing = {"missing": reward.missing}
-            yield finding(kind, of, missing, missing=percent(reward.missing))
+            yield finding(Kind.MOSTLY_MISSING, of, missing, missing=percent(reward.missing))
         if lost >= thresholds.below_resolution:
             wide = diagnosis.precision == "float64"
             yield finding(

@@ -1,16 +1,16 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
-next 64 groups, because selection biases the numbers of the block. `parted` is computed over the
-whole run. All others come from a single batch, and may be due to chance in one, but hardly in
-several in a row.
+next 64 groups, because selection biases the numbers of the block. If these do not show it, there is
+no finding. `parted` and `never_applies` are computed over the whole run. All others come from a
+single batch, and may be due to chance in one, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from math import isnan
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from gdpo.diagnostics.diagnosis import (
 from gdpo.diagnostics.effect import (
     CONSTANT,
     EFFECT,
+    ERROR,
     LEAST_GROUPS,
     OF_SUMS,
     Look,
@@ -36,9 +37,12 @@ from gdpo.diagnostics.effect import (
     Replay,
     as_measured,
     described,
+    ended,
+    few,
     findings_at_once,
     holds,
     learned_rewards,
+    never_applied,
     noticed,
     remedies,
 )
@@ -48,7 +52,7 @@ from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
-OVER_STEPS = (*OF_SUMS, Kind.PARTED)
+OVER_STEPS = (*OF_SUMS, Kind.PARTED, Kind.NEVER_APPLIES)
 """Kinds of findings that are computed over many groups of several steps."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
@@ -96,7 +100,9 @@ class HeldFinding:
     of: int
     """Number of steps in the run."""
     at_once: bool = False
-    """Whether only a check of the whole run shows the finding."""
+    """Whether only a check of the finished run shows the finding."""
+    past: bool = False
+    """Whether the finished run shows the finding only in earlier steps. It is then a note."""
 
     @property
     def steps(self) -> int:
@@ -119,6 +125,16 @@ class HeldFinding:
     def lasting(self) -> bool:
         """Return whether the finding is certain, or occurred in all steps of a finished run."""
         return self.certain or self.in_a_row == self.of
+
+
+class Last(NamedTuple):
+    """Stores the last quarter of the steps of a finished run."""
+
+    influence: Influence
+    steps: int
+    first: int
+    """Number of the first of these steps."""
+    replay: Replay | None = None
 
 
 @dataclass(slots=True)
@@ -209,8 +225,10 @@ class FindingHistory:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
         self._notice(influence)
-        in_force: list[Finding] = []
-        learned = set(self._learned(self._recent()[0]))
+        never, in_force = list(self._never()), list[Finding]()
+        for finding in never:
+            self._hold(finding, 1)
+        learned = set(self._learned(self._recent()))
         for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
                 continue
@@ -221,7 +239,7 @@ class FindingHistory:
         parted = list(self._course.findings())
         for finding, steps in parted:
             self._hold(finding, self.steps - steps + 1)
-        return window, in_order([*of_batch, *in_force, *(finding for finding, _ in parted)])
+        return window, in_order([*never, *of_batch, *in_force, *(finding for finding, _ in parted)])
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
@@ -229,43 +247,70 @@ class FindingHistory:
         found = [HeldFinding(each.finding, tuple(each.spans), self.steps) for each in held]
         return sorted(found, key=_order)
 
-    def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
-        """Return `held` for a finished run, with one more check of all its groups.
+    def held_at_the_end(
+        self, last: Last | None = None, replay: Replay | None = None
+    ) -> list[HeldFinding]:
+        """Return the findings of a finished run: those of all its groups, and of the last quarter.
 
-        What all groups show about a reward replaces what a part of the run showed, unless that is
-        of another kind and has ended.
+        A finding of all groups that the last quarter rules out gives way to that of the quarter. A
+        last quarter with fewer than 64 groups is not checked. What only earlier steps showed is a
+        note.
         """
         if self._all is None:
             return []
-        learned = self._learned(self._recent()[0])
-        at_once = [
-            finding
-            for finding in findings_at_once(self._all, self._ranges, self._thresholds, replay)
-            if not (finding.kind in EFFECT and finding.rewards[0] in learned)
+        late = last if last is not None and last.influence.groups >= LEAST_GROUPS else None
+        found = {f.rewards: (1, f) for f in self._at_once(self._all, replay)}
+        if late is not None:
+            first = self.steps - late.steps + 1
+            of_quarter = self._at_once(late.influence, late.replay, late.first)
+            newer = {f.rewards: (first, f) for f in of_quarter}
+            found = {
+                **newer,
+                **{
+                    rewards: each
+                    for rewards, each in found.items()
+                    if not ended(each[1], late.influence, self._thresholds)
+                },
+            }
+        shown = [
+            HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
+            for first, f in found.values()
         ]
-        kept = self.held()
-        lost = {h.finding.rewards for h in kept if h.finding.kind is Kind.BELOW_RESOLUTION}
-        whole = {f.rewards: f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)}
-        parts = [
-            held
-            for held in kept
-            if held.finding.kind not in OF_SUMS
-            or held.finding.rewards not in whole
-            or _is_apart(held, whole[held.finding.rewards], self.steps)
-        ]
-        found = [
-            HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in self._held)
-            for f in whole.values()
-        ]
-        constant = {h.finding.rewards for h in (*found, *parts) if h.finding.kind in CONSTANT}
-        late = [each for each in self._learned_late() if each.finding.rewards not in constant]
-        return sorted([*found, *parts, *late], key=_order)
+        recent = self.steps - (1 if last is None else last.steps)
+        for held in self.held():
+            finding, until = held.finding, held.spans[-1][1]
+            now = found.get(finding.rewards)
+            of_sums = finding.kind in (*OF_SUMS, Kind.NEVER_APPLIES)
+            if of_sums and now is not None and not _is_apart(held, now[1], self.steps):
+                continue
+            over = until < self.steps or late is not None if of_sums else until <= recent
+            shown.append(_past(held) if over else held)
+        return sorted(shown, key=_order)
+
+    def _at_once(
+        self, influence: Influence, replay: Replay | None, since: int | None = None
+    ) -> Iterator[Finding]:
+        learned = self._learned(self._recent())
+        lost = {key[1] for key in self._held if key[0] is Kind.BELOW_RESOLUTION}
+        thresholds = self._thresholds
+        for each in findings_at_once(influence, self._ranges, thresholds, replay, since=since):
+            needless = each.kind in EFFECT and each.rewards[0] in learned
+            if not needless and not (each.kind in CONSTANT and each.rewards in lost):
+                yield each
+
+    def _never(self) -> Iterator[Finding]:
+        """Yield the rewards that were missing from every rollout of the run so far."""
+        assert self._all is not None, "a step was added"
+        if few(0, self._all.groups, 1 - self._thresholds.missing) <= ERROR:
+            for name in never_applied(self._all):
+                of = Noticed(Kind.NEVER_APPLIES, name)
+                yield described(of, self._all, self._ranges, self._thresholds)
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
         if self._all is None:
             return ()
-        found = (*self._learned(self._all), *self._learned(self._recent()[0]))
+        found = (*self._learned(self._all), *self._learned(self._recent()))
         return tuple(dict.fromkeys(found))
 
     def state(self) -> dict[str, Any]:
@@ -320,17 +365,9 @@ class FindingHistory:
     def _learned(self, influence: Influence) -> tuple[str, ...]:
         return learned_rewards(influence, self._ranges, self._thresholds)
 
-    def _recent(self) -> tuple[Influence, int]:
+    def _recent(self) -> Influence:
         last = Window(LEAST_GROUPS)
-        return [last.add(step) for step in self._window][-1], len(last)
-
-    def _learned_late(self) -> Iterator[HeldFinding]:
-        last, steps = self._recent()
-        for name in self._learned(last):
-            of = Noticed(Kind.CONSTANT, name)
-            found = described(of, last, self._ranges, self._thresholds, start=" at the end")
-            if found.evidence["zero_variance_groups"] >= self._thresholds.zero_variance:
-                yield HeldFinding(found, ((self.steps - steps + 1, self.steps),), self.steps)
+        return [last.add(step) for step in self._window][-1]
 
     def _widen(self, step: Step) -> None:
         for name, (low, high) in step.observed.items():
@@ -344,15 +381,15 @@ class FindingHistory:
         """Test the blocks that the step completes, and start to measure the faults they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
-                if not found.sure:
+                if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
-                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
+                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.rewards)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)
                 if found.reward in self._measuring or not worse:
                     continue
                 # A reward that was learned within a long block has a small share in it.
-                learned = found.reward in self._learned(self._recent()[0])
+                learned = found.reward in self._learned(self._recent())
                 if learned and (known or found.kind in EFFECT):
                     continue
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
@@ -369,28 +406,27 @@ class FindingHistory:
             if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[reward]
-            if reward is not None and reward not in influence.names:
-                continue
             if measuring.noticed.kind in EFFECT and reward in self._learned(influence):
                 continue
+            shown = as_measured(measuring.noticed, influence, self._thresholds)
+            if shown is None:
+                continue
             found = described(
-                as_measured(measuring.noticed, influence, self._thresholds),
+                shown,
                 influence,
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
-                start="" if since is None else f" from step {since:,}",
+                since=since,
             )
-            if since is not None:
-                found = replace(found, evidence={**found.evidence, "from_step": float(since)})
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
             if found.kind in CONSTANT and lost is not None:
                 lost.finding = replace(lost.finding, severity=Severity.WARNING)
                 continue
-            self._hold_instead(found, reward, measuring.first)
+            self._hold_instead(found, measuring.first)
 
-    def _hold_instead(self, found: Finding, reward: str | None, first: int) -> None:
-        for each in self._of(reward):
+    def _hold_instead(self, found: Finding, first: int) -> None:
+        for each in self._of(found.rewards):
             lesser = self._held[_key(each)]
             if _is_apart(lesser, found, self.steps - 1):
                 continue
@@ -399,8 +435,7 @@ class FindingHistory:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
 
-    def _of(self, reward: str | None) -> list[Finding]:
-        rewards = () if reward is None else (reward,)
+    def _of(self, rewards: tuple[str, ...]) -> list[Finding]:
         keys = [key for key in self._held if key[0] in OF_SUMS and key[1] == rewards]
         return [self._held[key].finding for key in keys]
 
@@ -474,7 +509,8 @@ class Watch:
             weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
             shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
             rewards.append(replace(reward, **shares))
-        return replace(diagnosis, rewards=tuple(rewards), findings=kept)
+        unknown = window.no_interval
+        return replace(diagnosis, rewards=tuple(rewards), findings=kept, no_interval=unknown)
 
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
@@ -483,9 +519,14 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
     return ended and not same_sort and part.finding.severity is Severity.WARNING
 
 
-def _order(held: HeldFinding) -> tuple[int, int, int]:
-    severity, kind = held.finding.rank
-    return severity, -held.steps, kind
+def _past(held: HeldFinding) -> HeldFinding:
+    fact = replace(held.finding, severity=Severity.NOTE, remedy="", remedies=())
+    return replace(held, finding=fact, past=True)
+
+
+def _order(held: HeldFinding) -> tuple[int, int, int, float]:
+    severity, *worst = held.finding.rank
+    return severity, -held.steps, *worst
 
 
 def _key(finding: Finding) -> Key:
