@@ -37,7 +37,7 @@ from gdpo.diagnostics.effect import (
     learned_rewards,
     noticed,
 )
-from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
+from gdpo.diagnostics.influence import NORMAL_95, Batch, Influence, Sums, group_sums
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800
@@ -200,6 +200,27 @@ PLANTED = {
 }
 
 
+def missing(random, groups, *, rate):
+    values = random.standard_normal((groups, 8, 2))
+    values[random.random((groups, 8)) < rate, 0] = np.nan
+    return values
+
+
+def silent(random, groups, *, varies):
+    """No reward varies in most of the groups."""
+    return binary(random, groups, rates=(0.5, 0.5)) * (random.random((groups, 1, 1)) < varies)
+
+
+PLANTED |= {
+    "reversed": _two(against, Kind.REVERSED, std=0.5),
+    "never varies": _two(rare, Kind.SATURATED, varies=(0.0, 1.0)),
+    "varies in 3 %": _two(rare, Kind.SATURATED, varies=(0.03, 1.0)),
+    "missing from 70 %": _two(missing, rate=0.7),
+    "missing from 95 %": _two(missing, rate=0.95),
+    "nothing varies in 97 %": _two(silent, Kind.NO_SIGNAL, varies=0.03),
+}
+
+
 def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
     """The sums of each group of a run, `[sum, group, reward]`."""
     rewards, advantages, weights = scenario.steps(seed, groups)
@@ -207,11 +228,8 @@ def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
 
 
 def _by_group(rewards: np.ndarray, advantages: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    std = np.std(rewards, axis=1, ddof=1)
-    std[np.ptp(rewards, axis=1) == 0] = 0
-    centred = rewards - np.mean(rewards, axis=1, keepdims=True)
-    z = np.where(std[:, None] > 0, centred / np.where(std > 0, std, 1)[:, None], 0.0)
-    return group_sums(advantages, z, std, weights, rewards)
+    batch = Batch.of(rewards, weights)
+    return group_sums(advantages, batch.z, batch.std, batch.prompt_weights, batch.values)
 
 
 def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -246,9 +264,9 @@ class Reported(NamedTuple):
 def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None) -> list[Reported]:
     """The warnings of a run that is cut into steps of so many groups, in order.
 
-    What is noticed is measured on the next 64 groups, and dropped if they do not show it. Meanwhile,
-    and if it is not worse than before, the reward is not noticed again. A reward that is learned in the last 64 groups is left
-    out, as `Watch` does.
+    What is noticed is measured on the next 64 groups, and dropped if they do not show it.
+    Meanwhile, and if it is not worse than before, the reward is not noticed again. A reward that is
+    learned in the last 64 groups is left out, as `Watch` does.
     """
     ranges, names = ranges or {}, [*(f"r{k}" for k in range(sums.shape[-1])), None]
     busy, worst = dict.fromkeys(names, 0), dict.fromkeys(names, _NONE)
@@ -265,11 +283,12 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
             if (known or each.kind in EFFECT) and _is_learned(each.reward, before, ranges):
                 continue
             busy[each.reward] = due
-            if each.kind in EFFECT and _is_learned(each.reward, sums[:, groups:due], ranges):
-                continue
             measured = cut(sums[:, groups:due], size)
             shown = as_measured(each, measured, Thresholds())
-            if shown is None:
+            learned = each.kind in EFFECT and each.reward in learned_rewards(
+                measured, ranges, Thresholds()
+            )
+            if shown is None or learned:
                 continue
             finding = described(shown, measured, ranges, Thresholds())
             worst[each.reward] = OF_SUMS.index(finding.kind)
@@ -471,12 +490,11 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, i
                 told = [
                     one
                     for one in watched(groups, size)
-                    if one.reward == "r0" and _as_bad(one.kind, scenario.kind)
+                    if one.reward in ("r0", "None") and _as_bad(one.kind, scenario.kind)
                 ]
                 first += [one.groups for one in told[:1]]
                 quoted += [one.share for one in told[:1]]
-            when = f", after {np.median(first):,.0f} groups" if first else ""
-            cells.append(f"{len(first)} of {runs}{when}")
+            cells.append(f"{len(first)} of {runs}{_after(first)}")
         off = np.array(quoted) - truth
         cells.append("–")
         if len(off) > 1:
@@ -485,9 +503,18 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, i
         _row(name, cells)
 
 
+def _after(groups: list[int]) -> str:
+    """The mean number of groups with its 95 % interval, and the median."""
+    if len(groups) < 2:
+        return "".join(f", after {each:,} groups" for each in groups)
+    margin = NORMAL_95 * np.std(groups, ddof=1) / np.sqrt(len(groups))
+    mean, middle = f"{np.mean(groups):,.0f} ± {margin:,.0f}", f"{np.median(groups):,.0f}"
+    return f", after {mean} groups (median {middle})"
+
+
 def _as_bad(kind: Kind, planted: Kind) -> bool:
     """Whether a kind is the planted one, or a worse one of the same sort."""
-    sort = CONSTANT if planted in CONSTANT else EFFECT
+    sort = next(kinds for kinds in (CONSTANT, EFFECT, OF_SUMS) if planted in kinds)
     return kind in sort and sort.index(kind) <= sort.index(planted)
 
 

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo._text import capitalized, counted
+from gdpo._text import capitalized
 from gdpo.advantages import ESTIMATORS
 from gdpo.diagnostics.diagnosis import (
     Cause,
@@ -178,8 +178,7 @@ def noticed(
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
     if sure or dead >= thresholds.zero_advantage:
         yield Noticed(Kind.NO_SIGNAL, None, sure)
-    for name in never_applied(influence):
-        yield Noticed(Kind.NEVER_APPLIES, name)
+    yield from never_applied(influence, thresholds)
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     constant = (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
     kinds = _kinds(influence, look, thresholds)
@@ -194,11 +193,11 @@ def noticed(
             yield Noticed(Kind.CONSTANT, name, chance <= look.error)
 
 
-def never_applied(influence: Influence) -> Iterator[str]:
+def never_applied(influence: Influence, thresholds: Thresholds) -> Iterator[Noticed]:
     """Yield the rewards with a weight that are missing from every rollout."""
-    sums = influence.sums
-    for k in np.flatnonzero((sums.weight != 0) & (sums.applies == 0)).tolist():
-        yield influence.names[k]
+    sure = few(0, influence.groups, 1 - thresholds.missing) <= ERROR
+    for k in np.flatnonzero((influence.sums.weight != 0) & (influence.sums.applies == 0)).tolist():
+        yield Noticed(Kind.NEVER_APPLIES, influence.names[k], sure)
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -334,42 +333,28 @@ def described(
     `since` is the number of the first step with these groups, or None for the whole run. Without
     `replay`, no setting is tried. Some findings are notes, whatever the severity.
     """
-    start = "" if since is None else f" from step {since:,}"
-    found = _described(of, influence, ranges, thresholds, replay, severity, start)
-    if since is None:
-        return found
-    return replace(found, evidence={**found.evidence, "from_step": float(since)})
-
-
-def _described(
-    of: Noticed,
-    influence: Influence,
-    ranges: Ranges,
-    thresholds: Thresholds,
-    replay: Replay | None,
-    severity: Severity,
-    start: str,
-) -> Finding:
+    evidence = {"groups": float(influence.groups)}
+    if since is not None:
+        evidence["from_step"] = float(since)
     if of.kind is Kind.NEVER_APPLIES:
-        evidence = {"missing": 1.0, "groups": float(influence.groups)}
-        groups = counted(influence.groups, "group") + start
-        return finding(of.kind, of.rewards, evidence, groups=groups)
+        return finding(of.kind, of.rewards, {"missing": 1.0, **evidence})
     if of.reward is None:
-        share, groups = influence.zero_advantage_groups, influence.groups
+        share = influence.zero_advantage_groups
         remedy = (
             "add prompts of a different difficulty, take more samples per prompt, or warm-start "
             "the policy"
         )
         if not np.any(influence.sums.weight):
             remedy = "give at least one reward a weight other than 0"
-        numbers = {"zero_advantage_groups": share, "groups": float(groups)}
-        words: dict[str, Any] = {"share": percent(share), "groups": f"{groups:,}", "start": start}
-        return finding(of.kind, (), numbers, severity=severity, remedy=remedy, **words)
+        numbers = {"zero_advantage_groups": share, **evidence}
+        words: dict[str, Any] = {"share": percent(share), "remedy": remedy}
+        return finding(of.kind, (), numbers, severity=severity, **words)
     place = influence.names.index(of.reward)
     reward, known = _reward(influence, place, margins=True), ranges.get(of.reward, Range())
     if of.kind in EFFECT:
-        return _less_effect(of.kind, reward, influence, known, thresholds, replay, start)
-    return _constant(reward, known, thresholds, replay, severity, start)
+        return _less_effect(of.kind, reward, influence, known, thresholds, replay, evidence)
+    evidence["groups"] = float(reward.groups)
+    return _constant(reward, known, thresholds, replay, severity, evidence)
 
 
 def _less_effect(
@@ -379,7 +364,7 @@ def _less_effect(
     known: Range,
     thresholds: Thresholds,
     replay: Replay | None,
-    start: str,
+    evidence: Mapping[str, float],
 ) -> Finding:
     limit = thresholds.under_weighted * reward.wanted
     found = () if replay is None else replay(reward.name, limit)
@@ -389,23 +374,25 @@ def _less_effect(
     trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
-    over = f"over {influence.groups:,} groups{start} it has"
     what = "is ignored" if kind is Kind.IGNORED else "has less influence than its weight"
-    what += f": {over} {percent(reward.wanted)} of the weight, but"
+    share = interval(reward.share, reward.margin)
     if kind is Kind.REVERSED:
         way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
-        what = f"is pushed {way}, although its weight is {sign}: {over}"
+        what = f"is pushed {way}, although its weight is {sign}"
+    else:
+        share = f"{percent(reward.wanted)} of the weight, but {share}"
     return finding(
         kind,
         (reward.name,),
         {
-            "groups": float(influence.groups),
+            **evidence,
             **_shares(reward),
             "zero_variance_groups": reward.zero_variance,
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
         remedies=(causes, found),
-        what=f"{what} {interval(reward.share, reward.margin)} of the influence",
+        what=what,
+        share=share,
         causes=" and ".join(cause.value for cause in causes),
         reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
         remedy=_advice(reward, causes, found, limit, known),
@@ -521,7 +508,7 @@ def _constant(
     thresholds: Thresholds,
     replay: Replay | None,
     severity: Severity,
-    start: str,
+    evidence: Mapping[str, float],
 ) -> Finding:
     place = known.place(reward.mean, reward.weight)
     end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
@@ -549,7 +536,7 @@ def _constant(
         kind,
         (reward.name,),
         {
-            "groups": float(reward.groups),
+            **evidence,
             **_shares(reward),
             "zero_variance_groups": reward.zero_variance,
             **({} if place is None else {"saturation": place}),
@@ -557,8 +544,6 @@ def _constant(
         severity=severity,
         remedies=((), found),
         share=percent(reward.zero_variance),
-        groups=f"{reward.groups:,}",
-        start=start,
         mean=f"{reward.mean:.3g}",
         end=end,
         where=where,

@@ -29,7 +29,6 @@ from gdpo.diagnostics.diagnosis import (
 from gdpo.diagnostics.effect import (
     CONSTANT,
     EFFECT,
-    ERROR,
     LEAST_GROUPS,
     OF_SUMS,
     Look,
@@ -38,7 +37,6 @@ from gdpo.diagnostics.effect import (
     as_measured,
     described,
     ended,
-    few,
     findings_at_once,
     holds,
     learned_rewards,
@@ -52,7 +50,10 @@ from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
-OVER_STEPS = (*OF_SUMS, Kind.PARTED, Kind.NEVER_APPLIES)
+OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES)
+"""Kinds of findings that the sums of all groups show."""
+
+OVER_STEPS = (*OF_GROUPS, Kind.PARTED)
 """Kinds of findings that are computed over many groups of several steps."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
@@ -138,19 +139,13 @@ class Last(NamedTuple):
 
 
 @dataclass(slots=True)
-class Size:
-    """Stores the blocks of one size: the number of full ones, and the one without its pair."""
-
-    full: int = 0
-    waiting: Influence | None = None
-    steps: int = 0
-
-
-@dataclass(slots=True)
 class Looks:
     """Cuts a run into blocks of doubling size, and returns each block once, when it is full."""
 
-    sizes: list[Size] = field(default_factory=list[Size])
+    full: int = 0
+    """Number of full blocks of the smallest size."""
+    waiting: list[tuple[Influence, int]] = field(default_factory=list[tuple[Influence, int]])
+    """The blocks without their pair, with their steps, the largest first."""
     begun: Influence | None = None
     """Sums of the smallest block that is not yet full."""
     steps: int = 0
@@ -161,20 +156,15 @@ class Looks:
         self.steps += 1
         if self.begun.groups < LEAST_GROUPS:
             return
-        block, steps, m = self.begun, self.steps, 0
-        self.begun, self.steps = None, 0
-        while True:
-            if m == len(self.sizes):
-                self.sizes.append(Size())
-            size = self.sizes[m]
-            size.full += 1
-            yield block, Look.at(m, size.full), steps
-            if size.waiting is None:
-                size.waiting, size.steps = block, steps
-                return
-            block, steps = pooled([size.waiting, block]), size.steps + steps
-            size.waiting, size.steps = None, 0
-            m += 1
+        block, steps = self.begun, self.steps
+        self.begun, self.steps, self.full = None, 0, self.full + 1
+        m, i = 0, self.full
+        yield block, Look.at(m, i), steps
+        while i % 2 == 0:
+            first, before = self.waiting.pop()
+            block, steps, m, i = pooled([first, block]), before + steps, m + 1, i // 2
+            yield block, Look.at(m, i), steps
+        self.waiting.append((block, steps))
 
 
 @dataclass(slots=True)
@@ -225,9 +215,11 @@ class FindingHistory:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
         self._notice(influence)
-        never, in_force = list(self._never()), list[Finding]()
-        for finding in never:
-            self._hold(finding, 1)
+        thresholds, in_force = self._thresholds, list[Finding]()
+        for found in never_applied(self._all, thresholds):
+            if found.sure:
+                in_force.append(described(found, self._all, self._ranges, thresholds))
+                self._hold(in_force[-1], 1)
         learned = set(self._learned(self._recent()))
         for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
@@ -239,7 +231,7 @@ class FindingHistory:
         parted = list(self._course.findings())
         for finding, steps in parted:
             self._hold(finding, self.steps - steps + 1)
-        return window, in_order([*never, *of_batch, *in_force, *(finding for finding, _ in parted)])
+        return window, in_order([*of_batch, *in_force, *(finding for finding, _ in parted)])
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
@@ -247,43 +239,37 @@ class FindingHistory:
         found = [HeldFinding(each.finding, tuple(each.spans), self.steps) for each in held]
         return sorted(found, key=_order)
 
-    def held_at_the_end(
-        self, last: Last | None = None, replay: Replay | None = None
-    ) -> list[HeldFinding]:
+    def held_at_the_end(self, last: Last, replay: Replay | None = None) -> list[HeldFinding]:
         """Return the findings of a finished run: those of all its groups, and of the last quarter.
 
         A finding of all groups that the last quarter rules out gives way to that of the quarter. A
         last quarter with fewer than 64 groups is not checked. What only earlier steps showed is a
         note.
         """
-        if self._all is None:
-            return []
-        late = last if last is not None and last.influence.groups >= LEAST_GROUPS else None
-        found = {f.rewards: (1, f) for f in self._at_once(self._all, replay)}
-        if late is not None:
-            first = self.steps - late.steps + 1
-            of_quarter = self._at_once(late.influence, late.replay, late.first)
-            newer = {f.rewards: (first, f) for f in of_quarter}
-            found = {
-                **newer,
-                **{
-                    rewards: each
-                    for rewards, each in found.items()
-                    if not ended(each[1], late.influence, self._thresholds)
-                },
-            }
+        assert self._all is not None, "a step was added"
+        checked = last.influence.groups >= LEAST_GROUPS
+        found, late, began = list(self._at_once(self._all, replay)), list[Finding](), last.steps - 1
+        if checked:
+            found = [f for f in found if not ended(f, last.influence, self._thresholds)]
+            late = list(self._at_once(last.influence, last.replay, last.first))
+        now = {f.rewards: f for f in (*late, *found)}
+        first = {True: self.steps - began, False: 1}
         shown = [
-            HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
-            for first, f in found.values()
+            HeldFinding(
+                f,
+                ((first["from_step" in f.evidence], self.steps),),
+                self.steps,
+                at_once=_key(f) not in self._held,
+            )
+            for f in now.values()
         ]
-        recent = self.steps - (1 if last is None else last.steps)
         for held in self.held():
             finding, until = held.finding, held.spans[-1][1]
-            now = found.get(finding.rewards)
-            of_sums = finding.kind in (*OF_SUMS, Kind.NEVER_APPLIES)
-            if of_sums and now is not None and not _is_apart(held, now[1], self.steps):
-                continue
-            over = until < self.steps or late is not None if of_sums else until <= recent
+            over = until < self.steps - began
+            if finding.kind in OF_GROUPS:
+                if finding.rewards in now and not _is_apart(held, now[finding.rewards], self.steps):
+                    continue
+                over = checked or until < self.steps
             shown.append(_past(held) if over else held)
         return sorted(shown, key=_order)
 
@@ -291,20 +277,12 @@ class FindingHistory:
         self, influence: Influence, replay: Replay | None, since: int | None = None
     ) -> Iterator[Finding]:
         learned = self._learned(self._recent())
-        lost = {key[1] for key in self._held if key[0] is Kind.BELOW_RESOLUTION}
+        lost = {rewards for kind, rewards in self._held if kind is Kind.BELOW_RESOLUTION}
         thresholds = self._thresholds
         for each in findings_at_once(influence, self._ranges, thresholds, replay, since=since):
             needless = each.kind in EFFECT and each.rewards[0] in learned
             if not needless and not (each.kind in CONSTANT and each.rewards in lost):
                 yield each
-
-    def _never(self) -> Iterator[Finding]:
-        """Yield the rewards that were missing from every rollout of the run so far."""
-        assert self._all is not None, "a step was added"
-        if few(0, self._all.groups, 1 - self._thresholds.missing) <= ERROR:
-            for name in never_applied(self._all):
-                of = Noticed(Kind.NEVER_APPLIES, name)
-                yield described(of, self._all, self._ranges, self._thresholds)
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
@@ -345,11 +323,8 @@ class FindingHistory:
             finding = _finding(held["finding"])
             self._held[_key(finding)] = _Held(finding, [(a, b) for a, b in held["spans"]])
         looks = state["looks"]
-        self._looks = Looks(
-            [Size(s["full"], _known(s["waiting"]), s["steps"]) for s in looks["sizes"]],
-            _known(looks["begun"]),
-            looks["steps"],
-        )
+        waiting = [(_influence(block), steps) for block, steps in looks["waiting"]]
+        self._looks = Looks(looks["full"], waiting, _known(looks["begun"]), looks["steps"])
         self._measuring = {}
         for each in state["measuring"]:
             kind, reward, *_ = each["noticed"]
@@ -537,8 +512,6 @@ def _plain(value: Any) -> Any:
     """Return a value in JSON types: dataclasses as dicts, arrays and tuples as lists."""
     if is_dataclass(value):
         found = {each.name: getattr(value, each.name) for each in fields(value)}
-        if isinstance(value, Influence):
-            found["table"] = found.pop("sums")
         if isinstance(value, Scored):
             found["dtype"] = value.rewards.dtype.name
         return _plain(found)
@@ -554,12 +527,8 @@ def _known(plain: Mapping[str, Any] | None) -> Influence | None:
 
 
 def _influence(plain: Mapping[str, Any]) -> Influence:
-    return Influence(
-        names=tuple(plain["names"]),
-        groups=plain["groups"],
-        sums=Sums(*np.array(plain["table"], np.float64)),
-        products=np.array(plain["products"], np.float64),
-    )
+    sums, products = (np.array(plain[name], np.float64) for name in ("sums", "products"))
+    return Influence(tuple(plain["names"]), plain["groups"], Sums(*sums), products)
 
 
 def _scored(plain: Mapping[str, Any]) -> Scored:
@@ -569,13 +538,11 @@ def _scored(plain: Mapping[str, Any]) -> Scored:
 
 
 def _finding(plain: Mapping[str, Any]) -> Finding:
-    return Finding(
-        kind=Kind(plain["kind"]),
-        severity=Severity(plain["severity"]),
-        rewards=tuple(plain["rewards"]),
-        message=plain["message"],
-        remedy=plain["remedy"],
-        evidence=plain["evidence"],
-        causes=tuple(map(Cause, plain["causes"])),
-        remedies=tuple(Remedy(**remedy) for remedy in plain["remedies"]),
-    )
+    known: dict[str, Any] = {
+        "kind": Kind(plain["kind"]),
+        "severity": Severity(plain["severity"]),
+        "rewards": tuple(plain["rewards"]),
+        "causes": tuple(map(Cause, plain["causes"])),
+        "remedies": tuple(Remedy(**remedy) for remedy in plain["remedies"]),
+    }
+    return Finding(**{**plain, **known})
