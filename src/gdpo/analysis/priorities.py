@@ -93,11 +93,6 @@ class PriorityOverall:
                 found[name] = Gate(self.primary, at_least=opened, otherwise=otherwise)
         return found
 
-    @property
-    def scored(self) -> int:
-        """Return the number of rollouts with the primary reward."""
-        return self._main.total()
-
     def below(self, gate: Gate) -> int:
         """Return the number of rollouts that did not meet the condition of a gate."""
         return sum(count for value, count in self._main.items() if value < gate.at_least)
@@ -126,10 +121,7 @@ class PriorityOverall:
             "groups": self.groups,
             "broken": self.broken,
             "weights": self.weights,
-            "gates": {
-                name: {**asdict(gate), "rollouts_below": self.below(gate)}
-                for name, gate in self.gates.items()
-            },
+            "gates": {name: asdict(gate) for name, gate in self.gates.items()},
             "estimators": {
                 name: {"holds": a.holds, "smallest": a.smallest, "largest": dict(a.largest)}
                 for name, a in ((name, self.answer(name)) for name in BOTH)

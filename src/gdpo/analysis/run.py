@@ -289,23 +289,21 @@ class RunAnalysis:
         return pooled_turns(steps) if steps else None
 
     @property
-    def last(self) -> Last | None:
-        """The last quarter of the steps. None: there are no steps."""
-        count = -(-len(self._steps) // 4)
-        steps = self._steps[-count:]
-        if not steps:
-            return None
-        scored = [s for step in steps if (s := self._scored.steps.get(step.place)) is not None]
+    def last(self) -> Last:
+        """The last quarter of the steps."""
+        steps = self._steps[len(self._steps) * 3 // 4 :]
+        kept = (self._scored.steps.get(step.place) for step in steps)
+        replay = partial(remedies, [scored for scored in kept if scored is not None])
         influence = pooled([step.of_history.influence for step in steps])
-        return Last(influence, count, steps[0].number, partial(remedies, scored))
+        return Last(influence, len(steps), steps[0].number, replay)
 
     def findings(self) -> list[HeldFinding]:
         """Return all findings, sorted by severity and then by number of steps."""
-        if self._found is None:
+        if self._found is None and self._steps:
             self._follow()
             replay = partial(remedies, list(self._scored.steps.values()))
             self._found = self._history.held_at_the_end(self.last, replay)
-        return self._found
+        return self._found or []
 
     def _follow(self) -> None:
         for step in self._steps[self._history.steps :]:

@@ -265,13 +265,12 @@ def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
         return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
-    below, last = set(_unclear(rewards, learned)), run.last
+    below = set(_unclear(rewards, learned))
     if base.no_interval is not None and len(rewards) > 1:
         below = {reward.name for reward in rewards} - {*learned}
-    elif last is not None and last.influence.groups >= LEAST_GROUPS and below:
-        of_groups, enough = last.influence.groups, sufficient(last.influence, Thresholds())
-        if below <= enough:
-            return replace(base, of_groups=of_groups, from_step=last.first)
+    elif below and below <= sufficient(run.last.influence, Thresholds()):
+        last = run.last
+        return replace(base, of_groups=last.influence.groups, from_step=last.first)
     if below:
         unclear = tuple(reward.name for reward in rewards if reward.name in below)
         return replace(base, action=Action.UNKNOWN, rewards=unclear)

@@ -55,7 +55,7 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.findings import Thresholds, finding
-from gdpo.diagnostics.influence import Batch, Influence, Vector, pooled, replayed_influence
+from gdpo.diagnostics.influence import Batch, Influence, Vector, influence_of, pooled
 
 LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
@@ -287,10 +287,11 @@ def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -
 
 
 def sufficient(influence: Influence, thresholds: Thresholds) -> set[str]:
-    """Return the rewards whose interval lies above the limit of each kind in `EFFECT`."""
+    """Return the rewards whose interval lies above the limits of `EFFECT`, in 64 groups or more."""
     least = influence.shares - influence.margins
     enough = least >= thresholds.under_weighted * influence.weight_shares
-    return {influence.names[k] for k in np.flatnonzero(enough).tolist()}
+    names = influence.names if influence.groups >= LEAST_GROUPS else ()
+    return {name for name, is_enough in zip(names, enough, strict=False) if is_enough}
 
 
 def ended(found: Finding, last: Influence, thresholds: Thresholds) -> bool:
@@ -652,8 +653,7 @@ def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy:
         weights = np.array(step.weights, np.float64)
         weights[..., np.array(step.names) == name] *= remedy.factor
         advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
-        scores = np.nan_to_num(batch.z)
-        parts.append(replayed_influence(advantages, scores, batch.prompt_weights, step.names))
+        parts.append(influence_of(advantages, batch, step.names))
     found = pooled(parts)
     column = found.names.index(name)
     return replace(

@@ -44,6 +44,9 @@ FOLLOWS = 3.0
 """Number of standard errors by which the influence of a reward must differ from 0, so that the
 advantages follow it."""
 
+LEAST_VARYING = 64
+"""Number of groups in which a reward must vary to tell that the advantages do not follow it."""
+
 
 class NoInterval(StrEnum):
     """Lists the reasons why influence shares have no interval."""
@@ -162,8 +165,8 @@ class Influence:
         be $\sum A^2$.
         """
         sums = self.sums
-        follows = np.abs(sums.influence) >= FOLLOWS * np.sqrt(sums.squares)
-        if not np.any(follows & (sums.weight != 0) & (sums.influence != 0)):
+        follows = (np.abs(sums.influence) > FOLLOWS * np.sqrt(sums.squares)) & (sums.weight != 0)
+        if not np.any(follows) and np.max(sums.live) >= LEAST_VARYING:
             return NoInterval.UNRELATED
         return None if self.effective >= LEAST_EFFECTIVE else NoInterval.FEW
 
@@ -304,22 +307,6 @@ def group_sums(
             fourth=pushes**4,
         )
     return np.stack(sums)
-
-
-def replayed_influence(
-    advantages: Scores, z: Values, weights: PromptWeights, names: Sequence[str]
-) -> Influence:
-    """Return only the sums of one step that influence shares and their margins need.
-
-    `z` is 0 where a reward does not apply.
-    """
-    u = np.einsum("ps,psk->pk", advantages, z)
-    unit = np.broadcast_to(_unit(weights), u.shape)
-    sums = Sums(*np.zeros((len(Sums._fields), len(names))))
-    with np.errstate(all="ignore"):
-        known = {"influence": u, "weight": unit, "fourth": u**4}
-        sums = sums._replace(**{name: np.sum(each, axis=0) for name, each in known.items()})
-        return Influence(tuple(names), len(u), sums, u.T @ u)
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:

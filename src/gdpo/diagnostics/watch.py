@@ -500,8 +500,8 @@ def _past(held: HeldFinding) -> HeldFinding:
 
 
 def _order(held: HeldFinding) -> tuple[int, int, int, float]:
-    severity, *worst = held.finding.rank
-    return severity, -held.steps, *worst
+    severity, kind, share = held.finding.rank
+    return severity, -held.steps, kind, share
 
 
 def _key(finding: Finding) -> Key:

@@ -122,11 +122,8 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
         rows = [(*first, second[-1]) for first, second in zip(grpo[1:], gdpo[1:], strict=True)]
         lines += table([(*grpo[0][:3], *BOTH), *rows], width, whole=whole)
         for gated, gate in run.gates.items():
-            wrong = f"the {run.below(gate):,} of {counted(run.scored, 'rollout')}"
-            text = (
-                f"{gated} was 0 or missing in {wrong} with {name} below {gate.at_least:g}: a gate"
-            )
-            lines.append(Text(text))
+            low = f"{counted(run.below(gate), 'rollout')} with {name} below {gate.at_least:g}"
+            lines.append(Text(f"{gated} was 0 or missing in all {low}: a gate"))
         text = f"not checked: {name} varies in no group with recorded advantages"
         if run.groups:
             text = (
