@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpo.advantages import gdpo, grpo
+from gdpo.advantages import gdpo, grpo, grpo_no_std
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Kind, Range, Severity
 from gdpo.diagnostics.effect import (
@@ -106,6 +106,25 @@ def against(random, groups, *, std, varies=1.0):
     )
 
 
+def few(random, groups, *, varying, rates=(0.5, 0.2), samples=8):
+    """Rewards of 0 or 1 that vary in a fixed number of groups, among groups that are all 0."""
+    values = binary(random, groups, rates=rates, samples=samples)
+    values[random.permutation(groups)[varying:]] = 0
+    return values
+
+
+def dominated(random, groups, *, every):
+    """One group of each step of `every` groups has rewards that are 30 times as large."""
+    sizes = np.where(np.arange(groups) % every, 1.0, 30.0)
+    return random.standard_normal((groups, 8, 2)) * [1, 0.6] * sizes[:, None, None]
+
+
+def sized(random, groups):
+    """The rewards of each group have a size of its own, from a log-normal distribution."""
+    sizes = np.exp(1.5 * random.standard_normal((groups, 1, 1)))
+    return random.standard_normal((groups, 8, 2)) * [1, 0.6] * sizes
+
+
 def saturating(random, groups):
     """The third reward is learnt: its rate goes from a half to 0.9999."""
     values = binary(random, groups, rates=(0.5, 0.5, 0.0))
@@ -161,6 +180,25 @@ COVERED = {
     "two ignored": Scenario(partial(normal, std=(30.0, 1.0, 0.5))),
 }
 
+
+FEW_GROUPS = {
+    **{
+        f"0 or 1, varies in {count} of 256 groups": (partial(few, varying=count), grpo, 256)
+        for count in (5, 8, 12, 16, 20)
+    },
+    "0 or 1 at 0.8 and 0.5, groups of 16, 16 of 256": (
+        partial(few, varying=16, rates=(0.8, 0.5), samples=16),
+        grpo,
+        256,
+    ),
+    "16 groups of normal rewards": (partial(normal, std=(1.0, 0.5)), grpo, 16),
+    "16 groups with heavy tails": (heavy, grpo, 16),
+    "varies in 6 % beside 100 %": (partial(rare, varies=(0.06, 1.0)), grpo, 128),
+    "one of 8 groups dominates, 10 steps": (partial(dominated, every=8), grpo_no_std, 80),
+    "one of 8 groups dominates, 20 steps": (partial(dominated, every=8), grpo_no_std, 160),
+    "sizes of groups are log-normal": (sized, grpo_no_std, 256),
+}
+"""Rewards with few groups that have most of the influence, the estimator and the groups."""
 
 EQUAL_PAIR = (1.0, 1.0)
 
@@ -410,7 +448,10 @@ def shares(runs: int) -> None:
 
 
 def coverage(runs: int) -> None:
-    """How often the 95 % interval of each share holds the share of 300 other runs together."""
+    """How often the 95 % interval of each share holds the share of 300 other runs together.
+
+    And how often it does where few groups have most of the influence, and how often there is one.
+    """
     cuts = (1, 4, 16)
     _row("scenario", [f"{size} per step" for size in cuts], head=True)
     for name, scenario in COVERED.items():
@@ -425,6 +466,22 @@ def coverage(runs: int) -> None:
                 inside[size].append(np.abs(total.shares - truth.shares) <= total.margins)
         cells = (100 * np.mean(inside[size], axis=0) for size in cuts)
         _row(name, [f"{cell.mean():.1f} ({cell.min():.0f} to {cell.max():.0f})" for cell in cells])
+    _row("few groups", ["covers", "has an interval", "mean half-width"], head=True)
+    for name, (make, estimator, groups) in FEW_GROUPS.items():
+        scenario = Scenario(make, estimator)
+        truth = cut(
+            np.concatenate([by_group(scenario, 10_000 + i, groups) for i in range(2000)], axis=1), 1
+        )
+        known = [cut(by_group(scenario, seed, groups), 1) for seed in range(runs)]
+        known = [total for total in known if total.no_interval is None]
+        if not known:
+            _row(name, ["–", f"0 of {runs}", "–"])
+            continue
+        off = np.array([np.abs(each.shares - truth.shares)[0] for each in known])
+        margins = np.array([each.margins[0] for each in known])
+        error = 100 * NORMAL_95 * np.sqrt(0.05 * 0.95 / len(known))
+        inside = f"{100 * np.mean(off <= margins):.1f} ± {error:.1f} %"
+        _row(name, [inside, f"{len(known)} of {runs}", f"{100 * np.mean(margins):.1f} %"])
 
 
 def alarms(runs: int) -> None:

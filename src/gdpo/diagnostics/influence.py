@@ -155,15 +155,17 @@ class Influence:
         $d_g = \sum_l \mathrm{sign}(U_l)\, u_{gl}$ is the part of a group in $\sum_l |U_l|$.
         """
         with np.errstate(all="ignore"):
-            return float(self._total**2 / (self._signs @ self.products @ self._signs))
+            return float(np.square(self._total) / (self._signs @ self.products @ self._signs))
 
     @property
     def no_interval(self) -> NoInterval | None:
-        r"""Return why the shares have no interval, or None if they have one.
+        r"""Return why the shares have no interval. None: they have one, or there is no share.
 
         If the advantages were drawn anew for the samples of each group, the variance of $U_k$ would
         be $\sum A^2$.
         """
+        if np.isnan(self._total):
+            return None
         sums = self.sums
         follows = (np.abs(sums.influence) > FOLLOWS * np.sqrt(sums.squares)) & (sums.weight != 0)
         if not np.any(follows) and np.max(sums.live) >= LEAST_VARYING:
@@ -177,14 +179,14 @@ class Influence:
         The quantile of Student's t distribution (Abramowitz and Stegun 1964, 26.7.5) has the
         degrees of freedom of Satterthwaite: reward $l$ adds the part $p_l$ of the variance with the
         effective number of groups $n_l = (\sum u_l^2)^2 / \sum u_l^4$, so that
-        $1 / \nu = \sum_l p_l^2 / (n_l - 1)$.
+        $1 / \nu = \sum_l p_l^2 / \max(n_l - 1, 3)$.
         """
         if self.no_interval is not None:
             return np.full(len(self.names), np.nan)
         with np.errstate(all="ignore"):
             parts = self._slopes(self.shares) ** 2 * np.diag(self.products)
             parts /= np.sum(parts, axis=1, keepdims=True)
-            own = np.maximum(np.diag(self.products) ** 2 / self.sums.fourth - 1, 1)
+            own = np.maximum(np.diag(self.products) ** 2 / self.sums.fourth - 1, 3)
         x = np.nansum(parts**2 / own, axis=1)
         return (NORMAL_95 + 2.372 * x + 2.822 * x**2 + 2.556 * x**3) * self.errors()
 
