@@ -236,6 +236,7 @@ def test_the_last_quarter_ends_a_finding_of_the_whole_run_or_adds_one():
     assert all(held.past for held in at_the_end(asleep + awake))
     (late,) = at_the_end(awake * 3 + asleep[:8])
     assert (late.finding.kind, late.spans, late.past) == (Kind.IGNORED, ((25, 32),), False)
+    assert late.lasting
     assert (late.finding.evidence["groups"], late.finding.evidence["from_step"]) == (512, 25)
     assert "over 512 groups from step 25" in late.finding.message
 
@@ -253,13 +254,16 @@ def never(count, groups, *, rate=0.0, seed=0):
 @pytest.mark.parametrize("groups", [1, 8, 64])
 def test_a_reward_never_applies_if_36_groups_and_all_so_far_lack_it(groups):
     watch, due = Watch(), []
-    for step, diagnosis in enumerate(never(40, groups), 1):
+    for step, diagnosis in enumerate(never(36 // groups + 2, groups), 1):
         watch.update(diagnosis)
         due += [(step, f.kind, f.evidence["groups"]) for f in watch.due]
     at = -(-36 // groups)
     assert due == [(at, Kind.NEVER_APPLIES, at * groups)]
-    for seed in range(8):
-        history = history_of(never(60, groups, rate=0.3, seed=seed))
+
+
+def test_a_reward_that_some_steps_lack_does_not_never_apply():
+    for seed in range(3):
+        history = history_of(never(40, 1, rate=0.3, seed=seed))
         assert Kind.NEVER_APPLIES not in {held.finding.kind for held in history.held()}
 
 
@@ -562,3 +566,70 @@ def test_a_finding_ends_when_its_reward_is_learned():
 def test_a_warning_of_another_sort_that_has_ended_is_apart(kind, severity, last, apart):
     part = HeldFinding(about(kind, "a", severity=severity), ((1, last),), 8)
     assert _is_apart(part, about(Kind.UNDER_WEIGHTED, "a"), 8) == apart
+
+
+def behaviours(random, size):
+    """What a reward may do for a while."""
+    half = random.random(size) < 0.5
+    return {
+        "awake": half * 1.0,
+        "asleep": np.zeros(size),
+        "learned": np.ones(size),
+        "rare": (random.random(size) < 0.02) * 1.0,
+        "sparse": half * (random.random((size[0], 1)) < 0.08),
+        "small": 0.02 * random.random(size),
+        "less": 0.2 * random.random(size),
+        "missing": np.full(size, np.nan),
+        "partly missing": np.where(random.random((size[0], 1)) < 0.3, half, np.nan),
+    }
+
+
+CONDITIONS = {
+    Kind.NO_SIGNAL: lambda e, t: e["zero_advantage_groups"] >= t.zero_advantage,
+    Kind.NEVER_APPLIES: lambda e, t: e["missing"] == 1,
+    Kind.REVERSED: lambda e, t: e["influence_share"] < -t.reversed,
+    Kind.IGNORED: lambda e, t: e["influence_share"] < t.ignored * e["weight_share"],
+    Kind.UNDER_WEIGHTED: lambda e, t: e["influence_share"] < t.under_weighted * e["weight_share"],
+    Kind.OUT_OF_REACH: lambda e, t: (
+        e["zero_variance_groups"] >= t.zero_variance and e["saturation"] <= t.bottom
+    ),
+    Kind.CONSTANT: lambda e, t: e["zero_variance_groups"] >= t.zero_variance,
+    Kind.SATURATED: lambda e, t: (
+        e["zero_variance_groups"] >= t.zero_variance and e["saturation"] >= t.top
+    ),
+    Kind.OPPOSED: lambda e, t: abs(e["correlation"]) >= t.opposed,
+    Kind.REDUNDANT: lambda e, t: abs(e["correlation"]) >= t.redundant,
+    Kind.CONFLICT: lambda e, t: e["conflict"] > e["chance_conflict"],
+    Kind.TINY_STD: lambda e, t: e["part_of_range"] < t.tiny_std,
+    Kind.GAIN: lambda e, t: e["signal_rms"] >= t.signal_rms,
+    Kind.EXTREME: lambda e, t: e["largest"] > t.extreme * e["signal_rms"],
+    Kind.MOSTLY_MISSING: lambda e, t: t.missing <= e["missing"] < 1,
+    Kind.MERGED: lambda e, t: e["distinct_grpo"] <= t.merged * e["distinct"],
+}
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 40))]
+)
+def test_the_numbers_of_each_finding_meet_its_condition_whatever_a_run_does(seed):
+    random, watch, diagnoses, printed = np.random.default_rng(seed), Watch(), [], []
+    size = (int(random.choice([8, 16, 32, 64])), 8)
+    while sum(diagnosis.prompts for diagnosis in diagnoses) < 700:
+        names = [random.choice([*behaviours(random, size)]) for _ in range(2)]
+        for _ in range(int(random.integers(1, 300 // size[0]))):
+            columns = [behaviours(random, size)[name] for name in ("awake", *names)]
+            step = diagnose(
+                np.stack(columns, axis=-1),
+                None,
+                ["a", "b", "c"],
+                estimator=("grpo", "gdpo")[seed % 2],
+                low=[0] * 3,
+                high=[1] * 3,
+                replays=False,
+            )
+            diagnoses.append(step)
+            printed += [*watch.update(step).findings, *watch.due]
+    now = [held.finding for held in at_the_end(diagnoses)]
+    assert now
+    for finding in (*printed, *now):
+        assert CONDITIONS[finding.kind](finding.evidence, Thresholds()), finding.message

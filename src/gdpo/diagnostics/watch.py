@@ -124,8 +124,8 @@ class HeldFinding:
 
     @property
     def lasting(self) -> bool:
-        """Return whether the finding is certain, or occurred in all steps of a finished run."""
-        return self.certain or self.in_a_row == self.of
+        """Return whether the finding is certain, or a finished run shows it."""
+        return self.certain or self.at_once or self.in_a_row == self.of
 
 
 class Last(NamedTuple):
