@@ -247,30 +247,31 @@ class FindingHistory:
         note.
         """
         assert self._all is not None, "a step was added"
-        checked = last.influence.groups >= LEAST_GROUPS
-        found, late, began = list(self._at_once(self._all, replay)), list[Finding](), last.steps - 1
+        checked, before = last.influence.groups >= LEAST_GROUPS, self.steps - last.steps
+        now = {f.rewards: (1, f) for f in self._at_once(self._all, replay)}
         if checked:
-            found = [f for f in found if not ended(f, last.influence, self._thresholds)]
-            late = list(self._at_once(last.influence, last.replay, last.first))
-        now = {f.rewards: f for f in (*late, *found)}
-        first = {True: self.steps - began, False: 1}
+            late = self._at_once(last.influence, last.replay, last.first)
+            kept = {
+                rewards: each
+                for rewards, each in now.items()
+                if not ended(each[1], last.influence, self._thresholds)
+            }
+            now = {f.rewards: (before + 1, f) for f in late} | kept
         shown = [
-            HeldFinding(
-                f,
-                ((first["from_step" in f.evidence], self.steps),),
-                self.steps,
-                at_once=_key(f) not in self._held,
-            )
-            for f in now.values()
+            HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
+            for first, f in now.values()
         ]
         for held in self.held():
-            finding, until = held.finding, held.spans[-1][1]
-            over = until < self.steps - began
-            if finding.kind in OF_GROUPS:
-                if finding.rewards in now and not _is_apart(held, now[finding.rewards], self.steps):
+            found, until = held.finding, held.spans[-1][1]
+            over = until <= before
+            if found.kind in OF_GROUPS:
+                if found.rewards in now and not _is_apart(held, now[found.rewards][1], self.steps):
                     continue
                 over = checked or until < self.steps
-            shown.append(_past(held) if over else held)
+            if over:
+                fact = replace(found, severity=Severity.NOTE, remedy="", remedies=())
+                held = replace(held, finding=fact, past=True)
+            shown.append(held)
         return sorted(shown, key=_order)
 
     def _at_once(
@@ -492,11 +493,6 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING
-
-
-def _past(held: HeldFinding) -> HeldFinding:
-    fact = replace(held.finding, severity=Severity.NOTE, remedy="", remedies=())
-    return replace(held, finding=fact, past=True)
 
 
 def _order(held: HeldFinding) -> tuple[int, int, int, float]:
