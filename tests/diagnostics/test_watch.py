@@ -33,9 +33,11 @@ def history_of(diagnoses):
 
 def at_the_end(diagnoses):
     """The findings of a finished run."""
-    last = diagnoses[len(diagnoses) * 3 // 4 :]
-    first = len(diagnoses) - len(last) + 1
-    of_last = Last(pooled([each.influence for each in last]), len(last), first)
+    count = -(-len(diagnoses) // 4)
+    while sum(each.prompts for each in diagnoses[-count:]) < 64 and count < len(diagnoses):
+        count += 1
+    last, first = diagnoses[-count:], len(diagnoses) - count + 1
+    of_last = Last(pooled([each.influence for each in last]), count, first)
     return history_of(diagnoses).held_at_the_end(of_last)
 
 

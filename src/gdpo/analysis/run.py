@@ -12,7 +12,7 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Diagnosis, Influence
-from gdpo.diagnostics.effect import ScoredSteps, remedies
+from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
 from gdpo.diagnostics.influence import NoInterval, pooled
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step
@@ -290,8 +290,10 @@ class RunAnalysis:
 
     @property
     def last(self) -> Last:
-        """The last quarter of the steps."""
-        steps = self._steps[len(self._steps) * 3 // 4 :]
+        """The last quarter of the steps, and more up to 64 groups."""
+        groups = np.cumsum([step.of_history.influence.groups for step in reversed(self._steps)])
+        least = int(np.searchsorted(groups, LEAST_GROUPS)) + 1
+        steps = self._steps[-max(least, -(-len(self._steps) // 4)) :]
         kept = (self._scored.steps.get(step.place) for step in steps)
         replay = partial(remedies, [scored for scored in kept if scored is not None])
         influence = pooled([step.of_history.influence for step in steps])

@@ -287,11 +287,10 @@ def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -
 
 
 def sufficient(influence: Influence, thresholds: Thresholds) -> set[str]:
-    """Return the rewards whose interval lies above the limits of `EFFECT`, in 64 groups or more."""
+    """Return the rewards whose interval lies above the limits of `EFFECT`."""
     least = influence.shares - influence.margins
     enough = least >= thresholds.under_weighted * influence.weight_shares
-    names = influence.names if influence.groups >= LEAST_GROUPS else ()
-    return {name for name, is_enough in zip(names, enough, strict=False) if is_enough}
+    return {influence.names[k] for k in np.flatnonzero(enough).tolist()}
 
 
 def ended(found: Finding, last: Influence, thresholds: Thresholds) -> bool:

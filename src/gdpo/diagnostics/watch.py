@@ -129,7 +129,7 @@ class HeldFinding:
 
 
 class Last(NamedTuple):
-    """Stores the last quarter of the steps of a finished run."""
+    """Stores the last quarter of the steps of a finished run, and more up to 64 groups."""
 
     influence: Influence
     steps: int
@@ -242,33 +242,27 @@ class FindingHistory:
     def held_at_the_end(self, last: Last, replay: Replay | None = None) -> list[HeldFinding]:
         """Return the findings of a finished run: those of all its groups, and of the last quarter.
 
-        A finding of all groups that the last quarter rules out gives way to that of the quarter. A
-        last quarter with fewer than 64 groups is not checked. What only earlier steps showed is a
-        note.
+        A finding of all groups that the last quarter rules out gives way to that of the quarter.
+        What only earlier steps showed is a note.
         """
         assert self._all is not None, "a step was added"
-        checked, before = last.influence.groups >= LEAST_GROUPS, self.steps - last.steps
-        now = {f.rewards: (1, f) for f in self._at_once(self._all, replay)}
-        if checked:
-            late = self._at_once(last.influence, last.replay, last.first)
-            kept = {
-                rewards: each
-                for rewards, each in now.items()
-                if not ended(each[1], last.influence, self._thresholds)
-            }
-            now = {f.rewards: (before + 1, f) for f in late} | kept
+        before = self.steps - last.steps
+        late = self._at_once(last.influence, last.replay, last.first)
+        now = {f.rewards: (before + 1, f) for f in late} | {
+            f.rewards: (1, f)
+            for f in self._at_once(self._all, replay)
+            if not ended(f, last.influence, self._thresholds)
+        }
         shown = [
             HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
             for first, f in now.values()
         ]
         for held in self.held():
             found, until = held.finding, held.spans[-1][1]
-            over = until <= before
-            if found.kind in OF_GROUPS:
-                if found.rewards in now and not _is_apart(held, now[found.rewards][1], self.steps):
-                    continue
-                over = checked or until < self.steps
-            if over:
+            of_groups, again = found.kind in OF_GROUPS, now.get(found.rewards)
+            if of_groups and again and not _is_apart(held, again[1], self.steps):
+                continue
+            if of_groups or until <= before:
                 fact = replace(found, severity=Severity.NOTE, remedy="", remedies=())
                 held = replace(held, finding=fact, past=True)
             shown.append(held)
