@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpo.advantages import gdpo, grpo
+from gdpo.advantages import gdpo, grpo, grpo_no_std
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Kind, Range, Severity
 from gdpo.diagnostics.effect import (
@@ -37,7 +37,7 @@ from gdpo.diagnostics.effect import (
     learned_rewards,
     noticed,
 )
-from gdpo.diagnostics.influence import NORMAL_95, Influence, Sums, group_sums
+from gdpo.diagnostics.influence import NORMAL_95, Batch, Influence, Sums, group_sums
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800
@@ -106,6 +106,25 @@ def against(random, groups, *, std, varies=1.0):
     )
 
 
+def few(random, groups, *, varying, rates=(0.5, 0.2), samples=8):
+    """Rewards of 0 or 1 that vary in a fixed number of groups, among groups that are all 0."""
+    values = binary(random, groups, rates=rates, samples=samples)
+    values[random.permutation(groups)[varying:]] = 0
+    return values
+
+
+def dominated(random, groups, *, every):
+    """One group of each step of `every` groups has rewards that are 30 times as large."""
+    sizes = np.where(np.arange(groups) % every, 1.0, 30.0)
+    return random.standard_normal((groups, 8, 2)) * [1, 0.6] * sizes[:, None, None]
+
+
+def sized(random, groups):
+    """The rewards of each group have a size of its own, from a log-normal distribution."""
+    sizes = np.exp(1.5 * random.standard_normal((groups, 1, 1)))
+    return random.standard_normal((groups, 8, 2)) * [1, 0.6] * sizes
+
+
 def saturating(random, groups):
     """The third reward is learnt: its rate goes from a half to 0.9999."""
     values = binary(random, groups, rates=(0.5, 0.5, 0.0))
@@ -162,6 +181,25 @@ COVERED = {
 }
 
 
+FEW_GROUPS = {
+    **{
+        f"0 or 1, varies in {count} of 256 groups": (partial(few, varying=count), grpo, 256)
+        for count in (5, 8, 12, 16, 20)
+    },
+    "0 or 1 at 0.8 and 0.5, groups of 16, 16 of 256": (
+        partial(few, varying=16, rates=(0.8, 0.5), samples=16),
+        grpo,
+        256,
+    ),
+    "16 groups of normal rewards": (partial(normal, std=(1.0, 0.5)), grpo, 16),
+    "16 groups with heavy tails": (heavy, grpo, 16),
+    "varies in 6 % beside 100 %": (partial(rare, varies=(0.06, 1.0)), grpo, 128),
+    "one of 8 groups dominates, 10 steps": (partial(dominated, every=8), grpo_no_std, 80),
+    "one of 8 groups dominates, 20 steps": (partial(dominated, every=8), grpo_no_std, 160),
+    "sizes of groups are log-normal": (sized, grpo_no_std, 256),
+}
+"""Rewards with few groups that have most of the influence, the estimator and the groups."""
+
 EQUAL_PAIR = (1.0, 1.0)
 
 
@@ -200,6 +238,27 @@ PLANTED = {
 }
 
 
+def missing(random, groups, *, rate):
+    values = random.standard_normal((groups, 8, 2))
+    values[random.random((groups, 8)) < rate, 0] = np.nan
+    return values
+
+
+def silent(random, groups, *, varies):
+    """No reward varies in most of the groups."""
+    return binary(random, groups, rates=(0.5, 0.5)) * (random.random((groups, 1, 1)) < varies)
+
+
+PLANTED |= {
+    "reversed": _two(against, Kind.REVERSED, std=0.5),
+    "never varies": _two(rare, Kind.SATURATED, varies=(0.0, 1.0)),
+    "varies in 3 %": _two(rare, Kind.SATURATED, varies=(0.03, 1.0)),
+    "missing from 70 %": _two(missing, rate=0.7),
+    "missing from 95 %": _two(missing, rate=0.95),
+    "nothing varies in 97 %": _two(silent, Kind.NO_SIGNAL, varies=0.03),
+}
+
+
 def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
     """The sums of each group of a run, `[sum, group, reward]`."""
     rewards, advantages, weights = scenario.steps(seed, groups)
@@ -207,35 +266,26 @@ def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
 
 
 def _by_group(rewards: np.ndarray, advantages: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    std = np.std(rewards, axis=1, ddof=1)
-    std[np.ptp(rewards, axis=1) == 0] = 0
-    centred = rewards - np.mean(rewards, axis=1, keepdims=True)
-    z = np.where(std[:, None] > 0, centred / np.where(std > 0, std, 1)[:, None], 0.0)
-    return group_sums(advantages, z, std, weights, rewards)
+    batch = Batch.of(rewards, weights)
+    return group_sums(advantages, batch.z, batch.std, batch.prompt_weights, batch.values)
 
 
-def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sums, the products and the groups that they are of, for each step of so many groups."""
+def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sums and the products of each step of so many groups."""
     count = sums.shape[1] // size
     groups = sums[:, : count * size].reshape(len(sums), count, size, -1)
-    apart, factor, sampled = groups[0], size / max(size - 1, 1), np.full(count, size)
-    apart = apart - apart.mean(axis=1, keepdims=True)
-    if size == 1:
-        apart, factor, sampled = np.diff(groups[0], axis=0, prepend=groups[0][:1]), 0.5, sampled + 0
-        sampled[0] = 0
-    products = np.einsum("tgk,tgl->tkl", apart, apart) * factor
-    return groups.sum(axis=2), products, sampled
+    return groups.sum(axis=2), np.einsum("tgk,tgl->tkl", groups[0], groups[0])
 
 
 def cut(sums: np.ndarray, size: int) -> Influence:
     """A run that was cut into steps of so many groups, added up."""
-    steps, products, sampled = in_steps(sums, size)
-    return _added(steps.sum(axis=1), products.sum(axis=0), sampled.sum(), steps.shape[1] * size)
+    steps, products = in_steps(sums, size)
+    return _added(steps.sum(axis=1), products.sum(axis=0), steps.shape[1] * size)
 
 
-def _added(table: np.ndarray, products: np.ndarray, sampled: int, groups: int) -> Influence:
+def _added(table: np.ndarray, products: np.ndarray, groups: int) -> Influence:
     names = tuple(f"r{k}" for k in range(table.shape[-1]))
-    return Influence(names, groups, Sums(*table), products, int(sampled))
+    return Influence(names, groups, Sums(*table), products)
 
 
 class Reported(NamedTuple):
@@ -252,9 +302,9 @@ class Reported(NamedTuple):
 def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None) -> list[Reported]:
     """The warnings of a run that is cut into steps of so many groups, in order.
 
-    What is noticed is measured on the next 64 groups. Meanwhile, and if it is not worse than
-    before, the reward is not noticed again. A reward that is learned in the last 64 groups is left
-    out, as `Watch` does.
+    What is noticed is measured on the next 64 groups, and dropped if they do not show it.
+    Meanwhile, and if it is not worse than before, the reward is not noticed again. A reward that is
+    learned in the last 64 groups is left out, as `Watch` does.
     """
     ranges, names = ranges or {}, [*(f"r{k}" for k in range(sums.shape[-1])), None]
     busy, worst = dict.fromkeys(names, 0), dict.fromkeys(names, _NONE)
@@ -271,10 +321,13 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
             if (known or each.kind in EFFECT) and _is_learned(each.reward, before, ranges):
                 continue
             busy[each.reward] = due
-            if each.kind in EFFECT and _is_learned(each.reward, sums[:, groups:due], ranges):
-                continue
             measured = cut(sums[:, groups:due], size)
             shown = as_measured(each, measured, Thresholds())
+            learned = each.kind in EFFECT and each.reward in learned_rewards(
+                measured, ranges, Thresholds()
+            )
+            if shown is None or learned:
+                continue
             finding = described(shown, measured, ranges, Thresholds())
             worst[each.reward] = OF_SUMS.index(finding.kind)
             if finding.severity is Severity.WARNING:
@@ -298,18 +351,14 @@ def _blocks(
     sums: np.ndarray, size: int
 ) -> Iterator[tuple[int, np.ndarray, Callable[[], Influence], Look]]:
     """The blocks that may show something: the groups at their end, `_near`, the sums, the test."""
-    table, products, sampled = in_steps(sums, size)
+    table, products = in_steps(sums, size)
     per, m, groups = LEAST_GROUPS // size, 0, LEAST_GROUPS
     while table.shape[1] >= per:
         count = table.shape[1] // per
-        table, products, sampled = (
-            _merged(table, 1, per, count),
-            _merged(products, 0, per, count),
-            _merged(sampled, 0, per, count),
-        )
-        near = _near(table, products, sampled, groups)
+        table, products = _merged(table, 1, per, count), _merged(products, 0, per, count)
+        near = _near(table, products, groups)
         for i in np.flatnonzero(np.any(near < _NONE, axis=1)).tolist():
-            block = partial(_added, table[:, i], products[i], sampled[i], groups)
+            block = partial(_added, table[:, i], products[i], groups)
             yield (i + 1) * groups, near[i], block, Look.at(m, i + 1)
         per, m, groups = 2, m + 1, 2 * groups
 
@@ -320,7 +369,7 @@ def _merged(values: np.ndarray, axis: int, per: int, count: int) -> np.ndarray:
     return kept.reshape(*shape[:axis], count, per, *shape[axis + 1 :]).sum(axis=axis + 1)
 
 
-def _near(table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: int) -> np.ndarray:
+def _near(table: np.ndarray, products: np.ndarray, groups: int) -> np.ndarray:
     """The worst kind that a block may show about each reward, and at the end about the batch.
 
     `_NONE` where no share is below its limit by two errors, and no reward hardly varies. Every test
@@ -331,7 +380,7 @@ def _near(table: np.ndarray, products: np.ndarray, sampled: np.ndarray, groups: 
     with np.errstate(all="ignore"):
         raw = u / np.abs(u).sum(axis=1, keepdims=True)
         slopes = np.eye(u.shape[1]) - raw[:, :, None] * np.sign(u)[:, None, :]
-        covariance = products * (groups / np.maximum(sampled, 1))[:, None, None]
+        covariance = products - u[:, :, None] * u[:, None, :] / groups
         variance = np.einsum("bkl,blm,bkm->bk", slopes, covariance, slopes)
         most = signs * raw + 2 * np.sqrt(variance) / np.abs(u).sum(axis=1, keepdims=True)
         wanted = np.abs(sums.weight) / groups
@@ -399,7 +448,10 @@ def shares(runs: int) -> None:
 
 
 def coverage(runs: int) -> None:
-    """How often the 95 % interval of each share holds the share of 300 other runs together."""
+    """How often the 95 % interval of each share holds the share of 300 other runs together.
+
+    And how often it does where few groups have most of the influence, and how often there is one.
+    """
     cuts = (1, 4, 16)
     _row("scenario", [f"{size} per step" for size in cuts], head=True)
     for name, scenario in COVERED.items():
@@ -414,6 +466,22 @@ def coverage(runs: int) -> None:
                 inside[size].append(np.abs(total.shares - truth.shares) <= total.margins)
         cells = (100 * np.mean(inside[size], axis=0) for size in cuts)
         _row(name, [f"{cell.mean():.1f} ({cell.min():.0f} to {cell.max():.0f})" for cell in cells])
+    _row("few groups", ["covers", "has an interval", "mean half-width"], head=True)
+    for name, (make, estimator, groups) in FEW_GROUPS.items():
+        scenario = Scenario(make, estimator)
+        truth = cut(
+            np.concatenate([by_group(scenario, 10_000 + i, groups) for i in range(2000)], axis=1), 1
+        )
+        known = [cut(by_group(scenario, seed, groups), 1) for seed in range(runs)]
+        known = [total for total in known if total.no_interval is None]
+        if not known:
+            _row(name, ["–", f"0 of {runs}", "–"])
+            continue
+        off = np.array([np.abs(each.shares - truth.shares)[0] for each in known])
+        margins = np.array([each.margins[0] for each in known])
+        error = 100 * NORMAL_95 * np.sqrt(0.05 * 0.95 / len(known))
+        inside = f"{100 * np.mean(off <= margins):.1f} ± {error:.1f} %"
+        _row(name, [inside, f"{len(known)} of {runs}", f"{100 * np.mean(margins):.1f} %"])
 
 
 def alarms(runs: int) -> None:
@@ -479,12 +547,11 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, i
                 told = [
                     one
                     for one in watched(groups, size)
-                    if one.reward == "r0" and _as_bad(one.kind, scenario.kind)
+                    if one.reward in ("r0", "None") and _as_bad(one.kind, scenario.kind)
                 ]
                 first += [one.groups for one in told[:1]]
                 quoted += [one.share for one in told[:1]]
-            when = f", after {np.median(first):,.0f} groups" if first else ""
-            cells.append(f"{len(first)} of {runs}{when}")
+            cells.append(f"{len(first)} of {runs}{_after(first)}")
         off = np.array(quoted) - truth
         cells.append("–")
         if len(off) > 1:
@@ -493,9 +560,18 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, i
         _row(name, cells)
 
 
+def _after(groups: list[int]) -> str:
+    """The mean number of groups with its 95 % interval, and the median."""
+    if len(groups) < 2:
+        return "".join(f", after {each:,} groups" for each in groups)
+    margin = NORMAL_95 * np.std(groups, ddof=1) / np.sqrt(len(groups))
+    mean, middle = f"{np.mean(groups):,.0f} ± {margin:,.0f}", f"{np.median(groups):,.0f}"
+    return f", after {mean} groups (median {middle})"
+
+
 def _as_bad(kind: Kind, planted: Kind) -> bool:
     """Whether a kind is the planted one, or a worse one of the same sort."""
-    sort = CONSTANT if planted in CONSTANT else EFFECT
+    sort = next(kinds for kinds in (CONSTANT, EFFECT, OF_SUMS) if planted in kinds)
     return kind in sort and sort.index(kind) <= sort.index(planted)
 
 

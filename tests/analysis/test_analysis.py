@@ -109,7 +109,7 @@ def test_what_was_ignored_before_it_was_learned_is_still_told(tmp_path):
     assert early.certain
     assert early.spans[-1][1] < 28
     assert early.finding.evidence["from_step"] == 5
-    assert found[Kind.SATURATED].spans == ((25, 28),)
+    assert found[Kind.SATURATED].spans == ((22, 28),)
     assert run.learned() == ("format",)
 
 

@@ -5,9 +5,11 @@ import io
 import json
 import shlex
 from dataclasses import replace
-from math import nan
+from math import isnan, nan
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
@@ -17,6 +19,7 @@ from gdpo.analysis import Analysis, analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range
 from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
+from gdpo.diagnostics.influence import NoInterval
 from gdpo.report import write_rollouts_report
 from gdpo.report.summaries import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
@@ -320,3 +323,100 @@ def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():
         assert len(lines) <= room
         assert any(line.startswith("not checked") for line in lines)
     assert "and 1 more rewards (--json prints all)" in lines
+
+
+def of_two(rate, *, steps=40):
+    """A run whose second reward has this rate of success at each step."""
+
+    def draw(random, step, size):
+        both = random.random((2, *size))
+        return {
+            "a": (both[0] < 0.5) * 1.0,
+            "b": np.where(rate(step) != rate(step), np.nan, both[1] < rate(step)),
+        }
+
+    return Run(draw, (), {}, steps=steps, size=(16, 8))
+
+
+@pytest.mark.parametrize(("awake", "kind"), [(9, Kind.OUT_OF_REACH), (28, Kind.OUT_OF_REACH)])
+def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(
+    tmp_path, awake, kind
+):
+    run = of_two(lambda step: 0.5 if step >= awake else 0.0)
+    folder = write_run(tmp_path / "run", run)
+    ranges = {"low": {"a": 0.0, "b": 0.0}, "high": {"a": 1.0, "b": 1.0}}
+    analysis = analyze(read_rollout_files(folder), **ranges)
+    (held,) = analysis.runs[0].findings()
+    assert (held.past, held.finding.kind, held.finding.severity) == (True, kind, Severity.NOTE)
+    assert held.spans[0][0] == 1
+    assert held.spans[-1][1] <= 31
+    lines = [line.plain for line in rollouts_summary(analysis, width=500)]
+    (line,) = [line for line in lines if "`b`" in line]
+    assert line.startswith(f"- in steps 1 to {held.spans[-1][1]}: ")
+    verdict = only_verdict(analysis)
+    assert (verdict.action, verdict.more) == (Action.NOTHING, 0)
+    # The whole run has too little influence of a reward that woke up late.
+    assert (verdict.from_step, verdict.of_groups) == ((31, 160) if awake > 9 else (None, 0))
+    assert ("over 160 groups from step 31" in verdict.sentence) == (awake > 9)
+    options = ["--low", "a=0,b=0", "--high", "a=1,b=1", "--no-report", "--fail-on", "note"]
+    with pytest.raises(SystemExit) as leaving, contextlib.redirect_stdout(io.StringIO()):
+        main(["analyze", str(folder), *options])
+    assert not leaving.value.code
+
+
+def test_a_reward_that_fell_asleep_decides_the_verdict_with_the_groups_of_the_last_quarter():
+    verdict = only_verdict(analyzed(of_two(lambda step: 0.5 if step <= 30 else 0.001)))
+    assert verdict.kind in (Kind.OUT_OF_REACH, Kind.IGNORED)
+    assert (verdict.rewards, verdict.from_step, verdict.of_groups) == (("b",), 31, 160)
+
+
+def test_a_reward_that_is_missing_from_every_rollout_never_applies_or_only_at_first(tmp_path):
+    folder = write_run(tmp_path / "run", of_two(lambda step: np.nan, steps=4))
+    never = analyze(read_rollout_files(folder, rewards=["a", "b"]))
+    verdict = only_verdict(never)
+    assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.NEVER_APPLIES)
+    write_rollouts_report(never, tmp_path / "page.html")
+    assert "64 groups" in printed(never)
+    some = analyzed(of_two(lambda step: np.nan if step % 8 else 0.5))
+    (first,) = (h for h in some.runs[0].findings() if h.finding.kind is Kind.NEVER_APPLIES)
+    assert (first.past, first.spans) == (True, ((1, 7),))
+    assert only_verdict(some).kind is Kind.IGNORED
+
+
+def test_the_worst_reward_of_a_kind_comes_first_whatever_the_order_of_the_columns():
+    analysis = analyzed(run_with(0.1, 0.02, 1))
+    found = [held.finding.rewards for held in analysis.runs[0].findings()]
+    assert found == [("r1",), ("r0",)]
+    assert only_verdict(analysis).rewards == ("r1",)
+
+
+def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tmp_path):
+    folder = write_run(tmp_path / "run", run_with(1, 1, steps=20))
+    random = np.random.default_rng(0)
+    for file in folder.iterdir():
+        table = pq.read_table(file)
+        values = pa.array(random.standard_normal(len(table)))
+        pq.write_table(
+            table.set_column(table.column_names.index("advantage"), "advantage", values), file
+        )
+    analysis = analyze(read_rollout_files(folder))
+    verdict = only_verdict(analysis)
+    reason = NoInterval.UNRELATED
+    assert (verdict.action, verdict.no_interval) == (Action.UNKNOWN, reason)
+    assert verdict.unknown.startswith(f"{reason}. ")
+    assert f"no ±: {reason}" in printed(analysis)
+    write_rollouts_report(analysis, tmp_path / "page.html")
+    assert f"No ±: {reason}" in (tmp_path / "page.html").read_text("utf-8")
+    assert as_dict(analysis)["runs"][0]["no_interval"] == reason
+
+
+def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():
+    def draw(random, step, size):
+        return {
+            name: random.random(size) * (step < 2) * (np.arange(16)[:, None] < 8) for name in "ab"
+        }
+
+    (run,) = (analysis := analyzed(Run(draw, (), {}, steps=8, size=(16, 8)))).runs
+    assert run.no_interval is NoInterval.FEW
+    assert all(isnan(reward.influence_margin) for reward in run.rewards())
+    assert only_verdict(analysis).action is not Action.NOTHING

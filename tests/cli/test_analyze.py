@@ -722,7 +722,7 @@ def test_a_learned_reward_of_our_own_record_is_no_warning(gdpo_says, tmp_path):
     run = run_of(tmp_path / "run", LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
     _, out, _ = gdpo_says("analyze", run, "--no-report")
     told = " ".join(out.split())
-    assert "`format` is constant in 100 % of its 64 groups at the end, at 1, the top" in told
+    assert "`format` is constant in 100 % of its 64 groups from step 7, at 1, the top" in told
     assert "no action needed: keep" in told
     assert "verdict: nothing to do: `format` is learned" in told
     assert "\n!" not in out

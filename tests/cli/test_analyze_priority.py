@@ -65,7 +65,7 @@ def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
     code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right")
     assert code == 0
     lines = out.splitlines()
-    assert "format was 0 or missing wherever right was below 1: a gate" in out
+    assert "rollouts with right below 1: a gate" in out
     assert any(line.split() == ["right", "1", "0,", "1", *["above", "0"] * 2] for line in lines)
     assert "in 0 of " in out
 

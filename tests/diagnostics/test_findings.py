@@ -251,7 +251,9 @@ def test_each_ignored_reward_is_found_whichever_other_one_dominates():
     tiny = [0.001 * uniform(seed) for seed in (3, 4)]
     batch = stacked(20 * uniform(1), 20 * uniform(2), *tiny)
     findings = found(Kind.IGNORED, batch, list("abcd"), estimator="grpo")
-    assert [finding.rewards for finding in findings] == [("c",), ("d",)]
+    shares = [finding.evidence["influence_share"] for finding in findings]
+    assert {finding.rewards for finding in findings} == {("c",), ("d",)}
+    assert shares == sorted(shares)
     near = stacked(3 * uniform(1), 3 * uniform(2), uniform(3))
     assert not diagnose(near, None, ["a", "b", "style"], estimator="grpo").findings
 

@@ -204,7 +204,7 @@ def _fields(each: object, *names: str) -> dict[str, Any]:
 def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
     lengths = run.lengths()
     return {
-        **_fields(run, "run", "rollouts", "left_out", "weights_from"),
+        **_fields(run, "run", "rollouts", "left_out", "weights_from", "no_interval"),
         "steps_with_recorded_advantages": run.recorded,
         "estimators": sorted(run.estimators),
         "rewards": [
@@ -243,5 +243,5 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
         "evidence": dict(finding.evidence),
         "first": run.steps[held.spans[0][0] - 1],
         "last": run.steps[held.spans[-1][1] - 1],
-        **_fields(held, "steps", "in_a_row", "of", "lasting", "certain"),
+        **_fields(held, "steps", "in_a_row", "of", "lasting", "certain", "past"),
     }

@@ -37,6 +37,8 @@ class PriorityOverall:
     """Lowest value of the primary reward at which another reward was not 0."""
     _missing: set[str] = field(default_factory=set[str])
     _sizes: Counter[int] = field(default_factory=Counter[int])
+    _main: Counter[float] = field(default_factory=Counter[float])
+    """Number of rollouts with each value of the primary reward."""
 
     def add(self, batch: Batch) -> None:
         """Add a step of the run. Steps without the primary reward are left out."""
@@ -50,6 +52,7 @@ class PriorityOverall:
         means = np.nansum(weights, axis=0) / np.maximum(np.sum(applies, axis=0), 1)
         self.weights = dict(zip(names, means.tolist(), strict=True))
         self._sizes.update(np.sum(batch.there, axis=1).tolist())
+        self._main.update(main[batch.there & ~np.isnan(main)].tolist())
         for name, values in zip(names, np.moveaxis(rewards, -1, 0), strict=True):
             there = batch.there & ~np.isnan(main)
             self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
@@ -89,6 +92,10 @@ class PriorityOverall:
                 otherwise: Otherwise = "missing" if name in self._missing else "zero"
                 found[name] = Gate(self.primary, at_least=opened, otherwise=otherwise)
         return found
+
+    def below(self, gate: Gate) -> int:
+        """Return the number of rollouts that did not meet the condition of a gate."""
+        return sum(count for value, count in self._main.items() if value < gate.at_least)
 
     def combined(self, estimator: str) -> Combination:
         """Return the combination of the run with an estimator."""

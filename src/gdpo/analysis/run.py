@@ -12,10 +12,10 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Diagnosis, Influence
-from gdpo.diagnostics.effect import ScoredSteps, remedies
-from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
+from gdpo.diagnostics.influence import NoInterval, pooled
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Step
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored at every step."""
@@ -222,12 +222,12 @@ class RunAnalysis:
 
     def influence(self, numbers: Collection[int]) -> Influence:
         """Return the influence, pooled over the steps with these numbers."""
-        influences = [step.of_history.influence for step in self._steps]
-        # The variance of a step with one group is estimated with the previous step.
-        after = zip(self._steps, [None, *influences], strict=False)
-        return pooled(
-            [s.of_history.influence.after(last) for s, last in after if s.number in numbers]
-        )
+        return pooled([s.of_history.influence for s in self._steps if s.number in numbers])
+
+    @property
+    def no_interval(self) -> NoInterval | None:
+        """Why the shares of the whole run have no interval. None: they have one."""
+        return self.influence(set(self.steps)).no_interval
 
     @property
     def groups(self) -> int:
@@ -288,13 +288,24 @@ class RunAnalysis:
         steps = [step.turns for step in self._steps if step.turns is not None]
         return pooled_turns(steps) if steps else None
 
+    @property
+    def last(self) -> Last:
+        """The last quarter of the steps, and more up to 64 groups."""
+        groups = np.cumsum([step.of_history.influence.groups for step in reversed(self._steps)])
+        least = int(np.searchsorted(groups, LEAST_GROUPS)) + 1
+        steps = self._steps[-max(least, -(-len(self._steps) // 4)) :]
+        kept = (self._scored.steps.get(step.place) for step in steps)
+        replay = partial(remedies, [scored for scored in kept if scored is not None])
+        influence = pooled([step.of_history.influence for step in steps])
+        return Last(influence, len(steps), steps[0].number, replay)
+
     def findings(self) -> list[HeldFinding]:
         """Return all findings, sorted by severity and then by number of steps."""
-        if self._found is None:
+        if self._found is None and self._steps:
             self._follow()
             replay = partial(remedies, list(self._scored.steps.values()))
-            self._found = self._history.held_at_the_end(replay)
-        return self._found
+            self._found = self._history.held_at_the_end(self.last, replay)
+        return self._found or []
 
     def _follow(self) -> None:
         for step in self._steps[self._history.steps :]:

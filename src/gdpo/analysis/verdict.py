@@ -16,8 +16,9 @@ from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
-from gdpo.diagnostics.effect import best_remedy
+from gdpo.diagnostics.effect import best_remedy, sufficient
 from gdpo.diagnostics.findings import TABLE
+from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
@@ -74,7 +75,8 @@ class Verdict:
     of_groups: int = 0
     """Number of groups over which the influence share was measured."""
     from_step: int | None = None
-    """First of the steps with these groups. None: the whole run."""
+    """First of the steps with these groups, or with those on which `NOTHING` rests. None: the whole
+    run."""
     replayed: int = 0
     """Number of settings that were replayed on these groups."""
     remedy: Remedy | None = None
@@ -89,6 +91,8 @@ class Verdict:
     """Command that analyzes the files with `assumed` as options."""
     unnamed: tuple[str, ...] = ()
     """Rewards that no option can name, because their names contain commas, for example."""
+    no_interval: NoInterval | None = None
+    """Why the shares have no interval."""
 
     @property
     def sentence(self) -> str:
@@ -119,14 +123,17 @@ class Verdict:
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
 
+    @property
+    def _over(self) -> str:
+        if self.from_step is None:
+            return ""
+        return f" over {self.of_groups:,} groups from step {self.from_step:,}"
+
     def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)
-        over = ""
-        if self.from_step is not None:
-            over = f" over {self.of_groups:,} groups from step {self.from_step:,}"
         text = (
             f"{_names(self.rewards)} has {own} of the influence for {percent(self.weight_share)} "
-            f"of the weight{over}"
+            f"of the weight{self._over}"
         )
         if self.remedy is None:
             return text
@@ -156,14 +163,17 @@ class Verdict:
                 names = listed(self.unnamed)
                 return f"{what} were guessed. Rename {names}, which no option can name"
             return f"{what} were guessed; for a verdict: {self.command}"
+        if self.no_interval is NoInterval.UNRELATED:
+            return (
+                f"{self.no_interval}. Check that the advantages, the rewards and the weights are "
+                "of the same rollouts"
+            )
         if self.rewards:
+            few = self.no_interval or f"{self.groups:,} groups are too few"
             each = "has half of its weight share"
             if len(self.rewards) > 1:
                 each = "have half of their weight shares"
-            return (
-                f"{self.groups:,} groups are too few to tell whether "
-                f"{_names(self.rewards)} {each}. Record more groups"
-            )
+            return f"{few} to tell whether {_names(self.rewards)} {each}. Record more groups"
         first = self.unchecked[0]
         return f"{first.reason}. {capitalized(first.remedy)}"
 
@@ -171,11 +181,12 @@ class Verdict:
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
-            return f"each of the {self.trained} rewards has at least half of its weight share"
+            each = f"each of the {self.trained} rewards"
+            return f"{each} has at least half of its weight share{self._over}"
         learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
             return learned
-        return f"{learned}, and each other reward has at least half of its weight share"
+        return f"{learned}, and each other reward has at least half of its weight share{self._over}"
 
 
 _BY_CAUSE = {
@@ -259,6 +270,7 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         trained=len(rewards),
         learned=learned,
         unchecked=unchecked,
+        no_interval=run.no_interval,
     )
     if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
         command = report.command(assumed, report.folder_of(run.run))
@@ -276,7 +288,14 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
-    if unclear := tuple(_unclear(rewards, learned)):
+    below = set(_unclear(rewards, learned))
+    if base.no_interval is not None and len(rewards) > 1:
+        below = {reward.name for reward in rewards} - {*learned}
+    elif below and below <= sufficient(run.last.influence, Thresholds()):
+        last = run.last
+        return replace(base, of_groups=last.influence.groups, from_step=last.first)
+    if below:
+        unclear = tuple(reward.name for reward in rewards if reward.name in below)
         return replace(base, action=Action.UNKNOWN, rewards=unclear)
     return base
 

@@ -153,7 +153,7 @@ def _failing(
     severities = list(Severity)
     bad = severities[: severities.index(options.fail_on) + 1]
     found = [held for _, held in analysis.findings() if held.finding.severity in bad]
-    return [held for held in found if held.certain or not follows]
+    return [held for held in found if not held.past and (held.certain or not follows)]
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gdpo._files import plain
 from gdpo._naming import did_you_mean
 from gdpo._text import capitalized, one_line
-from gdpo.diagnostics.influence import Influence
+from gdpo.diagnostics.influence import Influence, NoInterval
 from gdpo.errors import ConfigError
 
 
@@ -127,9 +127,14 @@ class Finding:
         return one_line(f"{self.message}. {capitalized(self.remedy)}")
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Return a sort key: the positions of severity and kind, 0 the worst."""
-        return list(Severity).index(self.severity), list(Kind).index(self.kind)
+    def rank(self) -> tuple[int, int, float]:
+        """Return a sort key: the positions of severity and kind, then the influence share.
+
+        0 is the worst position. The share is relative to the weight share.
+        """
+        share = self.evidence.get("influence_share", 0.0)
+        relative = share / (self.evidence.get("weight_share") or 1.0)
+        return list(Severity).index(self.severity), list(Kind).index(self.kind), relative
 
 
 _SMALL, _EXACT = 0.02, 5e-4
@@ -249,7 +254,7 @@ class RewardDiagnosis:
     """Influence / Σ|influence|, times the sign of the weight, with the sum over nonzero weights.
     Negative: the update opposes the weight. None: no reward has any influence."""
     influence_margin: float | None
-    """Half-width of the 95 % confidence interval of `influence_share`. None for a single group."""
+    """Half-width of the 95 % confidence interval of `influence_share`. None: it has none."""
     below_resolution: float | None
     """Share of the groups with this reward whose values differ by no more than the rounding error
     of their type. Such values count as equal."""
@@ -305,6 +310,8 @@ class Diagnosis:
     """Correlation with GRPO's advantages, over the rollouts that have a reward."""
     influence: Influence = field(compare=False, repr=False)
     """The sums from which the influence shares are computed. They can be pooled over steps."""
+    no_interval: NoInterval | None = None
+    """Why the influence shares have no interval. None: they have one."""
     precision: str = "float64"
     """Floating-point type of the rewards."""
     scored: Scored | None = field(default=None, compare=False, repr=False)
@@ -425,6 +432,8 @@ def _batch(d: Diagnosis) -> Iterator[str]:
             f"{groups}; rollouts with conflicting rewards: {percent(d.conflict)} "
             f"({percent(d.chance_conflict)} by chance)"
         )
+    if d.no_interval is not None:
+        yield f"no interval: {d.no_interval}"
     if d.signal_rms is not None and d.distinct is not None and d.distinct_grpo is not None:
         yield (
             f"advantages: rms {d.signal_rms:.3g} in groups with signal, largest {d.largest:.3g}; "

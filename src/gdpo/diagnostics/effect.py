@@ -55,7 +55,7 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.findings import Thresholds, finding
-from gdpo.diagnostics.influence import Batch, Influence, Vector, pooled, replayed_influence
+from gdpo.diagnostics.influence import Batch, Influence, Vector, influence_of, pooled
 
 LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
@@ -161,6 +161,11 @@ class Noticed(NamedTuple):
     sure: bool = True
     """Whether there are enough groups to be sure."""
 
+    @property
+    def rewards(self) -> tuple[str, ...]:
+        """Return the rewards as those of the finding."""
+        return () if self.reward is None else (self.reward,)
+
 
 def noticed(
     influence: Influence, look: Look, ranges: Ranges, thresholds: Thresholds
@@ -173,6 +178,7 @@ def noticed(
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
     if sure or dead >= thresholds.zero_advantage:
         yield Noticed(Kind.NO_SIGNAL, None, sure)
+    yield from never_applied(influence, thresholds)
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     constant = (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
     kinds = _kinds(influence, look, thresholds)
@@ -187,6 +193,13 @@ def noticed(
             yield Noticed(Kind.CONSTANT, name, chance <= look.error)
 
 
+def never_applied(influence: Influence, thresholds: Thresholds) -> Iterator[Noticed]:
+    """Yield the rewards with a weight that are missing from every rollout."""
+    sure = few(0, influence.groups, 1 - thresholds.missing) <= ERROR
+    for k in np.flatnonzero((influence.sums.weight != 0) & (influence.sums.applies == 0)).tolist():
+        yield Noticed(Kind.NEVER_APPLIES, influence.names[k], sure)
+
+
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
     if influence.groups < LEAST_GROUPS:
         return {}
@@ -198,18 +211,26 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         limit = np.broadcast_to(below, wanted.shape)
         if not np.any(among & (shares < limit)):
             continue
-        at_limit = (limit, _variance_at(influence, limit, look)) if look.one_of_many else ()
-        shown = among & (shares + look.errors * influence.errors(*at_limit) < limit)
+        margin = influence.margins
+        if look.one_of_many:
+            own = _variance_at(influence, limit, look)
+            margin = look.errors * influence.errors(limit, own)
+        shown = among & (shares + margin < limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
     return found
 
 
-def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed:
-    """Return what was noticed, with a worse kind if the measured groups show a worse one."""
-    if of.kind not in EFFECT:
-        return of
-    shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
-    return of._replace(kind=min(of.kind, shown, key=EFFECT.index))
+def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed | None:
+    """Return what the measured groups show of what was noticed, or None if they do not show it.
+
+    For the effect of a reward, it is a worse kind if they show one clearly, or a milder kind.
+    """
+    kinds = (of.kind,)
+    if of.kind in EFFECT:
+        shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
+        kinds = EFFECT[min(map(EFFECT.index, (of.kind, shown))) :]
+    measured = (of._replace(kind=kind) for kind in kinds)
+    return next((each for each in measured if holds(each, influence, thresholds)), None)
 
 
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
@@ -249,28 +270,52 @@ def learned_rewards(
     return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
 
 
-def holds(finding: Finding, window: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups still show the finding."""
-    if not finding.rewards:
-        return window.zero_advantage_groups >= thresholds.zero_advantage
-    if finding.rewards[0] not in window.names:
+def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -> bool:
+    """Return whether the numbers of these groups meet the condition of the kind."""
+    if not of.rewards:
+        return influence.zero_advantage_groups >= thresholds.zero_advantage
+    if of.rewards[0] not in influence.names:
         return False
-    reward = _reward(window, window.names.index(finding.rewards[0]))
+    reward = _reward(influence, influence.names.index(of.rewards[0]))
     if reward.weight == 0:
         return False
-    if finding.kind in CONSTANT:
+    if of.kind is Kind.NEVER_APPLIES:
+        return reward.groups == 0
+    if of.kind in CONSTANT:
         return reward.zero_variance >= thresholds.zero_variance
-    return reward.share < thresholds.effect(reward.wanted)[finding.kind]
+    return reward.share < thresholds.effect(reward.wanted)[of.kind]
+
+
+def sufficient(influence: Influence, thresholds: Thresholds) -> set[str]:
+    """Return the rewards whose interval lies above the limits of `EFFECT`."""
+    least = influence.shares - influence.margins
+    enough = least >= thresholds.under_weighted * influence.weight_shares
+    return {influence.names[k] for k in np.flatnonzero(enough).tolist()}
+
+
+def ended(found: Finding, last: Influence, thresholds: Thresholds) -> bool:
+    """Return whether the last groups rule out the finding."""
+    if found.kind in EFFECT and found.rewards[0] in last.names:
+        return found.rewards[0] in sufficient(last, thresholds)
+    return not holds(found, last, thresholds)
 
 
 def findings_at_once(
-    influence: Influence, ranges: Ranges, thresholds: Thresholds, replay: Replay | None = None
+    influence: Influence,
+    ranges: Ranges,
+    thresholds: Thresholds,
+    replay: Replay | None = None,
+    *,
+    since: int | None = None,
 ) -> Iterator[Finding]:
-    """Yield the findings of a batch or a finished run. Too few groups: notes."""
+    """Yield the findings of a batch or of the steps of a finished run. Too few groups: notes."""
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         severity = Severity.WARNING if each.sure else Severity.NOTE
-        yield described(each, influence, ranges, thresholds, replay, severity=severity)
+        found = described(
+            each, influence, ranges, thresholds, replay, severity=severity, since=since
+        )
+        yield found
 
 
 def described(
@@ -281,29 +326,35 @@ def described(
     replay: Replay | None = None,
     *,
     severity: Severity = Severity.WARNING,
-    start: str = "",
+    since: int | None = None,
 ) -> Finding:
     """Return the finding with the numbers of these sums.
 
-    `start` follows the number of groups: " from step 40". Without `replay`, no setting is tried.
-    Some findings are notes, whatever the severity.
+    `since` is the number of the first step with these groups, or None for the whole run. Without
+    `replay`, no setting is tried. Some findings are notes, whatever the severity.
     """
+    evidence = {"groups": float(influence.groups)}
+    if since is not None:
+        evidence["from_step"] = float(since)
+    if of.kind is Kind.NEVER_APPLIES:
+        return finding(of.kind, of.rewards, {"missing": 1.0, **evidence})
     if of.reward is None:
-        share, groups = influence.zero_advantage_groups, influence.groups
+        share = influence.zero_advantage_groups
         remedy = (
             "add prompts of a different difficulty, take more samples per prompt, or warm-start "
             "the policy"
         )
         if not np.any(influence.sums.weight):
             remedy = "give at least one reward a weight other than 0"
-        numbers = {"zero_advantage_groups": share, "groups": float(groups)}
-        words: dict[str, Any] = {"share": percent(share), "groups": f"{groups:,}", "start": start}
-        return finding(of.kind, (), numbers, severity=severity, remedy=remedy, **words)
+        numbers = {"zero_advantage_groups": share, **evidence}
+        words: dict[str, Any] = {"share": percent(share), "remedy": remedy}
+        return finding(of.kind, (), numbers, severity=severity, **words)
     place = influence.names.index(of.reward)
     reward, known = _reward(influence, place, margins=True), ranges.get(of.reward, Range())
     if of.kind in EFFECT:
-        return _less_effect(of.kind, reward, influence, known, thresholds, replay, start)
-    return _constant(reward, known, thresholds, replay, severity, start)
+        return _less_effect(of.kind, reward, influence, known, thresholds, replay, evidence)
+    evidence["groups"] = float(reward.groups)
+    return _constant(reward, known, thresholds, replay, severity, evidence)
 
 
 def _less_effect(
@@ -313,7 +364,7 @@ def _less_effect(
     known: Range,
     thresholds: Thresholds,
     replay: Replay | None,
-    start: str,
+    evidence: Mapping[str, float],
 ) -> Finding:
     limit = thresholds.under_weighted * reward.wanted
     found = () if replay is None else replay(reward.name, limit)
@@ -323,23 +374,25 @@ def _less_effect(
     trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
-    over = f"over {influence.groups:,} groups{start} it has"
     what = "is ignored" if kind is Kind.IGNORED else "has less influence than its weight"
-    what += f": {over} {percent(reward.wanted)} of the weight, but"
+    share = interval(reward.share, reward.margin)
     if kind is Kind.REVERSED:
         way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
-        what = f"is pushed {way}, although its weight is {sign}: {over}"
+        what = f"is pushed {way}, although its weight is {sign}"
+    else:
+        share = f"{percent(reward.wanted)} of the weight, but {share}"
     return finding(
         kind,
         (reward.name,),
         {
-            "groups": float(influence.groups),
+            **evidence,
             **_shares(reward),
             "zero_variance_groups": reward.zero_variance,
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
         remedies=(causes, found),
-        what=f"{what} {interval(reward.share, reward.margin)} of the influence",
+        what=what,
+        share=share,
         causes=" and ".join(cause.value for cause in causes),
         reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
         remedy=_advice(reward, causes, found, limit, known),
@@ -455,7 +508,7 @@ def _constant(
     thresholds: Thresholds,
     replay: Replay | None,
     severity: Severity,
-    start: str,
+    evidence: Mapping[str, float],
 ) -> Finding:
     place = known.place(reward.mean, reward.weight)
     end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
@@ -483,7 +536,7 @@ def _constant(
         kind,
         (reward.name,),
         {
-            "groups": float(reward.groups),
+            **evidence,
             **_shares(reward),
             "zero_variance_groups": reward.zero_variance,
             **({} if place is None else {"saturation": place}),
@@ -491,8 +544,6 @@ def _constant(
         severity=severity,
         remedies=((), found),
         share=percent(reward.zero_variance),
-        groups=f"{reward.groups:,}",
-        start=start,
         mean=f"{reward.mean:.3g}",
         end=end,
         where=where,
@@ -601,9 +652,7 @@ def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy:
         weights = np.array(step.weights, np.float64)
         weights[..., np.array(step.names) == name] *= remedy.factor
         advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
-        scores = np.nan_to_num(batch.z)
-        part = replayed_influence(advantages, scores, batch.prompt_weights, step.names)
-        parts.append(part.after(parts[-1] if parts else None))
+        parts.append(influence_of(advantages, batch, step.names))
     found = pooled(parts)
     column = found.names.index(name)
     return replace(

@@ -136,7 +136,10 @@ class Row(NamedTuple):
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
 _LOGGED = "`{0}` {is_} constant: its {number} {when}"
-_EFFECT = "`{0}` {what}. Cause ({causes}): {reasons}"
+_EFFECT = (
+    "`{0}` {what}: over {groups} groups{start} it has {share} of the influence. Cause ({causes}): "
+    "{reasons}"
+)
 _MAY = "it has {weight} of the weight, but {what}"
 _RECORD = (
     "record rollouts to see its influence and what helps. An estimator that normalizes each reward "
@@ -157,7 +160,7 @@ TABLE: Mapping[Kind, Row] = {
     ),
     Kind.NEVER_APPLIES: Row(
         Severity.WARNING,
-        "`{0}` is missing from every rollout",
+        "`{0}` is missing from every rollout of {groups} groups{start}",
         "check whether the reward function fails, whether its gate ever opens, and whether the "
         "dataset has the column that it reads",
         verdict="check the reward function: {names} is missing from every rollout",
@@ -323,9 +326,12 @@ def finding(
 ) -> Finding:
     """Return a finding in the words of its row, with the numbers in `words`.
 
-    `logged`: only means and standard deviations are known. `remedies`: the causes and the replayed
-    settings.
+    The number and the first step of the groups come from the evidence. `logged`: only means and
+    standard deviations are known. `remedies`: the causes and the replayed settings.
     """
+    since = evidence.get("from_step")
+    start = "" if since is None else f" from step {since:,.0f}"
+    words = {"groups": f"{evidence.get('groups', 0):,.0f}", "start": start, **words}
     row = TABLE[kind]
     texts = (row.logged, row.logged_remedy) if logged else (row.message, row.remedy)
     message, remedy = (text.format(*rewards, **words) for text in texts)
@@ -363,10 +369,9 @@ def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Findin
             continue
         of, share = (reward.name,), reward.influence_share or 0
         lost, mean = reward.below_resolution or 0.0, reward.mean or 0.0
-        if reward.missing >= min(thresholds.missing, 1):
-            kind = Kind.NEVER_APPLIES if reward.missing == 1 else Kind.MOSTLY_MISSING
+        if thresholds.missing <= reward.missing < 1:
             missing = {"missing": reward.missing}
-            yield finding(kind, of, missing, missing=percent(reward.missing))
+            yield finding(Kind.MOSTLY_MISSING, of, missing, missing=percent(reward.missing))
         if lost >= thresholds.below_resolution:
             wide = diagnosis.precision == "float64"
             yield finding(

@@ -8,7 +8,8 @@ standard deviation within a group.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,23 @@ Square = Float[np.ndarray, "reward reward"]
 
 NORMAL_95 = 1.959964
 """Half-width of a 95 % confidence interval in standard errors."""
+
+LEAST_EFFECTIVE = 10
+"""Effective number of groups below which a share has no interval."""
+
+FOLLOWS = 3.0
+"""Number of standard errors by which the influence of a reward must differ from 0, so that the
+advantages follow it."""
+
+LEAST_VARYING = 64
+"""Number of groups in which a reward must vary to tell that the advantages do not follow it."""
+
+
+class NoInterval(StrEnum):
+    """Lists the reasons why influence shares have no interval."""
+
+    UNRELATED = "the advantages follow none of the rewards"
+    FEW = "too few groups have most of the influence"
 
 
 class Sums(NamedTuple):
@@ -70,6 +88,8 @@ class Sums(NamedTuple):
     those with any."""
     live_weight: Vector
     """Sum over groups of |w| / Σ|w|, times the sum of z²."""
+    fourth: Vector
+    """Sum over groups of u⁴."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +132,7 @@ class Influence:
     groups: int
     sums: Sums
     products: Square
-    """Estimate of the covariance of U: n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step,
-    summed over the steps."""
-    sampled: int
-    """Number of groups that contribute to `products`: not the first of several one-group steps."""
-    alone: Vector | None = None
-    """The u of a step with a single group, whose variance the previous step shows. None: the step
-    has several groups."""
+    """Sum over groups of u uᵀ."""
 
     @property
     def weight_shares(self) -> Vector:
@@ -135,32 +149,72 @@ class Influence:
             return np.where(self.sums.weight < 0, -1.0, 1.0) * self.sums.influence / self._total
 
     @property
+    def effective(self) -> float:
+        r"""Return the effective number of groups, $(\sum_g d_g)^2 / \sum_g d_g^2$ (Kish).
+
+        $d_g = \sum_l \mathrm{sign}(U_l)\, u_{gl}$ is the part of a group in $\sum_l |U_l|$.
+        """
+        with np.errstate(all="ignore"):
+            return float(np.square(self._total) / (self._signs @ self.products @ self._signs))
+
+    @property
+    def no_interval(self) -> NoInterval | None:
+        r"""Return why the shares have no interval. None: they have one, or there is no share.
+
+        If the advantages were drawn anew for the samples of each group, the variance of $U_k$ would
+        be $\sum A^2$.
+        """
+        if np.isnan(self._total):
+            return None
+        sums = self.sums
+        follows = (np.abs(sums.influence) > FOLLOWS * np.sqrt(sums.squares)) & (sums.weight != 0)
+        if not np.any(follows) and np.max(sums.live) >= LEAST_VARYING:
+            return NoInterval.UNRELATED
+        return None if self.effective >= LEAST_EFFECTIVE else NoInterval.FEW
+
+    @property
     def margins(self) -> Vector:
-        """Return the half-width of the 95 % interval of each share, or NaN for a single group."""
-        return NORMAL_95 * self.errors()
+        r"""Return the half-width of the 95 % interval of each share, or NaN if it has no interval.
+
+        The quantile of Student's t distribution (Abramowitz and Stegun 1964, 26.7.5) has the
+        degrees of freedom of Satterthwaite: reward $l$ adds the part $p_l$ of the variance with the
+        effective number of groups $n_l = (\sum u_l^2)^2 / \sum u_l^4$, so that
+        $1 / \nu = \sum_l p_l^2 / \max(n_l - 1, 3)$.
+        """
+        if self.no_interval is not None:
+            return np.full(len(self.names), np.nan)
+        with np.errstate(all="ignore"):
+            parts = self._slopes(self.shares) ** 2 * np.diag(self.products)
+            parts /= np.sum(parts, axis=1, keepdims=True)
+            own = np.maximum(np.diag(self.products) ** 2 / self.sums.fourth - 1, 3)
+        x = np.nansum(parts**2 / own, axis=1)
+        return (NORMAL_95 + 2.372 * x + 2.822 * x**2 + 2.556 * x**3) * self.errors()
 
     def errors(self, at: Vector | None = None, own: Vector | float = 1.0) -> Vector:
-        r"""Return the standard error of each share, or NaN for a single group.
+        r"""Return the standard error of each share. NaN: unknown, as for a single group.
 
         By the delta method, with $V$ the covariance of $U$ and $D = \sum_l |U_l|$, the covariance
         of the shares is $J V J^\top$, where $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) /
-        D$.
+        D$. With the effective number of groups $n$, the factor $(n / (n - 1))^2$ corrects for what
+        few groups adjust to, as the jackknife does.
 
         Args:
             at: Value of $s_k$, signed by its weight, such as the limit of a test. Default: the
                 share.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
-        if not self.sampled:
-            return np.full(len(self.names), np.nan)
-        u, weight, total = self.sums.influence, self.sums.weight, self._total
+        u, n = self.sums.influence, self.effective
         with np.errstate(all="ignore"):
-            raw = u / total if at is None else at * np.where(weight < 0, -1.0, 1.0)
-            slopes = np.eye(len(raw)) - np.outer(raw, np.sign(u) * (weight != 0))
-            covariance = self.products / total / total * (self.groups / self.sampled)
+            slopes = self._slopes(self.shares if at is None else at)
+            covariance = self.products - np.outer(u, u) / self.groups
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
             variance += (own - 1.0) * np.diag(slopes) ** 2 * np.diag(covariance)
+            variance *= np.square(n / np.maximum(n - 1, 0))
             return np.sqrt(np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan))
+
+    def _slopes(self, at: Vector) -> Square:
+        raw = at * np.where(self.sums.weight < 0, -1.0, 1.0)
+        return (np.eye(len(raw)) - np.outer(raw, self._signs)) / self._total
 
     @property
     def zero_advantage_groups(self) -> float:
@@ -173,22 +227,13 @@ class Influence:
         groups, live = (float(row[column]) for row in (self.sums.applies, self.sums.live))
         return int(groups), 1 - live / groups if groups else np.nan
 
-    def after(self, previous: "Influence | None") -> "Influence":
-        """Return this step with a variance estimate.
-
-        If both steps have one group, it is half of their squared difference.
-        """
-        if self.alone is None or previous is None or previous.alone is None:
-            return self
-        if previous.names != self.names:
-            return self
-        with np.errstate(all="ignore"):
-            apart = self.alone - previous.alone
-            return replace(self, products=np.outer(apart, apart) / 2, sampled=1)
+    @property
+    def _signs(self) -> Vector:
+        return np.sign(self.sums.influence) * (self.sums.weight != 0)
 
     @property
     def _total(self) -> float:
-        total = float(np.sum(np.abs(self.sums.influence), where=self.sums.weight != 0))
+        total = float(self._signs @ self.sums.influence)
         return total if 0 < total < np.inf else np.nan
 
 
@@ -226,8 +271,8 @@ def influence_of(advantages: Scores, batch: Batch, names: Sequence[str]) -> Infl
     z, std, weights, values = batch.z, batch.std, batch.prompt_weights, batch.values
     by_group = group_sums(advantages, z, std, weights, values)
     with np.errstate(all="ignore"):
-        sums = Sums(*np.sum(by_group, axis=1))
-    return _of_step(tuple(names), sums, by_group[Sums._fields.index("influence")])
+        u = by_group[Sums._fields.index("influence")]
+        return Influence(tuple(names), len(u), Sums(*np.sum(by_group, axis=1)), u.T @ u)
 
 
 def group_sums(
@@ -245,9 +290,9 @@ def group_sums(
         a, asked = (both - means) * applies
         means = np.sum(np.where(applies, values, 0.0), axis=1) / least_one
         squares = np.where(live, np.sum(scores * scores, axis=1), 0.0)
-        zero = np.all(advantages == 0, axis=1)[:, None]
+        zero, pushes = np.all(advantages == 0, axis=1)[:, None], np.sum(a * scores, axis=1)
         sums = Sums(
-            influence=np.sum(a * scores, axis=1),
+            influence=pushes,
             weight=np.broadcast_to(unit, live.shape),
             live=live.astype(np.float64),
             std=np.where(live, std, 0.0),
@@ -261,32 +306,9 @@ def group_sums(
             mean_square=means**2,
             present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
             live_weight=np.abs(unit) * squares,
+            fourth=pushes**4,
         )
     return np.stack(sums)
-
-
-def replayed_influence(
-    advantages: Scores, z: Values, weights: PromptWeights, names: Sequence[str]
-) -> Influence:
-    """Return only the sums of one step that influence shares and their margins need.
-
-    `z` is 0 where a reward does not apply.
-    """
-    by_group = np.einsum("ps,psk->pk", advantages, z)
-    unit = np.broadcast_to(_unit(weights), by_group.shape)
-    nothing = Sums(*np.zeros((len(Sums._fields), len(names))))
-    sums = nothing._replace(influence=np.sum(by_group, axis=0), weight=np.sum(unit, axis=0))
-    return _of_step(tuple(names), sums, by_group)
-
-
-def _of_step(names: tuple[str, ...], sums: Sums, by_group: PerGroup) -> Influence:
-    """Return the sums of a step with their covariance, from the influence of each group."""
-    prompts = len(by_group)
-    with np.errstate(all="ignore"):
-        apart = by_group - np.mean(by_group, axis=0)
-        products = apart.T @ apart * (prompts / max(prompts - 1, 1))
-    alone = by_group[0] if prompts == 1 else None
-    return Influence(names, prompts, sums, products, prompts if prompts > 1 else 0, alone)
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
@@ -296,8 +318,7 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     with np.errstate(all="ignore"):
         sums = Sums(*np.sum([step.sums for step in fitted], axis=0))
         products = np.sum([step.products for step in fitted], axis=0)
-    groups, sampled = sum(s.groups for s in fitted), sum(s.sampled for s in fitted)
-    return Influence(names, groups, sums, products, sampled)
+    return Influence(names, sum(step.groups for step in fitted), sums, products)
 
 
 def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
@@ -309,7 +330,7 @@ def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
     table[:, places] = step.sums
     products = np.zeros((len(names), len(names)))
     products[np.ix_(places, places)] = step.products
-    return Influence(names, step.groups, Sums(*table), products, step.sampled)
+    return Influence(names, step.groups, Sums(*table), products)
 
 
 def _unit(weights: PromptWeights) -> PromptWeights:

@@ -137,6 +137,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         batch_gain=1 / batch.gain if batch.gain > 0 else None,
         **_of_advantages(a, sum_first, applies),
         influence=influence,
+        no_interval=influence.no_interval,
         scored=scored,
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )

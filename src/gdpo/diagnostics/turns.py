@@ -383,9 +383,7 @@ def pooled_turns(steps: Sequence[TurnSums]) -> TurnSums:
     for turn in range(longest):
         at_turn = [s.influences[turn] for s in steps if turn < len(s.influences)]
         known = [each for each in at_turn if each is not None]
-        # The variance of a step with one group is estimated with the previous step.
-        after = [one.after(last) for one, last in zip(known, [None, *known], strict=False)]
-        influences.append(pooled(after) if after else None)
+        influences.append(pooled(known) if known else None)
     return TurnSums(
         groups=sum(step.groups for step in steps),
         alive=np.sum([np.pad(s.alive, (0, longest - len(s.alive))) for s in steps], axis=0),

@@ -1,16 +1,16 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
-next 64 groups, because selection biases the numbers of the block. `parted` is computed over the
-whole run. All others come from a single batch, and may be due to chance in one, but hardly in
-several in a row.
+next 64 groups, because selection biases the numbers of the block. If these do not show it, there is
+no finding. `parted` and `never_applies` are computed over the whole run. All others come from a
+single batch, and may be due to chance in one, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from math import isnan
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,9 +36,11 @@ from gdpo.diagnostics.effect import (
     Replay,
     as_measured,
     described,
+    ended,
     findings_at_once,
     holds,
     learned_rewards,
+    never_applied,
     noticed,
     remedies,
 )
@@ -48,7 +50,10 @@ from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
-OVER_STEPS = (*OF_SUMS, Kind.PARTED)
+OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES)
+"""Kinds of findings that the sums of all groups show."""
+
+OVER_STEPS = (*OF_GROUPS, Kind.PARTED)
 """Kinds of findings that are computed over many groups of several steps."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
@@ -96,7 +101,9 @@ class HeldFinding:
     of: int
     """Number of steps in the run."""
     at_once: bool = False
-    """Whether only a check of the whole run shows the finding."""
+    """Whether only a check of the finished run shows the finding."""
+    past: bool = False
+    """Whether the finished run shows the finding only in earlier steps. It is then a note."""
 
     @property
     def steps(self) -> int:
@@ -117,24 +124,28 @@ class HeldFinding:
 
     @property
     def lasting(self) -> bool:
-        """Return whether the finding is certain, or occurred in all steps of a finished run."""
-        return self.certain or self.in_a_row == self.of
+        """Return whether the finding is certain, or a finished run shows it."""
+        return self.certain or self.at_once or self.in_a_row == self.of
 
 
-@dataclass(slots=True)
-class Size:
-    """Stores the blocks of one size: the number of full ones, and the one without its pair."""
+class Last(NamedTuple):
+    """Stores the last quarter of the steps of a finished run, and more up to 64 groups."""
 
-    full: int = 0
-    waiting: Influence | None = None
-    steps: int = 0
+    influence: Influence
+    steps: int
+    first: int
+    """Number of the first of these steps."""
+    replay: Replay | None = None
 
 
 @dataclass(slots=True)
 class Looks:
     """Cuts a run into blocks of doubling size, and returns each block once, when it is full."""
 
-    sizes: list[Size] = field(default_factory=list[Size])
+    full: int = 0
+    """Number of full blocks of the smallest size."""
+    waiting: list[tuple[Influence, int]] = field(default_factory=list[tuple[Influence, int]])
+    """The blocks without their pair, with their steps, the largest first."""
     begun: Influence | None = None
     """Sums of the smallest block that is not yet full."""
     steps: int = 0
@@ -145,20 +156,15 @@ class Looks:
         self.steps += 1
         if self.begun.groups < LEAST_GROUPS:
             return
-        block, steps, m = self.begun, self.steps, 0
-        self.begun, self.steps = None, 0
-        while True:
-            if m == len(self.sizes):
-                self.sizes.append(Size())
-            size = self.sizes[m]
-            size.full += 1
-            yield block, Look.at(m, size.full), steps
-            if size.waiting is None:
-                size.waiting, size.steps = block, steps
-                return
-            block, steps = pooled([size.waiting, block]), size.steps + steps
-            size.waiting, size.steps = None, 0
-            m += 1
+        block, steps = self.begun, self.steps
+        self.begun, self.steps, self.full = None, 0, self.full + 1
+        m, i = 0, self.full
+        yield block, Look.at(m, i), steps
+        while i % 2 == 0:
+            first, before = self.waiting.pop()
+            block, steps, m, i = pooled([first, block]), before + steps, m + 1, i // 2
+            yield block, Look.at(m, i), steps
+        self.waiting.append((block, steps))
 
 
 @dataclass(slots=True)
@@ -185,7 +191,6 @@ class FindingHistory:
         self.steps = 0
         self._thresholds = thresholds or Thresholds()
         self._window = Window(self._thresholds.window)
-        self._last: Influence | None = None
         self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
         self._course = Course()
@@ -201,8 +206,7 @@ class FindingHistory:
         `number` names the step in messages. Default: the number of steps so far.
         """
         self.steps += 1
-        influence = step.influence.after(self._last)
-        self._last = step.influence
+        influence = step.influence
         self._all = influence if self._all is None else pooled([self._all, influence])
         self._widen(step)
         window = self._window.add(influence)
@@ -211,8 +215,12 @@ class FindingHistory:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
         self._notice(influence)
-        in_force: list[Finding] = []
-        learned = set(self._learned(self._recent()[0]))
+        thresholds, in_force = self._thresholds, list[Finding]()
+        for found in never_applied(self._all, thresholds):
+            if found.sure:
+                in_force.append(described(found, self._all, self._ranges, thresholds))
+                self._hold(in_force[-1], 1)
+        learned = set(self._learned(self._recent()))
         for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
                 continue
@@ -231,43 +239,51 @@ class FindingHistory:
         found = [HeldFinding(each.finding, tuple(each.spans), self.steps) for each in held]
         return sorted(found, key=_order)
 
-    def held_at_the_end(self, replay: Replay | None = None) -> list[HeldFinding]:
-        """Return `held` for a finished run, with one more check of all its groups.
+    def held_at_the_end(self, last: Last, replay: Replay | None = None) -> list[HeldFinding]:
+        """Return the findings of a finished run: those of all its groups, and of the last quarter.
 
-        What all groups show about a reward replaces what a part of the run showed, unless that is
-        of another kind and has ended.
+        A finding of all groups that the last quarter rules out gives way to that of the quarter.
+        What only earlier steps showed is a note.
         """
-        if self._all is None:
-            return []
-        learned = self._learned(self._recent()[0])
-        at_once = [
-            finding
-            for finding in findings_at_once(self._all, self._ranges, self._thresholds, replay)
-            if not (finding.kind in EFFECT and finding.rewards[0] in learned)
+        assert self._all is not None, "a step was added"
+        before = self.steps - last.steps
+        late = self._at_once(last.influence, last.replay, last.first)
+        now = {f.rewards: (before + 1, f) for f in late} | {
+            f.rewards: (1, f)
+            for f in self._at_once(self._all, replay)
+            if not ended(f, last.influence, self._thresholds)
+        }
+        shown = [
+            HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
+            for first, f in now.values()
         ]
-        kept = self.held()
-        lost = {h.finding.rewards for h in kept if h.finding.kind is Kind.BELOW_RESOLUTION}
-        whole = {f.rewards: f for f in at_once if not (f.kind in CONSTANT and f.rewards in lost)}
-        parts = [
-            held
-            for held in kept
-            if held.finding.kind not in OF_SUMS
-            or held.finding.rewards not in whole
-            or _is_apart(held, whole[held.finding.rewards], self.steps)
-        ]
-        found = [
-            HeldFinding(f, ((1, self.steps),), self.steps, at_once=_key(f) not in self._held)
-            for f in whole.values()
-        ]
-        constant = {h.finding.rewards for h in (*found, *parts) if h.finding.kind in CONSTANT}
-        late = [each for each in self._learned_late() if each.finding.rewards not in constant]
-        return sorted([*found, *parts, *late], key=_order)
+        for held in self.held():
+            found, until = held.finding, held.spans[-1][1]
+            of_groups, again = found.kind in OF_GROUPS, now.get(found.rewards)
+            if of_groups and again and not _is_apart(held, again[1], self.steps):
+                continue
+            if of_groups or until <= before:
+                fact = replace(found, severity=Severity.NOTE, remedy="", remedies=())
+                held = replace(held, finding=fact, past=True)
+            shown.append(held)
+        return sorted(shown, key=_order)
+
+    def _at_once(
+        self, influence: Influence, replay: Replay | None, since: int | None = None
+    ) -> Iterator[Finding]:
+        learned = self._learned(self._recent())
+        lost = {rewards for kind, rewards in self._held if kind is Kind.BELOW_RESOLUTION}
+        thresholds = self._thresholds
+        for each in findings_at_once(influence, self._ranges, thresholds, replay, since=since):
+            needless = each.kind in EFFECT and each.rewards[0] in learned
+            if not needless and not (each.kind in CONSTANT and each.rewards in lost):
+                yield each
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
         if self._all is None:
             return ()
-        found = (*self._learned(self._all), *self._learned(self._recent()[0]))
+        found = (*self._learned(self._all), *self._learned(self._recent()))
         return tuple(dict.fromkeys(found))
 
     def state(self) -> dict[str, Any]:
@@ -275,7 +291,6 @@ class FindingHistory:
         kept = {
             "steps": self.steps,
             "window": list(self._window),
-            "last": self._last,
             "all": self._all,
             "held": list(self._held.values()),
             "course": self._course.blocks,
@@ -291,7 +306,7 @@ class FindingHistory:
         self._window = Window(self._thresholds.window)
         for step in state["window"]:
             self._window.add(_influence(step))
-        self._last, self._all = _known(state["last"]), _known(state["all"])
+        self._all = _known(state["all"])
         self._course.restore(
             [
                 Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
@@ -303,11 +318,8 @@ class FindingHistory:
             finding = _finding(held["finding"])
             self._held[_key(finding)] = _Held(finding, [(a, b) for a, b in held["spans"]])
         looks = state["looks"]
-        self._looks = Looks(
-            [Size(s["full"], _known(s["waiting"]), s["steps"]) for s in looks["sizes"]],
-            _known(looks["begun"]),
-            looks["steps"],
-        )
+        waiting = [(_influence(block), steps) for block, steps in looks["waiting"]]
+        self._looks = Looks(looks["full"], waiting, _known(looks["begun"]), looks["steps"])
         self._measuring = {}
         for each in state["measuring"]:
             kind, reward, *_ = each["noticed"]
@@ -323,17 +335,9 @@ class FindingHistory:
     def _learned(self, influence: Influence) -> tuple[str, ...]:
         return learned_rewards(influence, self._ranges, self._thresholds)
 
-    def _recent(self) -> tuple[Influence, int]:
+    def _recent(self) -> Influence:
         last = Window(LEAST_GROUPS)
-        return [last.add(step) for step in self._window][-1], len(last)
-
-    def _learned_late(self) -> Iterator[HeldFinding]:
-        last, steps = self._recent()
-        for name in self._learned(last):
-            of = Noticed(Kind.CONSTANT, name)
-            found = described(of, last, self._ranges, self._thresholds, start=" at the end")
-            if found.evidence["zero_variance_groups"] >= self._thresholds.zero_variance:
-                yield HeldFinding(found, ((self.steps - steps + 1, self.steps),), self.steps)
+        return [last.add(step) for step in self._window][-1]
 
     def _widen(self, step: Step) -> None:
         for name, (low, high) in step.observed.items():
@@ -347,15 +351,15 @@ class FindingHistory:
         """Test the blocks that the step completes, and start to measure the faults they show."""
         for block, look, steps in self._looks.add(step):
             for found in noticed(block, look, self._ranges, self._thresholds):
-                if not found.sure:
+                if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
-                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.reward)]
+                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.rewards)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)
                 if found.reward in self._measuring or not worse:
                     continue
                 # A reward that was learned within a long block has a small share in it.
-                learned = found.reward in self._learned(self._recent()[0])
+                learned = found.reward in self._learned(self._recent())
                 if learned and (known or found.kind in EFFECT):
                     continue
                 self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
@@ -372,28 +376,27 @@ class FindingHistory:
             if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[reward]
-            if reward is not None and reward not in influence.names:
-                continue
             if measuring.noticed.kind in EFFECT and reward in self._learned(influence):
                 continue
+            shown = as_measured(measuring.noticed, influence, self._thresholds)
+            if shown is None:
+                continue
             found = described(
-                as_measured(measuring.noticed, influence, self._thresholds),
+                shown,
                 influence,
                 self._ranges,
                 self._thresholds,
                 partial(remedies, measuring.scored),
-                start="" if since is None else f" from step {since:,}",
+                since=since,
             )
-            if since is not None:
-                found = replace(found, evidence={**found.evidence, "from_step": float(since)})
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
             if found.kind in CONSTANT and lost is not None:
                 lost.finding = replace(lost.finding, severity=Severity.WARNING)
                 continue
-            self._hold_instead(found, reward, measuring.first)
+            self._hold_instead(found, measuring.first)
 
-    def _hold_instead(self, found: Finding, reward: str | None, first: int) -> None:
-        for each in self._of(reward):
+    def _hold_instead(self, found: Finding, first: int) -> None:
+        for each in self._of(found.rewards):
             lesser = self._held[_key(each)]
             if _is_apart(lesser, found, self.steps - 1):
                 continue
@@ -402,8 +405,7 @@ class FindingHistory:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
 
-    def _of(self, reward: str | None) -> list[Finding]:
-        rewards = () if reward is None else (reward,)
+    def _of(self, rewards: tuple[str, ...]) -> list[Finding]:
         keys = [key for key in self._held if key[0] in OF_SUMS and key[1] == rewards]
         return [self._held[key].finding for key in keys]
 
@@ -477,7 +479,8 @@ class Watch:
             weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
             shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
             rewards.append(replace(reward, **shares))
-        return replace(diagnosis, rewards=tuple(rewards), findings=kept)
+        unknown = window.no_interval
+        return replace(diagnosis, rewards=tuple(rewards), findings=kept, no_interval=unknown)
 
 
 def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
@@ -486,9 +489,9 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
     return ended and not same_sort and part.finding.severity is Severity.WARNING
 
 
-def _order(held: HeldFinding) -> tuple[int, int, int]:
-    severity, kind = held.finding.rank
-    return severity, -held.steps, kind
+def _order(held: HeldFinding) -> tuple[int, int, int, float]:
+    severity, kind, share = held.finding.rank
+    return severity, -held.steps, kind, share
 
 
 def _key(finding: Finding) -> Key:
@@ -499,8 +502,6 @@ def _plain(value: Any) -> Any:
     """Return a value in JSON types: dataclasses as dicts, arrays and tuples as lists."""
     if is_dataclass(value):
         found = {each.name: getattr(value, each.name) for each in fields(value)}
-        if isinstance(value, Influence):
-            found["table"] = found.pop("sums")
         if isinstance(value, Scored):
             found["dtype"] = value.rewards.dtype.name
         return _plain(found)
@@ -516,15 +517,8 @@ def _known(plain: Mapping[str, Any] | None) -> Influence | None:
 
 
 def _influence(plain: Mapping[str, Any]) -> Influence:
-    alone = plain["alone"]
-    return Influence(
-        names=tuple(plain["names"]),
-        groups=plain["groups"],
-        sums=Sums(*np.array(plain["table"], np.float64)),
-        products=np.array(plain["products"], np.float64),
-        sampled=plain["sampled"],
-        alone=None if alone is None else np.array(alone, np.float64),
-    )
+    sums, products = (np.array(plain[name], np.float64) for name in ("sums", "products"))
+    return Influence(tuple(plain["names"]), plain["groups"], Sums(*sums), products)
 
 
 def _scored(plain: Mapping[str, Any]) -> Scored:
@@ -534,13 +528,11 @@ def _scored(plain: Mapping[str, Any]) -> Scored:
 
 
 def _finding(plain: Mapping[str, Any]) -> Finding:
-    return Finding(
-        kind=Kind(plain["kind"]),
-        severity=Severity(plain["severity"]),
-        rewards=tuple(plain["rewards"]),
-        message=plain["message"],
-        remedy=plain["remedy"],
-        evidence=plain["evidence"],
-        causes=tuple(map(Cause, plain["causes"])),
-        remedies=tuple(Remedy(**remedy) for remedy in plain["remedies"]),
-    )
+    known: dict[str, Any] = {
+        "kind": Kind(plain["kind"]),
+        "severity": Severity(plain["severity"]),
+        "rewards": tuple(plain["rewards"]),
+        "causes": tuple(map(Cause, plain["causes"])),
+        "remedies": tuple(Remedy(**remedy) for remedy in plain["remedies"]),
+    }
+    return Finding(**{**plain, **known})

@@ -124,8 +124,8 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
         rows = [(*first, second[-1]) for first, second in zip(grpo[1:], gdpo[1:], strict=True)]
         lines += table([(*grpo[0][:3], *BOTH), *rows], width, whole=whole)
         for gated, gate in run.gates.items():
-            text = f"{gated} was 0 or missing wherever {name} was below {gate.at_least:g}: a gate"
-            lines.append(Text(text))
+            low = f"{counted(run.below(gate), 'rollout')} with {name} below {gate.at_least:g}"
+            lines.append(Text(f"{gated} was 0 or missing in all {low}: a gate"))
         text = f"not checked: {name} varies in no group with recorded advantages"
         if run.groups:
             text = (
@@ -292,8 +292,10 @@ def _rewards(analysis: Analysis, width: int, room: int, *, whole: bool) -> Itera
         yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
     yield Text(INTERVALS, style="dim")
     for run in analysis.runs:
+        where = f" of {short_name(run.run)}" if several else ""
+        if run.no_interval is not None:
+            yield Text(f"no ±{where}: {run.no_interval}", style="dim")
         if changes := run.weight_changes():
-            where = f" of {short_name(run.run)}" if several else ""
             each = [
                 f"{short_name(name)} {as_number(first)} → {as_number(last)}"
                 for name, (first, last) in changes.items()

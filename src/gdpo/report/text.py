@@ -57,7 +57,9 @@ def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> 
     """Yield the lines of a finding: its mark and message in colour, then its remedy."""
     for line in wrap(f"{MARKS[severity]} {message}", width, subsequent_indent="  "):
         yield Text(line, style=_STYLES[severity])
-    for line in wrap(f"→ {remedy}", width, initial_indent="  ", subsequent_indent="    "):
+    for line in wrap(
+        f"→ {remedy}" if remedy else "", width, initial_indent="  ", subsequent_indent="    "
+    ):
         yield Text(line)
 
 
