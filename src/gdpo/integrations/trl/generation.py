@@ -4,7 +4,7 @@ It encodes each prompt once, and removes rows from the batch when they have fini
 processes and samples the logits, and TRL tokenizes the prompts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from transformers import GenerationMixin
 
 from gdpo.integrations.trl._adapter import (
+    computed_in,
     end_token_ids,
     lacks,
     replaced,
@@ -84,8 +85,10 @@ def not_covered(trainer: Any) -> str | None:
         return reason
     from gdpo.integrations.trl._sampling import difference_from_generate
 
-    with unwrapped_model(trainer) as unwrapped:
-        return difference_from_generate(unwrapped, trainer.generation_config)
+    with unwrapped_model(trainer) as unwrapped, trainer.accelerator.autocast():
+        return difference_from_generate(
+            unwrapped, trainer.generation_config, dtype=computed_in(trainer), training=True
+        )
 
 
 def model_not_covered(model: Any) -> str | None:
@@ -121,23 +124,48 @@ def kind_not_covered(model: Any) -> str | None:
         return f"{name} has its own generation code"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return f"{name} is split over several devices"
+    if growing := rope_types(model) - FIXED_ROPE:
+        return f"the rotary frequencies of {name} depend on the length ({', '.join(growing)})"
     return cache_not_covered(model) or _dropout_not_covered(model)
 
 
-def _dropout_not_covered(model: Any) -> str | None:
+FIXED_ROPE = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
+"""Types of rotary embedding whose angles do not depend on the width of the batch."""
+
+
+def rope_types(model: Any) -> set[str]:
+    """Return the types of the rotary embeddings of a model."""
+    config = model.config.get_text_config()
+    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
+    return {str(kind.get("rope_type")) for kind in kinds}
+
+
+def dropouts(model: Any) -> list[tuple[str, dict[str, Any], str]]:
+    """Return each positive probability of dropout: its owner's name and attributes, and its key."""
     # Some models read the configuration.
     keys = ("dropout", "attention_dropout", "hidden_dropout")
-    found = [(f"config.{key}", model.config.to_dict().get(key)) for key in keys]
+    found = [("config", vars(model.config), key) for key in keys]
     for name, module in model.named_modules():
-        found += [(f"{name}.p", module.p)] if isinstance(module, nn.Dropout) else []
-        own = vars(module).items()
-        found += [(f"{name}.{key}", v) for key, v in own if "drop" in key or "jitter" in key]
-    for name, value in found:
-        if isinstance(value, float) and value > 0:
-            return (
-                f"{name} is {value}, and the rows of a prompt would share its dropout. Set "
-                "disable_dropout=True, or set dropout to 0 in the model's configuration"
-            )
+        own = vars(module)
+        here = isinstance(module, nn.Dropout)
+        of_module = [
+            key for key in own if "drop" in key or "jitter" in key or (here and key == "p")
+        ]
+        found += [(name, own, key) for key in of_module]
+    return [
+        (name, own, key)
+        for name, own, key in found
+        if isinstance(value := own.get(key), float) and value > 0
+    ]
+
+
+def _dropout_not_covered(model: Any) -> str | None:
+    for name, own, key in dropouts(model):
+        return (
+            f"{name}.{key} is {own[key]}, and the rows of a prompt would share its dropout. Set "
+            "disable_dropout=True, or set dropout to 0 in the model's configuration"
+        )
     return None
 
 
