@@ -91,6 +91,7 @@ def batch():
 
 def scores(method, trainer, *, loss="both", **how):
     """Return log-probabilities, entropies, and the gradient of a random sum of them."""
+    trainer._speed_ups.run(PROMPT, COMPLETION)
     trainer.model.zero_grad()
     logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True, **how)
     generator = torch.Generator().manual_seed(4)

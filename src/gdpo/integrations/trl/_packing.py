@@ -24,7 +24,7 @@ are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/lo
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,15 +34,15 @@ from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, is_training, lacks, replaced, say, tried
-from gdpo.integrations.trl._plan import Call, Row, chunks, split
-from gdpo.integrations.trl._probe import Score, SpeedUp, lent
+from gdpo.integrations.trl._plan import Row, chunks, split
+from gdpo.integrations.trl._probe import Score, SpeedUp, lent, made_up_rows
 from gdpo.integrations.trl._shared_prompts import (
     SharedPrompts,
     distinct,
     last_places,
     shared_prompts_of,
 )
-from gdpo.integrations.trl.generation import FIXED_ROPE, rope_types
+from gdpo.integrations.trl.generation import growing_ropes, ropes
 
 MicroBatch = dict[str, Any]
 """Maps TRL's names to tensors with one row per rollout, and to `num_items_in_batch`."""
@@ -181,10 +181,11 @@ class Packer(SpeedUp):
 
     instead = "pack_micro_batches: padding is not trimmed"
 
-    def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts | None) -> None:
+    def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts) -> None:
         self._packing: Packing | None = packing
         """The allowed changes. None: nothing, because a batch has entries that cannot be split."""
-        self._trainer, self.shared = trainer, shared
+        super().__init__(trainer)
+        self.shared = shared
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
@@ -215,7 +216,7 @@ class Packer(SpeedUp):
 
     def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
         batch = join(window)
-        groups = self._groups(batch["prompt_ids"], batch["prompt_mask"])
+        groups = distinct(batch["prompt_ids"], batch["prompt_mask"])[1]
         rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
         size = len(rows) // len(window)
         if not packing.regroups:
@@ -223,7 +224,7 @@ class Packer(SpeedUp):
         wanted = max(len(window), sum(row.contributes for row in rows))
         # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
         count = int(self._of_all_ranks([wanted]).max())
-        places = split(rows, count, len(window), self._call)
+        places = split(rows, count, len(window), self.shared.call)
         micro_batches = [_trimmed(batch, rows, here, packing) for here in places]
         tokens = self._of_all_ranks([_counted(rows, here) for here in places]).sum(0)
         of_tokens = tokens / tokens.double().mean().clamp(min=1)
@@ -253,11 +254,11 @@ class Packer(SpeedUp):
             return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
         start = input_ids.shape[1] - keep
         mask, completions = attention_mask[:, :start], attention_mask[:, start:]
-        groups = self._groups(input_ids[:, :start], mask)
+        groups = distinct(input_ids[:, :start], mask)[1]
         facts = torch.stack([mask.sum(1), last_places(completions), groups], 1).tolist()
         rows = [Row(prompt, length, group=group) for prompt, length, group in facts]
         logps = torch.zeros(completions.shape, device=input_ids.device)
-        for here in split(rows, len(rows), -(-len(rows) // batch_size), self._call):
+        for here in split(rows, len(rows), -(-len(rows) // batch_size), self.shared.call):
             prompt = packing.prompt_width([rows[i].prompt for i in here], start)
             width = packing.width([rows[i].completion for i in here], keep)
             index = torch.tensor(here, device=input_ids.device)
@@ -265,14 +266,6 @@ class Packer(SpeedUp):
             chunk = score(model, input_ids[index, kept], attention_mask[index, kept], width)
             logps[index, :width] = chunk[0].to(logps)
         return logps, None, None
-
-    def _groups(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(ids[:, 0]) if self.shared is None else distinct(ids, mask)[1]
-
-    @property
-    def _call(self) -> Call | None:
-        """What a call of the model costs. None: prompts are not shared."""
-        return None if self.shared is None else self.shared.call
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -316,7 +309,7 @@ def packer_of(trainer: Any) -> Packer | None:
     packing = Packing(
         regroups=not reason,
         zero_contributes=trainer.beta != 0,
-        trims=rope_types(model) <= FIXED_ROPE,
+        trims=not growing_ropes(model),
         trims_prompts=_positions_are_relative(model) and not virtual_tokens,
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
@@ -349,24 +342,21 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
 
 
 def _made_up_window(trainer: Any) -> list[MicroBatch]:
-    rows, width = torch.arange(8)[:, None], torch.arange(6)
-    completions = (width < 1 + (5 * rows) % 6).long()
-    prompts = (width.flip(0) < 1 + rows % 4).long()
-    ids = rows + width + 1
+    ids, mask, keep = made_up_rows(trainer, 8, prompt=6, completion=6)
+    completions, tokens = ids[:, keep:], mask[:, keep:]
+    advantages = [1.0, 0.0, -0.5, 2.0, 0.0, -0.2, 0.0, 1.5]
     batch: MicroBatch = {
-        "prompt_ids": ids * prompts,
-        "prompt_mask": prompts,
-        "completion_ids": ids * completions,
-        "completion_mask": completions,
-        "advantages": torch.tensor([1.0, 0.0, -0.5, 2.0, 0.0, -0.2, 0.0, 1.5]),
-        "old_per_token_logps": -(1.0 + ids % 3) / 4,
-        "ref_per_token_logps": -(1.0 + ids % 4) / 4,
+        "prompt_ids": ids[:, :keep],
+        "prompt_mask": mask[:, :keep],
+        "completion_ids": completions,
+        "completion_mask": tokens,
+        "advantages": torch.tensor(advantages, device=ids.device),
+        "old_per_token_logps": -(1.0 + completions % 3) / 4,
+        "ref_per_token_logps": -(1.0 + completions % 4) / 4,
     }
     if trainer.use_vllm:
-        batch["importance_sampling_ratio"] = torch.full((8, 6), 0.5)
-    device = trainer.accelerator.device
-    batch = {name: value.to(device) for name, value in batch.items()}
-    items = {"num_items_in_batch": completions.sum().to(device)}
+        batch["importance_sampling_ratio"] = torch.full_like(batch["old_per_token_logps"], 0.5)
+    items = {"num_items_in_batch": tokens.sum()}
     return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
 
 
@@ -408,11 +398,12 @@ def _positions_are_relative(model: Any) -> bool:
     TRL passes no position ids, so models count positions from the start of the padding.
     """
     config = model.config.get_text_config()
-    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    kinds = ropes(model)
     layers = set(getattr(config, "layer_types", None) or ())
     return (
-        bool(rope_types(model))
-        and "llama_4_scaling_beta" not in rope
+        bool(kinds)
+        and all(kinds)  # layers without rotary embeddings may have other positions
+        and not any("llama_4_scaling_beta" in kind for kind in kinds)
         and layers <= {"full_attention", "sliding_attention"}
         and not getattr(model, "_is_stateful", False)
     )

@@ -8,7 +8,6 @@ Metrics, logs, token counts and random states stay as they were. Every process m
 """
 
 import copy
-import itertools
 import logging
 import math
 import random
@@ -206,10 +205,17 @@ class SpeedUp:
     is_tried = False
     """Whether a trial runs, in which it is used even where it saves nothing."""
     is_off = False
-    """Whether a trial found a difference."""
+    """Whether it is not used, for example because a trial found a difference."""
 
-    def score(self, score: Score, *args: Any, **options: Any) -> Any:
-        raise NotImplementedError
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._said = set[str]()
+
+    def say(self, reason: str) -> None:
+        """Log once, in the main process, why TRL's code runs."""
+        if reason not in self._said:
+            say(self._trainer, f"{self.instead}, because {reason}")
+        self._said.add(reason)
 
 
 class Trial:
@@ -219,7 +225,7 @@ class Trial:
     checkpointing, precision, and the shape of its batches. Each of the `speed_ups` calls the next.
     """
 
-    def __init__(self, trainer: Any, trls: Score, speed_ups: Sequence[SpeedUp | None]) -> None:
+    def __init__(self, trainer: Any, trls: Score, speed_ups: Sequence[Any]) -> None:
         self._trainer, self._trls = trainer, trls
         self._speed_ups = [each for each in speed_ups if each is not None]
         self._fast = trls
@@ -240,17 +246,18 @@ class Trial:
 
         Nothing happens if rollouts of this length are covered.
         """
-        if prompt + completion <= self._longest:
-            return
-        self._longest = 1.25 * (prompt + completion)
         used = [each for each in self._speed_ups if not each.is_off]
-        rows = _made_up_rows(self._trainer, prompt, completion)
+        if not used or prompt + completion <= self._longest:
+            return
+        self._longest = 1.1 * (prompt + completion)
+        count = min(3, self._trainer.args.per_device_train_batch_size)
+        rows = made_up_rows(self._trainer, count, prompt=prompt, completion=completion)
         with _on_trial(self._trainer.model, used):
             try:
                 expected = self._scored(rows, self._trls)
             except Exception as error:  # noqa: BLE001  TRL's own head may need what a CPU lacks
-                failed = f"which failed ({type(error).__name__}: {error})"
-                say(self._trainer, f"speed-ups are not compared with TRL's code, {failed}")
+                failed = f"speed-ups are not compared with TRL's code, which failed: {error!r}"
+                say(self._trainer, failed)
                 return
             difference = partial(self._difference, rows, expected)
             if not tried(difference):
@@ -261,7 +268,7 @@ class Trial:
                 each.is_off = False
                 if reason := tried(difference):
                     each.is_off = True
-                    say(self._trainer, f"{each.instead}, because {reason}")
+                    each.say(reason)
 
     def _difference(self, rows: Any, expected: tuple[torch.Tensor, torch.Tensor]) -> str | None:
         (logps, gradient), dtype = expected, computed_in(self._trainer)
@@ -271,62 +278,56 @@ class Trial:
         allowed = min(3 * epsilon(dtype, logps) ** 0.5, 0.1) * float(gradient.norm())
         if agree(ours, logps, dtype) and float((our_gradient - gradient).norm()) <= allowed:
             return None
-        on = "with" if self._trainer.model.is_gradient_checkpointing else "without"
         return (
-            f"log-probabilities or gradients differ from TRL's in a trial ({on} gradient "
-            f"checkpointing, {rows[0].shape[1]} tokens)"
+            f"log-probabilities or gradients differ from TRL's in a trial with {rows[0].shape[1]} "
+            f"tokens (gradient checkpointing: {self._trainer.model.is_gradient_checkpointing})"
         )
 
     def _scored(self, rows: Any, score: Score) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probabilities of rows, and the gradient of the first parameters."""
         (ids, mask, keep), model = rows, self._trainer.model
         model.zero_grad()
-        logps = score(model, ids, mask, keep, batch_size=2)[0] * mask[:, -keep:]
+        logps = score(model, ids, mask, keep, batch_size=len(ids))[0] * mask[:, -keep:]
         weights = torch.linspace(1, 2, logps.numel(), device=logps.device)
         (logps.flatten() * weights).sum().backward()
         embedding = model.get_input_embeddings().weight
-        trained = (p.grad for p in model.parameters() if p.grad is not None and p is not embedding)
-        first = itertools.islice(trained, 12)
-        return logps.detach(), torch.cat([each.double().flatten() for each in first])
+        trained = [p.grad for p in model.parameters() if p.grad is not None and p is not embedding]
+        return logps.detach(), torch.cat([each.double().flatten() for each in trained[:12]])
 
 
-def _made_up_rows(
-    trainer: Any, prompt: int, completion: int
+def made_up_rows(
+    trainer: Any, count: int, *, prompt: int, completion: int
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return ids, mask and completion tokens of two prompts, each with two completions.
+    """Return ids, mask and completion tokens of rows with various padding. Pairs share a prompt.
 
-    The first prompt is padded. There are no more rows than in a micro-batch.
+    The first three rows are padded on both sides.
     """
-    count = min(4, trainer.args.per_device_train_batch_size)
-    row, place = torch.arange(count)[:, None], torch.arange(prompt + completion)
-    start = (row < 2) * (prompt // 3)
-    end = prompt + completion - row * (completion // 5)
-    mask = ((start <= place) & (place < end)).long()
-    tokens = trainer.model.config.get_text_config().vocab_size
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(tokens // 4, tokens, mask.shape, generator=draw)
-    ids[:, :prompt] = ids[row[:, 0] // 2, :prompt]
-    ids = ids.where(mask != 0, tokenizer_of(trainer).pad_token_id)
     device = trainer.accelerator.device
-    return ids.to(device), mask.to(device), completion
+    row = torch.arange(count, device=device)[:, None]
+    place = torch.arange(prompt + completion, device=device)
+    start = torch.where(row % 4 < 2, (prompt + 14) // 16, prompt // 2)
+    end = prompt + completion - (row + 1) % 5 * (completion // 6)
+    mask = ((start <= place) & (place < end)).long()
+    half = trainer.model.config.get_text_config().vocab_size // 2
+    factor = 7 + torch.where(place < prompt, row // 2, row)
+    ids = half + (place + 3) ** 2 * factor % half
+    return ids.where(mask != 0, tokenizer_of(trainer).pad_token_id), mask, completion
 
 
 @contextmanager
 def _on_trial(model: Any, speed_ups: Sequence[SpeedUp]) -> Generator[None]:
     """Restore gradients and random states at the end. Until then, there is no dropout."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    probabilities = [(own, key, own[key]) for _, own, key in dropouts(model)]
+    changed = [(own, key, 0.0) for _, own, key in dropouts(model)]
+    changed += [(vars(each), "is_tried", True) for each in speed_ups]
+    before = [(own, key, own.get(key)) for own, key, _ in changed]
     try:
-        for each in speed_ups:
-            each.is_tried = True
-        for own, key, _ in probabilities:
-            own[key] = 0.0
+        for own, key, value in changed:
+            own[key] = value
         with kept_random_states():
             yield
     finally:
-        for each in speed_ups:
-            each.is_tried = False
-        for own, key, value in probabilities:
+        for own, key, value in before:
             own[key] = value
         for parameter, gradient in gradients:
             parameter.grad = gradient

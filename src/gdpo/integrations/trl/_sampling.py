@@ -128,10 +128,6 @@ class _Scores(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
 
 
-PROMPT = 40
-"""Number of tokens of the longer made-up prompt."""
-
-
 def difference_from_generate(
     model: Any, generation_config: Any, *, dtype: torch.dtype | None = None, training: bool = False
 ) -> str | None:
@@ -145,9 +141,10 @@ def difference_from_generate(
     ends = ends if isinstance(ends, list) else [ends]
     first, second = [i for i in range(len(ends) + 2) if i not in ends][:2]
     end, device = ends[0] or 0, model.device
-    place = torch.arange(PROMPT, device=device)
-    ids = torch.stack([place % 2, place // 2 % 2]) * (second - first) + first
-    mask = torch.stack([place >= PROMPT // 2, place >= 0]).long()
+    prompts = [[first, second, second] * 14, [second, second, first] * 14]
+    ids = torch.tensor(prompts, device=device)
+    mask = torch.ones_like(ids)
+    mask[0, :20] = 0
     tokens = torch.tensor([[second] * 4, [end, *[second] * 3], [first] * 4], device=device)
     rows = torch.tensor([0, 1, 0, 1], device=device)
     config = copy.deepcopy(generation_config)

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import lacks, say, tried, without_adapter
+from gdpo.integrations.trl._adapter import tried, without_adapter
 from gdpo.integrations.trl._plan import Call, Row, call_of, planned
 from gdpo.integrations.trl._probe import Score, SpeedUp
 from gdpo.integrations.trl.generation import kind_not_covered
@@ -34,7 +33,7 @@ class SharedPrompts(SpeedUp):
     instead = "share_prompts: each rollout computes its own prompt"
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer, self._said = trainer, False
+        super().__init__(trainer)
         model = trainer.model
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", 1)
         parameters = max(1, sum(each.numel() for each in model.parameters()))
@@ -56,21 +55,15 @@ class SharedPrompts(SpeedUp):
         **options: Any,
     ) -> Any:
         if self.is_off or (batch_size or len(input_ids)) < len(input_ids):
-            more = {"batch_size": batch_size, **options}
-            return score(model, input_ids, attention_mask, logits_to_keep, **more)
+            options["batch_size"] = batch_size
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
         start = input_ids.shape[1] - logits_to_keep
         prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
         facts = torch.stack([group_of_row, last_places(attention_mask[:, start:])], 1).tolist()
         rows = [Row(prompt=start, completion=length, group=group) for group, length in facts]
         plan = planned(rows, self.call)
         if not plan.shared:
-            if not self._said:
-                self._said = True
-                say(
-                    self._trainer,
-                    f"{self.instead} where sharing saves nothing, as in a micro-batch of "
-                    f"{len(rows)} rollouts with prompts of {start} tokens",
-                )
+            self.say("sharing saves nothing in some micro-batches")
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
         unwrapped = self._trainer.accelerator.unwrap_model(model)
         cache = self._read(unwrapped, prompts[:, :-1])
@@ -129,28 +122,24 @@ def _continuing(
         handle.remove()
 
 
-def shared_prompts_of(trainer: Any) -> SharedPrompts | None:
-    """Return the `SharedPrompts` of a trainer, or None if sharing is impossible or not wanted.
+def shared_prompts_of(trainer: Any) -> SharedPrompts:
+    """Return the `SharedPrompts` of a trainer, which is off if it is impossible or not wanted.
 
     If it is impossible, the main process logs the reason.
     """
-    if not trainer.args.share_prompts:
-        return None
-    if reason := tried(lambda: not_shared_because(trainer)):
-        say(trainer, f"{SharedPrompts.instead}, because {reason}")
-        return None
-    return SharedPrompts(trainer)
+    shared = SharedPrompts(trainer)
+    shared.is_off = not trainer.args.share_prompts
+    if not shared.is_off and (reason := tried(lambda: not_shared_because(trainer))):
+        shared.say(reason)
+        shared.is_off = True
+    return shared
 
 
 def not_shared_because(trainer: Any) -> str | None:
-    if reason := lacks("share_prompts", trainer):
-        return reason
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return "the model is sharded"
     if trainer.aux_loss_enabled:
         return "the expert load is balanced over the tokens of each rollout"
     if (trainer.pad_to_multiple_of or 1) > 1:
         return "pad_to_multiple_of is set"
-    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
-        return "the adapter is a learned prompt"
     return kind_not_covered(without_adapter(trainer.model))

@@ -4,11 +4,10 @@ It encodes each prompt once, and removes rows from the batch when they have fini
 processes and samples the logits, and TRL tokenizes the prompts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import GenerationMixin
 
@@ -75,8 +74,6 @@ def not_covered(trainer: Any) -> str | None:
     more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
     if more:
         return f"the tokenizer returns more than token ids: {', '.join(sorted(more))}"
-    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
-        return "the adapter is a learned prompt, which changes the start of the cache"
     model = without_adapter(trainer.model)
     reason = kind_not_covered(model) or _setting_not_covered(
         trainer.generation_config, model.generation_config
@@ -124,40 +121,39 @@ def kind_not_covered(model: Any) -> str | None:
         return f"{name} has its own generation code"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return f"{name} is split over several devices"
-    if growing := rope_types(model) - FIXED_ROPE:
+    if growing := growing_ropes(model):
         return f"the rotary frequencies of {name} depend on the length ({', '.join(growing)})"
     return cache_not_covered(model) or _dropout_not_covered(model)
 
 
-FIXED_ROPE = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
-"""Types of rotary embedding whose angles do not depend on the width of the batch."""
+_FIXED = {"default", "linear", "llama3", "proportional", "yarn"}
+"""Types of rotary embedding whose frequencies are the same for all lengths."""
 
 
-def rope_types(model: Any) -> set[str]:
-    """Return the types of the rotary embeddings of a model."""
+def ropes(model: Any) -> list[Mapping[str, Any]]:
+    """Return the parameters of the rotary embeddings of a model, empty for layers without."""
     config = model.config.get_text_config()
     rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
-    return {str(kind.get("rope_type")) for kind in kinds}
+    return [rope] if "rope_type" in rope else [kind or {} for kind in rope.values()]
 
 
-def dropouts(model: Any) -> list[tuple[str, dict[str, Any], str]]:
-    """Return each positive probability of dropout: its owner's name and attributes, and its key."""
-    # Some models read the configuration.
-    keys = ("dropout", "attention_dropout", "hidden_dropout")
-    found = [("config", vars(model.config), key) for key in keys]
-    for name, module in model.named_modules():
-        own = vars(module)
-        here = isinstance(module, nn.Dropout)
-        of_module = [
-            key for key in own if "drop" in key or "jitter" in key or (here and key == "p")
-        ]
-        found += [(name, own, key) for key in of_module]
-    return [
-        (name, own, key)
-        for name, own, key in found
-        if isinstance(value := own.get(key), float) and value > 0
-    ]
+def growing_ropes(model: Any) -> set[str]:
+    """Return the types of rotary embedding of a model whose frequencies depend on the length."""
+    return {str(kind.get("rope_type")) for kind in ropes(model) if kind} - _FIXED
+
+
+_READ = ("dropout", "attention_dropout", "hidden_dropout")
+"""Fields of a configuration that some models read in each step."""
+
+
+def dropouts(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield each positive probability of dropout: the owner's name and attributes, and the key."""
+    for name, owner in [("config", model.config), *model.named_modules()]:
+        for key, value in vars(owner).items():
+            counts = "drop" in key or "jitter" in key or isinstance(owner, nn.Dropout)
+            counts = key in _READ if owner is model.config else counts
+            if counts and isinstance(value, float) and value > 0:
+                yield name, vars(owner), key
 
 
 def _dropout_not_covered(model: Any) -> str | None:

@@ -7,16 +7,14 @@ returns a reason, TRL's own head is used.
 """
 
 import ctypes
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import TrainerCallback
 
-from gdpo.integrations.trl._adapter import lacks, say, without_adapter
+from gdpo.integrations.trl._adapter import lacks, without_adapter
 from gdpo.integrations.trl._probe import Score, SpeedUp
 
 KERNELS = 64
@@ -93,10 +91,6 @@ class CompletionOnlyHead(SpeedUp):
 
     instead = "completion_only_head: TRL's head is used"
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._said: set[str] = set()
-
     def score(
         self,
         score: Score,
@@ -114,8 +108,8 @@ class CompletionOnlyHead(SpeedUp):
         if reason:
             self.say(reason)
         if reason or self.is_off:
-            more = {"batch_size": batch_size, **options}
-            return score(model, input_ids, attention_mask, logits_to_keep, **more)
+            options["batch_size"] = batch_size
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
         parts = [
             self._score(model, ids, mask, logits_to_keep)
             for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True)
@@ -154,23 +148,13 @@ class CompletionOnlyHead(SpeedUp):
             return "cast_lm_head_to_fp32 is set"
         base: Any = without_adapter(trainer.accelerator.unwrap_model(model))
         text = base.config.get_text_config()
-        if "logits_to_keep" not in inspect.signature(type(base).forward).parameters:
-            return f"{type(base).__name__}.forward has no logits_to_keep"
         if cap := next((name for name in _CAPS if getattr(text, name, None) is not None), None):
             return f"the model caps its logits ({cap})"
-        if not isinstance(base.get_output_embeddings(), nn.Linear):
-            return f"the head of {type(base).__name__} is not an nn.Linear"
         rows, width, keep = shape
         trls = min(rows * width, _TRL_TOKENS) * min(text.vocab_size, _TRL_VOCABULARY)
         if rows * keep * text.vocab_size > _TRL_BLOCKS * trls:
             return "the logits of a micro-batch would need more memory than TRL's buffers"
         return None
-
-    def say(self, reason: str) -> None:
-        """Log once, in the main process, why TRL's head is used."""
-        if reason not in self._said:
-            say(self._trainer, f"{self.instead}, because {reason}")
-        self._said.add(reason)
 
 
 class _TokenScores(torch.autograd.Function):
