@@ -153,7 +153,7 @@ def test_where_sharing_saves_nothing_the_log_says_so_once(tiny_policy, tmp_path,
     ours(tiny_policy, tmp_path, **WINDOWS)
     said = [each for each in caplog.messages if each.startswith("share_prompts")]
     assert len(said) == 1
-    assert "saves nothing, as in a micro-batch of " in said[0]
+    assert "sharing saves nothing" in said[0]
 
 
 def policy_with(policy, **config):
@@ -169,7 +169,7 @@ def policy_with(policy, **config):
         ({"pad_to_multiple_of": 8}, "pad_to_multiple_of is set"),
         (
             {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"use_reentrant": True}},
-            "(with gradient checkpointing, ",
+            "(gradient checkpointing: True)",
         ),
         ({"config": {"attention_dropout": 0.1}}, "config.attention_dropout is 0.1"),
     ],
@@ -188,7 +188,7 @@ def test_a_learned_prompt_is_not_shared(tiny_policy, tmp_path, caplog):
     base = AutoModelForCausalLM.from_pretrained(tiny_policy)
     model = get_peft_model(base, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     said = reason_of(tiny_policy, tmp_path, caplog, how={"model": model})
-    assert "the adapter is a learned prompt" in said
+    assert "differ from TRL's in a trial" in said
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_layers_that_drop_the_cache_in_checkpoints_are_not_used(
 ):
     monkeypatch.setattr(_caches, "_KEEPS_CACHE", "missing")
     said = reason_of(tiny_policy, tmp_path, caplog, **{CHECKPOINTING: True})
-    assert "(with gradient checkpointing, " in said
+    assert "(gradient checkpointing: True)" in said
 
 
 def cost_of(rows, parts, call):
