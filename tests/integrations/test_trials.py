@@ -5,21 +5,24 @@ import sys
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tests.integrations.generating import MODELS, model_of
-from tests.integrations.variants import bytes_written, dataset, digits, settings
+from tests.integrations.prepared import ours
+from tests.integrations.variants import CHECKPOINTING, bytes_written, dataset, digits, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin
 from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _packing, _sampling
 from gdpo.integrations.trl._adapter import agree
+from gdpo.integrations.trl._caches import cache_argument
 from gdpo.integrations.trl._sampling import difference_from_generate
 from gdpo.integrations.trl.generation import model_not_covered
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead
 
 
-def trainer_of(policy, folder, **options):
+def trainer_of(policy, folder, *, model=None, **options):
     return GDPOTrainer(
-        AutoModelForCausalLM.from_pretrained(policy),
+        model or AutoModelForCausalLM.from_pretrained(policy),
         [bytes_written, digits],
         GDPOConfig(**{**settings(folder, reward_weights=None), "max_steps": 1, **options}),
         train_dataset=dataset(),
@@ -90,7 +93,7 @@ def test_trls_head_is_used_if_ours_differs(tiny_policy, tmp_path, monkeypatch, c
         differing = trainer_of(tiny_policy, tmp_path)
         differing.train()
     (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
-    assert "log-probabilities differ" in message
+    assert "log-probabilities or gradients differ" in message
     trls = trainer_of(tiny_policy, tmp_path, completion_only_head=False)
     trls.train()
     norm, expected = (each.state.log_history[0]["grad_norm"] for each in (differing, trls))
@@ -154,6 +157,111 @@ def test_generation_is_not_given_up_for_rounding(kind, dtype):
     for seed in range(5):
         model = model_of(kind, seed).to(dtype)
         assert difference_from_generate(model, model.generation_config) is None
+
+
+def under_checkpointing(model, tokens):
+    return model.training and model.is_gradient_checkpointing
+
+
+def in_bfloat16(model, tokens):
+    return torch.is_autocast_enabled("cpu")
+
+
+def with_an_adapter(model, tokens):
+    return any("lora_" in name for name, _ in model.named_parameters())
+
+
+def past_18_tokens(model, tokens):
+    return tokens > 18
+
+
+def wrong_with_a_cache(policy, condition):
+    """Return a model with wrong logits if it continues a cache under a condition."""
+
+    def hook(module, args, kwargs, output):
+        if kwargs.get(argument) is not None and condition(
+            module, kwargs["attention_mask"].shape[1]
+        ):
+            output.logits = 1.5 * output.logits
+        return output
+
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    argument = cache_argument(model.get_decoder())
+    model.register_forward_hook(hook, with_kwargs=True)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("condition", "changed"),
+    [
+        (under_checkpointing, {CHECKPOINTING: True}),
+        (in_bfloat16, {"bf16": True}),
+        (with_an_adapter, {}),
+        (past_18_tokens, {}),
+    ],
+)
+def test_what_is_wrong_only_under_the_trainings_conditions_is_not_used(
+    condition, changed, tiny_policy, tmp_path, caplog
+):
+    model = wrong_with_a_cache(tiny_policy, condition)
+    if condition is with_an_adapter:
+        model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+    run = ours(tiny_policy, tmp_path, how={"model": model}, max_steps=1, **changed)
+    assert run.trainer._packer.shared.is_off
+    assert [text for text in caplog.messages if text.startswith("share_prompts")]
+
+
+def test_a_trial_is_repeated_for_longer_rollouts(tiny_policy, tmp_path):
+    model, lengths = wrong_with_a_cache(tiny_policy, lambda _, tokens: tokens > 60), []
+    trainer = trainer_of(tiny_policy, tmp_path, model=model)
+    model.train()
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: lengths.append(kwargs["attention_mask"].shape[1]), with_kwargs=True
+    )
+    trainer._speed_ups.run(30, 20)
+    trainer._speed_ups.run(32, 20)  # less than a tenth longer
+    assert max(lengths) == 50
+    assert not trainer._packer.shared.is_off
+    trainer._speed_ups.run(60, 20)
+    assert max(lengths) == 80
+    assert trainer._packer.shared.is_off
+    assert not trainer._packer.is_off
+
+
+def test_a_trial_keeps_gradients_random_states_and_dropout(tiny_policy, tmp_path):
+    """It runs without dropout, which no two ways of computing would draw alike."""
+    adapter = LoraConfig(r=2, target_modules="all-linear", lora_dropout=0.1)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_policy), adapter)
+    trainer = trainer_of(tiny_policy, tmp_path, model=model)
+    model.train()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    gradients = [torch.full_like(p, i) for i, p in enumerate(trained)]
+    for parameter, gradient in zip(trained, gradients, strict=True):
+        parameter.grad = gradient
+    state = torch.get_rng_state()
+    trainer._speed_ups.run(20, 12)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.grad is gradient for p, gradient in zip(trained, gradients, strict=True))
+    assert all(float(gradient.max()) == i for i, gradient in enumerate(gradients))
+    assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.1}
+    assert not trainer._packer.is_off
+    assert not trainer._packer.shared.is_tried
+
+
+def test_generation_is_tried_as_it_runs_in_the_training(tiny_policy, tmp_path):
+    model, seen, widths = AutoModelForCausalLM.from_pretrained(tiny_policy), set(), []
+
+    def watch(module, args, kwargs):
+        seen.add((module.training, torch.is_autocast_enabled("cpu")))
+        widths.append(kwargs["input_ids"].shape[1])
+
+    model.register_forward_pre_hook(watch, with_kwargs=True)
+    trainer = trainer_of(tiny_policy, tmp_path, model=model, bf16=True)
+    assert trainer.rollout_func is not None
+    assert seen == {(True, True)}
+    assert max(widths) > 40
+    assert not model.training
 
 
 def test_a_trial_leaves_no_trace(tiny_policy, tmp_path):

@@ -50,7 +50,6 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "turns": {"_generate": ("prompts",)},
     "fast_generation": {"_tokenize_prompts": ("prompts",), "_generate_single_turn": ()},
     "completion_only_head": {"_get_per_token_logps_and_entropies": _SCORES},
-    "share_prompts": {"_get_per_token_logps_and_entropies": _SCORES},
     "pack_micro_batches": {
         "_prepare_inputs": ("generation_batch",),
         "_compute_loss": ("model", "inputs"),
@@ -74,7 +73,6 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "_is_vlm",
     ),
     "completion_only_head": ("temperature",),
-    "share_prompts": ("_is_vlm", "aux_loss_enabled", "pad_to_multiple_of"),
     "pack_micro_batches": (
         *("_step", "_buffered_inputs", "_metrics", "_is_vlm", "_entropy_bonus_enabled"),
         *("aux_loss_enabled", "loss_type", "beta", "top_entropy_quantile", "pad_to_multiple_of"),

@@ -137,10 +137,6 @@ _KEEPS_CACHE = "_can_checkpoint_with_cache"
 """Attribute of transformers' layers. True: gradient checkpointing does not drop the cache."""
 
 
-def can_be_checkpointed(model: Any) -> bool:
-    return any(hasattr(layer, _KEEPS_CACHE) for layer in model.modules())
-
-
 @contextmanager
 def caches_in_checkpoints(model: Any) -> Generator[None]:
     layers = [layer for layer in model.modules() if hasattr(layer, _KEEPS_CACHE)]

@@ -24,8 +24,8 @@ are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/lo
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,15 +34,15 @@ from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, is_training, lacks, replaced, say, tried
-from gdpo.integrations.trl._plan import Call, Row, chunks, split
-from gdpo.integrations.trl._probe import lent
+from gdpo.integrations.trl._plan import Row, chunks, split
+from gdpo.integrations.trl._probe import Score, SpeedUp, lent, made_up_rows
 from gdpo.integrations.trl._shared_prompts import (
-    Score,
     SharedPrompts,
     distinct,
     last_places,
     shared_prompts_of,
 )
+from gdpo.integrations.trl.generation import growing_ropes, ropes
 
 MicroBatch = dict[str, Any]
 """Maps TRL's names to tensors with one row per rollout, and to `num_items_in_batch`."""
@@ -140,9 +140,6 @@ _BY_ROWS = ("grpo", "dr_grpo", "luspo", "sapo")
 _BY_TOKENS = ("bnpo",)
 _BY_GENERATION_BATCH = ("dapo", "cispo", "vespo")
 
-_SHIFT_INVARIANT = {"default", "linear", "llama3", "yarn"}
-"""Types of rotary embedding whose angles do not depend on the width of the batch."""
-
 _SHARES = "shares_of_metrics"
 _OF_TOKENS = ("kl", "entropy")
 _OF_RATIOS = (
@@ -160,39 +157,52 @@ class Packing:
     """Whether a rollout may move to another micro-batch of the optimizer step."""
     zero_contributes: bool
     """Whether a rollout with an advantage of 0 contributes."""
+    trims: bool
+    """Whether padding may be removed."""
     trims_prompts: bool
-    """Whether padding on the left may be removed."""
+    """Whether padding on the left may be removed, too."""
     multiple: int
     """Sequences are padded to a multiple of this number."""
 
     def width(self, lengths: Iterable[int], padded: int) -> int:
+        if not self.trims:
+            return padded
         return min(padded, -(-max(1, *lengths) // self.multiple) * self.multiple)
 
     def prompt_width(self, lengths: Iterable[int], padded: int) -> int:
         return self.width(lengths, padded) if self.trims_prompts else padded
 
 
-class Packer:
+class Packer(SpeedUp):
     """Packs the micro-batches of a trainer.
 
     `begin` is called before every optimizer step, `packed` for each of its micro-batches.
     """
 
-    def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts | None) -> None:
-        self.packing: Packing | None = packing
+    instead = "pack_micro_batches: padding is not trimmed"
+
+    def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts) -> None:
+        self._packing: Packing | None = packing
         """The allowed changes. None: nothing, because a batch has entries that cannot be split."""
-        self._trainer, self._shared = trainer, shared
+        super().__init__(trainer)
+        self.shared = shared
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
+
+    @property
+    def packing(self) -> Packing | None:
+        packing = self._packing
+        return replace(packing, trims=False) if packing and self.is_off else packing
 
     def begin(self, micro_batches: int) -> None:
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        if self.packing is None or not is_training(self._trainer):
+        packing = self.packing
+        if packing is None or not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
-            self.packing = None
+            self._packing = None
             say(self._trainer, f"{_STAY}, because they contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
@@ -200,13 +210,13 @@ class Packer:
             first = self._trainer._step % len(buffered)
             # Outside the Trainer's loop the window is unknown: pack each micro-batch separately.
             window = buffered[first : first + max(1, self._left_of_window)]
-            self._packed = self.pack(window, self.packing)
+            self._packed = self.pack(window, packing)
         self._left_of_window -= 1
         return self._packed.pop(0)
 
     def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
         batch = join(window)
-        groups = self._groups(batch["prompt_ids"], batch["prompt_mask"])
+        groups = distinct(batch["prompt_ids"], batch["prompt_mask"])[1]
         rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
         size = len(rows) // len(window)
         if not packing.regroups:
@@ -214,7 +224,7 @@ class Packer:
         wanted = max(len(window), sum(row.contributes for row in rows))
         # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
         count = int(self._of_all_ranks([wanted]).max())
-        places = split(rows, count, len(window), self._call)
+        places = split(rows, count, len(window), self.shared.call)
         micro_batches = [_trimmed(batch, rows, here, packing) for here in places]
         tokens = self._of_all_ranks([_counted(rows, here) for here in places]).sum(0)
         of_tokens = tokens / tokens.double().mean().clamp(min=1)
@@ -239,21 +249,16 @@ class Packer:
     ) -> Any:
         """Score a micro-batch, or a generation batch in parts of at most `batch_size` rows."""
         keep, packing = logits_to_keep, self.packing
-        more = {key for key, value in options.items() if value is not None and value is not False}
-        known = {"compute_entropy"} if batch_size is None else set[str]()
-        if packing is None or more - known or not is_training(self._trainer):
+        more = any(value is not None and value is not False for value in options.values())
+        if packing is None or batch_size is None or more:
             return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
-        if self._shared is not None:
-            score = partial(self._shared.score, score)
-        if batch_size is None:
-            return score(model, input_ids, attention_mask, keep, **options)
         start = input_ids.shape[1] - keep
         mask, completions = attention_mask[:, :start], attention_mask[:, start:]
-        groups = self._groups(input_ids[:, :start], mask)
+        groups = distinct(input_ids[:, :start], mask)[1]
         facts = torch.stack([mask.sum(1), last_places(completions), groups], 1).tolist()
         rows = [Row(prompt, length, group=group) for prompt, length, group in facts]
         logps = torch.zeros(completions.shape, device=input_ids.device)
-        for here in split(rows, len(rows), -(-len(rows) // batch_size), self._call):
+        for here in split(rows, len(rows), -(-len(rows) // batch_size), self.shared.call):
             prompt = packing.prompt_width([rows[i].prompt for i in here], start)
             width = packing.width([rows[i].completion for i in here], keep)
             index = torch.tensor(here, device=input_ids.device)
@@ -261,14 +266,6 @@ class Packer:
             chunk = score(model, input_ids[index, kept], attention_mask[index, kept], width)
             logps[index, :width] = chunk[0].to(logps)
         return logps, None, None
-
-    def _groups(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(ids[:, 0]) if self._shared is None else distinct(ids, mask)[1]
-
-    @property
-    def _call(self) -> Call | None:
-        """What a call of the model costs. None: prompts are not shared."""
-        return None if self._shared is None else self._shared.call
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -294,7 +291,7 @@ def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
                 metrics[name][-1] *= share
 
 
-def packer_of(trainer: Any, trls: Score) -> Packer | None:
+def packer_of(trainer: Any) -> Packer | None:
     """Return the packer of a trainer's micro-batches, or None if no change is allowed or wanted.
 
     If none is allowed, the reason is logged.
@@ -312,10 +309,11 @@ def packer_of(trainer: Any, trls: Score) -> Packer | None:
     packing = Packing(
         regroups=not reason,
         zero_contributes=trainer.beta != 0,
+        trims=not growing_ropes(model),
         trims_prompts=_positions_are_relative(model) and not virtual_tokens,
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
-    packer = Packer(trainer, packing, shared_prompts_of(trainer, trls))
+    packer = Packer(trainer, packing, shared_prompts_of(trainer))
     if difference := tried(partial(_changed_loss, trainer, packer, packing)):
         say(trainer, f"{_STAY}, because {difference}")
         return None
@@ -344,24 +342,21 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
 
 
 def _made_up_window(trainer: Any) -> list[MicroBatch]:
-    rows, width = torch.arange(8)[:, None], torch.arange(6)
-    completions = (width < 1 + (5 * rows) % 6).long()
-    prompts = (width.flip(0) < 1 + rows % 4).long()
-    ids = rows + width + 1
+    ids, mask, keep = made_up_rows(trainer, 8, prompt=6, completion=6)
+    completions, tokens = ids[:, keep:], mask[:, keep:]
+    advantages = [1.0, 0.0, -0.5, 2.0, 0.0, -0.2, 0.0, 1.5]
     batch: MicroBatch = {
-        "prompt_ids": ids * prompts,
-        "prompt_mask": prompts,
-        "completion_ids": ids * completions,
-        "completion_mask": completions,
-        "advantages": torch.tensor([1.0, 0.0, -0.5, 2.0, 0.0, -0.2, 0.0, 1.5]),
-        "old_per_token_logps": -(1.0 + ids % 3) / 4,
-        "ref_per_token_logps": -(1.0 + ids % 4) / 4,
+        "prompt_ids": ids[:, :keep],
+        "prompt_mask": mask[:, :keep],
+        "completion_ids": completions,
+        "completion_mask": tokens,
+        "advantages": torch.tensor(advantages, device=ids.device),
+        "old_per_token_logps": -(1.0 + completions % 3) / 4,
+        "ref_per_token_logps": -(1.0 + completions % 4) / 4,
     }
     if trainer.use_vllm:
-        batch["importance_sampling_ratio"] = torch.full((8, 6), 0.5)
-    device = trainer.accelerator.device
-    batch = {name: value.to(device) for name, value in batch.items()}
-    items = {"num_items_in_batch": completions.sum().to(device)}
+        batch["importance_sampling_ratio"] = torch.full_like(batch["old_per_token_logps"], 0.5)
+    items = {"num_items_in_batch": tokens.sum()}
     return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
 
 
@@ -403,12 +398,11 @@ def _positions_are_relative(model: Any) -> bool:
     TRL passes no position ids, so models count positions from the start of the padding.
     """
     config = model.config.get_text_config()
-    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
+    kinds = ropes(model)
     layers = set(getattr(config, "layer_types", None) or ())
     return (
         bool(kinds)
-        and all(kind.get("rope_type") in _SHIFT_INVARIANT for kind in kinds)
+        and all(kinds)  # layers without rotary embeddings may have other positions
         and not any("llama_4_scaling_beta" in kind for kind in kinds)
         and layers <= {"full_attention", "sliding_attention"}
         and not getattr(model, "_is_stateful", False)

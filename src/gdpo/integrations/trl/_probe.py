@@ -1,25 +1,41 @@
-"""Sends one made-up batch through TRL's own code, to see which advantages come out of it.
+"""Sends made-up data through a trainer, to see what comes out of it.
 
-TRL generates, scores and gathers as usual, but the completions have one token, the rewards are made
-up, and no log-probability is computed. Metrics, logs, token counts and random states stay as they
-were. Every process must take part.
+`advantages_of` sends a batch through TRL's own code. TRL generates, scores and gathers as usual,
+but the completions have one token, the rewards are made up, and no log-probability is computed.
+Metrics, logs, token counts and random states stay as they were. Every process must take part.
+
+`Trial` compares the speed-ups of the log-probabilities with TRL's code.
 """
 
 import copy
 import logging
+import math
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl._adapter import TESTED, end_token_ids, kept_random_states, replaced
+from gdpo.integrations.trl._adapter import (
+    TESTED,
+    agree,
+    computed_in,
+    end_token_ids,
+    epsilon,
+    is_training,
+    kept_random_states,
+    replaced,
+    say,
+    tokenizer_of,
+    tried,
+)
+from gdpo.integrations.trl.generation import dropouts
 
 logger = logging.getLogger(__name__)
 
@@ -175,3 +191,143 @@ def _difference(found: Any, estimator: str, trainer: Any) -> float:
     if found.shape != local.shape:
         return float("inf")
     return float(np.abs(found - local).max() / np.abs(flat).max())
+
+
+Score: TypeAlias = Callable[..., Any]
+"""TRL's method `_get_per_token_logps_and_entropies`, or one with its arguments."""
+
+
+class SpeedUp:
+    """Scores rollouts in less time than the code that it replaces, which `score` gets first."""
+
+    instead: str
+    """What happens without it, for the log."""
+    is_tried = False
+    """Whether a trial runs, in which it is used even where it saves nothing."""
+    is_off = False
+    """Whether it is not used, for example because a trial found a difference."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._said = set[str]()
+
+    def say(self, reason: str) -> None:
+        """Log once, in the main process, why TRL's code runs."""
+        if reason not in self._said:
+            say(self._trainer, f"{self.instead}, because {reason}")
+        self._said.add(reason)
+
+
+class Trial:
+    """Uses speed-ups for rollouts as long as those with which each was compared with TRL's code.
+
+    The training itself sets the conditions: the prepared model with its adapters and mode, gradient
+    checkpointing, precision, and the shape of its batches. Each of the `speed_ups` calls the next.
+    """
+
+    def __init__(self, trainer: Any, trls: Score, speed_ups: Sequence[Any]) -> None:
+        self._trainer, self._trls = trainer, trls
+        self._speed_ups = [each for each in speed_ups if each is not None]
+        self._fast = trls
+        for each in reversed(self._speed_ups):
+            self._fast = partial(each.score, self._fast)
+        is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        self._longest = math.inf if is_sharded else 0.0
+        """The largest number of tokens in a rollout that is covered."""
+
+    def score(self, model: Any, input_ids: torch.Tensor, *args: Any, **options: Any) -> Any:
+        """Return what TRL's method returns for these arguments."""
+        known = is_training(self._trainer) and input_ids.shape[1] <= self._longest
+        score = self._fast if known else self._trls
+        return score(model, input_ids, *args, **options)
+
+    def run(self, prompt: int, completion: int) -> None:
+        """Switch off each speed-up that differs in made-up rollouts of this many tokens.
+
+        Nothing happens if rollouts of this length are covered.
+        """
+        used = [each for each in self._speed_ups if not each.is_off]
+        if not used or prompt + completion <= self._longest:
+            return
+        self._longest = 1.1 * (prompt + completion)
+        count = min(3, self._trainer.args.per_device_train_batch_size)
+        rows = made_up_rows(self._trainer, count, prompt=prompt, completion=completion)
+        with _on_trial(self._trainer.model, used):
+            try:
+                expected = self._scored(rows, self._trls)
+            except Exception as error:  # noqa: BLE001  TRL's own head may need what a CPU lacks
+                failed = f"speed-ups are not compared with TRL's code, which failed: {error!r}"
+                say(self._trainer, failed)
+                return
+            difference = partial(self._difference, rows, expected)
+            if not tried(difference):
+                return
+            for each in used:
+                each.is_off = True
+            for each in used:
+                each.is_off = False
+                if reason := tried(difference):
+                    each.is_off = True
+                    each.say(reason)
+
+    def _difference(self, rows: Any, expected: tuple[torch.Tensor, torch.Tensor]) -> str | None:
+        (logps, gradient), dtype = expected, computed_in(self._trainer)
+        ours, our_gradient = self._scored(rows, self._fast)
+        # 1e-3 in float32, 10 % in bfloat16. SmolLM2-135M's gradient differs by 2e-4 and 1.8 %:
+        # TRL's own differs from the one in float64 by 5e-4.
+        allowed = min(3 * epsilon(dtype, logps) ** 0.5, 0.1) * float(gradient.norm())
+        if agree(ours, logps, dtype) and float((our_gradient - gradient).norm()) <= allowed:
+            return None
+        return (
+            f"log-probabilities or gradients differ from TRL's in a trial with {rows[0].shape[1]} "
+            f"tokens (gradient checkpointing: {self._trainer.model.is_gradient_checkpointing})"
+        )
+
+    def _scored(self, rows: Any, score: Score) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the log-probabilities of rows, and the gradient of the first parameters."""
+        (ids, mask, keep), model = rows, self._trainer.model
+        model.zero_grad()
+        logps = score(model, ids, mask, keep, batch_size=len(ids))[0] * mask[:, -keep:]
+        weights = torch.linspace(1, 2, logps.numel(), device=logps.device)
+        (logps.flatten() * weights).sum().backward()
+        embedding = model.get_input_embeddings().weight
+        trained = [p.grad for p in model.parameters() if p.grad is not None and p is not embedding]
+        return logps.detach(), torch.cat([each.double().flatten() for each in trained[:12]])
+
+
+def made_up_rows(
+    trainer: Any, count: int, *, prompt: int, completion: int
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return ids, mask and completion tokens of rows with various padding. Pairs share a prompt.
+
+    The first three rows are padded on both sides.
+    """
+    device = trainer.accelerator.device
+    row = torch.arange(count, device=device)[:, None]
+    place = torch.arange(prompt + completion, device=device)
+    start = torch.where(row % 4 < 2, (prompt + 14) // 16, prompt // 2)
+    end = prompt + completion - (row + 1) % 5 * (completion // 6)
+    mask = ((start <= place) & (place < end)).long()
+    half = trainer.model.config.get_text_config().vocab_size // 2
+    factor = 7 + torch.where(place < prompt, row // 2, row)
+    ids = half + (place + 3) ** 2 * factor % half
+    return ids.where(mask != 0, tokenizer_of(trainer).pad_token_id), mask, completion
+
+
+@contextmanager
+def _on_trial(model: Any, speed_ups: Sequence[SpeedUp]) -> Generator[None]:
+    """Restore gradients and random states at the end. Until then, there is no dropout."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    changed = [(own, key, 0.0) for _, own, key in dropouts(model)]
+    changed += [(vars(each), "is_tried", True) for each in speed_ups]
+    before = [(own, key, own.get(key)) for own, key, _ in changed]
+    try:
+        for own, key, value in changed:
+            own[key] = value
+        with kept_random_states():
+            yield
+    finally:
+        for own, key, value in before:
+            own[key] = value
+        for parameter, gradient in gradients:
+            parameter.grad = gradient

@@ -128,18 +128,23 @@ class _Scores(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
 
 
-def difference_from_generate(model: Any, generation_config: Any) -> str | None:
+def difference_from_generate(
+    model: Any, generation_config: Any, *, dtype: torch.dtype | None = None, training: bool = False
+) -> str | None:
     """Return how the scores of `sample_rows` differ from those of `generate`, or None.
 
     Both read two made-up prompts, of which each has two rows, and are made to choose the same
-    tokens.
+    tokens. `dtype` is the precision of the computation. None: that of the model. `training` sets
+    the mode of the model during the comparison.
     """
     ends = generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     first, second = [i for i in range(len(ends) + 2) if i not in ends][:2]
     end, device = ends[0] or 0, model.device
-    ids = torch.tensor([[first, second], [second, first]], device=device)
-    mask = torch.tensor([[0, 1], [1, 1]], device=device)
+    prompts = [[first, second, second] * 14, [second, second, first] * 14]
+    ids = torch.tensor(prompts, device=device)
+    mask = torch.ones_like(ids)
+    mask[0, :20] = 0
     tokens = torch.tensor([[second] * 4, [end, *[second] * 3], [first] * 4], device=device)
     rows = torch.tensor([0, 1, 0, 1], device=device)
     config = copy.deepcopy(generation_config)
@@ -156,10 +161,15 @@ def difference_from_generate(model: Any, generation_config: Any) -> str | None:
         )
         return seen.of_steps
 
-    with kept_random_states():
-        theirs = scores(ids[rows], mask[rows])
-        ours = scores(ids, mask, custom_generate=sample_rows, prompt_of_row=rows)
+    before = model.training
+    model.train(training)
+    try:
+        with kept_random_states():
+            theirs = scores(ids[rows], mask[rows])
+            ours = scores(ids, mask, custom_generate=sample_rows, prompt_of_row=rows)
+    finally:
+        model.train(before)
     for step, (own, of_generate) in enumerate(zip(ours, theirs, strict=True)):
-        if not agree(own, of_generate[-len(own) :], model.dtype):
+        if not agree(own, of_generate[-len(own) :], dtype or model.dtype):
             return f"in a trial, the scores of token {step + 1} differ from those of `generate`"
     return None

@@ -6,32 +6,17 @@ completions with similar lengths. Neither the model nor the head is changed.
 """
 
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import (
-    agree,
-    computed_in,
-    epsilon,
-    kept_random_states,
-    lacks,
-    say,
-    tried,
-    without_adapter,
-)
+from gdpo.integrations.trl._adapter import tried, without_adapter
 from gdpo.integrations.trl._plan import Call, Row, call_of, planned
+from gdpo.integrations.trl._probe import Score, SpeedUp
 from gdpo.integrations.trl.generation import kind_not_covered
-
-Score = Callable[..., Any]
-"""TRL's method `_get_per_token_logps_and_entropies`, or one with its arguments."""
-
-_OWN = "share_prompts: each rollout computes its own prompt"
 
 
 def last_places(mask: torch.Tensor) -> torch.Tensor:
@@ -44,13 +29,20 @@ def distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
     return ids.where(mask != 0, -1).unique(dim=0, return_inverse=True)
 
 
-class SharedPrompts:
+class SharedPrompts(SpeedUp):
+    instead = "share_prompts: each rollout computes its own prompt"
+
     def __init__(self, trainer: Any) -> None:
-        self._trainer, self._said = trainer, False
+        super().__init__(trainer)
         model = trainer.model
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", 1)
         parameters = max(1, sum(each.numel() for each in model.parameters()))
-        self.call = call_of(trainer.accelerator.device.type, layers, parameters)
+        self._call = call_of(trainer.accelerator.device.type, layers, parameters)
+
+    @property
+    def call(self) -> Call | None:
+        """What a call of the model costs. None: prompts are not shared."""
+        return None if self.is_off else Call() if self.is_tried else self._call
 
     def score(
         self,
@@ -59,21 +51,19 @@ class SharedPrompts:
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
+        batch_size: int | None = None,
         **options: Any,
     ) -> Any:
+        if self.is_off or (batch_size or len(input_ids)) < len(input_ids):
+            options["batch_size"] = batch_size
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
         start = input_ids.shape[1] - logits_to_keep
         prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
         facts = torch.stack([group_of_row, last_places(attention_mask[:, start:])], 1).tolist()
         rows = [Row(prompt=start, completion=length, group=group) for group, length in facts]
         plan = planned(rows, self.call)
         if not plan.shared:
-            if not self._said:
-                self._said = True
-                say(
-                    self._trainer,
-                    f"{_OWN} where sharing saves nothing, as in a micro-batch of {len(rows)} "
-                    f"rollouts with prompts of {start} tokens",
-                )
+            self.say("sharing saves nothing in some micro-batches")
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
         unwrapped = self._trainer.accelerator.unwrap_model(model)
         cache = self._read(unwrapped, prompts[:, :-1])
@@ -132,84 +122,24 @@ def _continuing(
         handle.remove()
 
 
-def shared_prompts_of(trainer: Any, trls: Score) -> SharedPrompts | None:
-    """Return the `SharedPrompts` of a trainer, or None if sharing is impossible or not wanted.
+def shared_prompts_of(trainer: Any) -> SharedPrompts:
+    """Return the `SharedPrompts` of a trainer, which is off if it is impossible or not wanted.
 
     If it is impossible, the main process logs the reason.
     """
-    if not trainer.args.share_prompts:
-        return None
     shared = SharedPrompts(trainer)
-    reason = tried(lambda: not_shared_because(trainer) or _difference(trainer, trls))
-    if reason is None:
-        return shared
-    say(trainer, f"{_OWN}, because {reason}")
-    return None
+    shared.is_off = not trainer.args.share_prompts
+    if not shared.is_off and (reason := tried(lambda: not_shared_because(trainer))):
+        shared.say(reason)
+        shared.is_off = True
+    return shared
 
 
 def not_shared_because(trainer: Any) -> str | None:
-    if reason := lacks("share_prompts", trainer):
-        return reason
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return "the model is sharded"
     if trainer.aux_loss_enabled:
         return "the expert load is balanced over the tokens of each rollout"
     if (trainer.pad_to_multiple_of or 1) > 1:
         return "pad_to_multiple_of is set"
-    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
-        return "the adapter is a learned prompt"
-    model = without_adapter(trainer.model)
-    if set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}:
-        return f"not every layer of {type(model).__name__} attends to the whole prompt"
-    return _checkpoints_drop_the_cache(trainer) or kind_not_covered(model)
-
-
-def _checkpoints_drop_the_cache(trainer: Any) -> str | None:
-    from gdpo.integrations.trl._caches import can_be_checkpointed
-
-    args, model = vars(trainer.args), trainer.model
-    # Newer releases of transformers call it activation_checkpointing, and keep the older name.
-    names = ("gradient_checkpointing", "activation_checkpointing")
-    if not (any(args.get(name) for name in names) or model.is_gradient_checkpointing):
-        return None
-    if any((args.get(f"{name}_kwargs") or {}).get("use_reentrant") for name in names):
-        return "gradient checkpointing with use_reentrant=True does not follow the cache"
-    if not can_be_checkpointed(model):
-        return f"transformers {version('transformers')} drops the cache in gradient checkpointing"
-    return None
-
-
-def _difference(trainer: Any, trls: Score) -> str | None:
-    """Return what differs from TRL's on made-up rows, or None.
-
-    Compares the log-probabilities, and the gradients of the first parameters.
-    """
-    model, device = trainer.model, trainer.accelerator.device
-    ids = torch.tensor([[0, 1, 2, 3, 1], [0, 1, 2, 1, 0], [3, 2, 1, 2, 3], [3, 2, 1, 3, 1]])
-    mask = torch.tensor([[0, 1, 1, 1, 1], [0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
-    ids, mask = ids.to(device), mask.to(device)
-    embedding = model.get_input_embeddings().weight
-    trained = [p for p in model.parameters() if p.requires_grad and p is not embedding][:12]
-
-    def scores(score: Score) -> tuple[torch.Tensor, torch.Tensor]:
-        logps = score(model, ids, mask, 2)[0] * mask[:, -2:]
-        weighted = logps * torch.arange(1, 9, device=device).view(4, 2)
-        gradients = torch.autograd.grad(weighted.sum(), trained)
-        return logps.detach(), torch.cat([each.double().flatten() for each in gradients])
-
-    always, was_training = SharedPrompts(trainer), model.training
-    always.call = Call()
-    model.train()
-    try:
-        with kept_random_states():
-            theirs, gradient = scores(trls)
-            ours, shared = scores(lambda *each: always.score(trls, *each))
-    finally:
-        model.train(was_training)
-    dtype = computed_in(trainer)
-    # 1e-3 in float32, 10 % in bfloat16. SmolLM2-135M's gradient differs by 2e-4 and 1.8 %: TRL's
-    # own differs from the one in float64 by 5e-4.
-    allowed = min(3 * epsilon(dtype, theirs) ** 0.5, 0.1) * float(gradient.norm())
-    if agree(ours, theirs, dtype) and float((shared - gradient).norm()) <= allowed:
-        return None
-    return "log-probabilities or gradients differ from TRL's in a trial"
+    return kind_not_covered(without_adapter(trainer.model))

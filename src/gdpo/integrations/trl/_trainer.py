@@ -37,7 +37,7 @@ from gdpo.integrations.trl._groups import GroupFilter, Groups, Ranks
 from gdpo.integrations.trl._objective import objective_of
 from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._packing import loss_mask, packer_of, weigh_metrics
-from gdpo.integrations.trl._probe import CALLED, check_batch
+from gdpo.integrations.trl._probe import CALLED, Trial, check_batch
 from gdpo.integrations.trl._rewards import (
     ExactRewards,
     Returned,
@@ -168,8 +168,12 @@ class GDPOTrainer(GRPOTrainer):
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._between = BetweenCalls()
         bound_memory(self)
-        trls = self._trls_scores
-        self._head, self._packer = head_of(self, trls), packer_of(self, trls)
+        self._head, self._packer = head_of(self), packer_of(self)
+        self._speed_ups = Trial(
+            self,
+            self._trls_scores,
+            [self._packer, self._packer and self._packer.shared, self._head],
+        )
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         self._filter = GroupFilter(self, self._ranks)
         self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
@@ -213,6 +217,8 @@ class GDPOTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
         inputs: Any = super()._prepare_inputs(*args, **kwargs)
+        if is_training(self):
+            self._speed_ups.run(inputs["prompt_ids"].shape[1], inputs["completion_ids"].shape[1])
         return inputs if self._packer is None else self._packer.packed(inputs)
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
@@ -224,10 +230,7 @@ class GDPOTrainer(GRPOTrainer):
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        score = self._trls_scores if self._head is None else self._head.score
-        if self._packer is None:
-            return score(*args, **kwargs)
-        return self._packer.score(score, *args, **kwargs)
+        return self._speed_ups.score(*args, **kwargs)
 
     def compute_advantages(
         self,

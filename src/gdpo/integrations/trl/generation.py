@@ -4,15 +4,15 @@ It encodes each prompt once, and removes rows from the batch when they have fini
 processes and samples the logits, and TRL tokenizes the prompts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import GenerationMixin
 
 from gdpo.integrations.trl._adapter import (
+    computed_in,
     end_token_ids,
     lacks,
     replaced,
@@ -74,8 +74,6 @@ def not_covered(trainer: Any) -> str | None:
     more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
     if more:
         return f"the tokenizer returns more than token ids: {', '.join(sorted(more))}"
-    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
-        return "the adapter is a learned prompt, which changes the start of the cache"
     model = without_adapter(trainer.model)
     reason = kind_not_covered(model) or _setting_not_covered(
         trainer.generation_config, model.generation_config
@@ -84,8 +82,10 @@ def not_covered(trainer: Any) -> str | None:
         return reason
     from gdpo.integrations.trl._sampling import difference_from_generate
 
-    with unwrapped_model(trainer) as unwrapped:
-        return difference_from_generate(unwrapped, trainer.generation_config)
+    with unwrapped_model(trainer) as unwrapped, trainer.accelerator.autocast():
+        return difference_from_generate(
+            unwrapped, trainer.generation_config, dtype=computed_in(trainer), training=True
+        )
 
 
 def model_not_covered(model: Any) -> str | None:
@@ -121,23 +121,47 @@ def kind_not_covered(model: Any) -> str | None:
         return f"{name} has its own generation code"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return f"{name} is split over several devices"
+    if growing := growing_ropes(model):
+        return f"the rotary frequencies of {name} depend on the length ({', '.join(growing)})"
     return cache_not_covered(model) or _dropout_not_covered(model)
 
 
+_FIXED = {"default", "linear", "llama3", "proportional", "yarn"}
+"""Types of rotary embedding whose frequencies are the same for all lengths."""
+
+
+def ropes(model: Any) -> list[Mapping[str, Any]]:
+    """Return the parameters of the rotary embeddings of a model, empty for layers without."""
+    config = model.config.get_text_config()
+    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    return [rope] if "rope_type" in rope else [kind or {} for kind in rope.values()]
+
+
+def growing_ropes(model: Any) -> set[str]:
+    """Return the types of rotary embedding of a model whose frequencies depend on the length."""
+    return {str(kind.get("rope_type")) for kind in ropes(model) if kind} - _FIXED
+
+
+_READ = ("dropout", "attention_dropout", "hidden_dropout")
+"""Fields of a configuration that some models read in each step."""
+
+
+def dropouts(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield each positive probability of dropout: the owner's name and attributes, and the key."""
+    for name, owner in [("config", model.config), *model.named_modules()]:
+        for key, value in vars(owner).items():
+            counts = "drop" in key or "jitter" in key or isinstance(owner, nn.Dropout)
+            counts = key in _READ if owner is model.config else counts
+            if counts and isinstance(value, float) and value > 0:
+                yield name, vars(owner), key
+
+
 def _dropout_not_covered(model: Any) -> str | None:
-    # Some models read the configuration.
-    keys = ("dropout", "attention_dropout", "hidden_dropout")
-    found = [(f"config.{key}", model.config.to_dict().get(key)) for key in keys]
-    for name, module in model.named_modules():
-        found += [(f"{name}.p", module.p)] if isinstance(module, nn.Dropout) else []
-        own = vars(module).items()
-        found += [(f"{name}.{key}", v) for key, v in own if "drop" in key or "jitter" in key]
-    for name, value in found:
-        if isinstance(value, float) and value > 0:
-            return (
-                f"{name} is {value}, and the rows of a prompt would share its dropout. Set "
-                "disable_dropout=True, or set dropout to 0 in the model's configuration"
-            )
+    for name, own, key in dropouts(model):
+        return (
+            f"{name}.{key} is {own[key]}, and the rows of a prompt would share its dropout. Set "
+            "disable_dropout=True, or set dropout to 0 in the model's configuration"
+        )
     return None
 
 

@@ -7,24 +7,15 @@ returns a reason, TRL's own head is used.
 """
 
 import ctypes
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import TrainerCallback
 
-from gdpo.integrations.trl._adapter import (
-    agree,
-    computed_in,
-    kept_random_states,
-    lacks,
-    say,
-    tried,
-    without_adapter,
-)
+from gdpo.integrations.trl._adapter import lacks, without_adapter
+from gdpo.integrations.trl._probe import Score, SpeedUp
 
 KERNELS = 64
 """Capacity of each kernel cache. A micro-batch uses about 20 kernels; decoding steps use more.
@@ -84,29 +75,25 @@ _TRL_BLOCKS = 4
 """Minimum number of blocks that TRL's head keeps in memory."""
 
 
-def head_of(trainer: Any, trls: Callable[..., Any]) -> "CompletionOnlyHead | None":
+def head_of(trainer: Any) -> "CompletionOnlyHead | None":
     """Return the head for a trainer, or None if TRL's is used and there is nothing to report."""
-    head = CompletionOnlyHead(trainer, trls)
+    head = CompletionOnlyHead(trainer)
     if reason := lacks("completion_only_head", trainer):
         head.say(reason)
         return None
     if not trainer.args.completion_only_head or trainer.accelerator.device.type != "cpu":
         return None
-    head.differs = tried(head.difference_from_trl)
     return head
 
 
-class CompletionOnlyHead:
+class CompletionOnlyHead(SpeedUp):
     """Scores completions instead of TRL's `_get_per_token_logps_and_entropies`."""
 
-    def __init__(self, trainer: Any, trls: Callable[..., Any]) -> None:
-        self._trainer, self._trls = trainer, trls
-        self._said: set[str] = set()
-        self.differs: str | None = None
-        """How it differs from TRL's head, which is then used."""
+    instead = "completion_only_head: TRL's head is used"
 
     def score(
         self,
+        score: Score,
         model: Any,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
@@ -117,10 +104,12 @@ class CompletionOnlyHead:
         """Return what TRL's method returns for these arguments."""
         size = batch_size or len(input_ids)
         shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
-        if reason := self.differs or self.not_here_because(model, shape, options):
+        reason = self.not_here_because(model, shape, options)
+        if reason:
             self.say(reason)
-            more = {"batch_size": batch_size, **options}
-            return self._trls(model, input_ids, attention_mask, logits_to_keep, **more)
+        if reason or self.is_off:
+            options["batch_size"] = batch_size
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
         parts = [
             self._score(model, ids, mask, logits_to_keep)
             for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True)
@@ -145,26 +134,6 @@ class CompletionOnlyHead:
         padding = attention_mask[:, -keep:] == 0
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
 
-    def difference_from_trl(self) -> str | None:
-        """Return how both heads differ on made-up data, or None."""
-        ids = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
-        mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]])
-        model: Any = self._trainer.model
-        made_up = (model, ids, mask, 2)
-        if self.not_here_because(model, (2, 4, 2), {}):
-            return None
-        with torch.no_grad(), kept_random_states():
-            state = torch.random.get_rng_state()
-            ours, _ = self._score(*made_up)
-            torch.random.set_rng_state(state)  # the same dropout
-            try:
-                theirs = self._trls(*made_up)[0] * mask[:, -2:]
-            except Exception:  # noqa: BLE001  TRL's own head may need what a CPU lacks
-                return None
-        if agree(ours, theirs, computed_in(self._trainer)):
-            return None
-        return "its log-probabilities differ from those of TRL's head in a trial"
-
     def not_here_because(
         self, model: Any, shape: tuple[int, int, int], options: dict[str, Any]
     ) -> str | None:
@@ -179,23 +148,13 @@ class CompletionOnlyHead:
             return "cast_lm_head_to_fp32 is set"
         base: Any = without_adapter(trainer.accelerator.unwrap_model(model))
         text = base.config.get_text_config()
-        if "logits_to_keep" not in inspect.signature(type(base).forward).parameters:
-            return f"{type(base).__name__}.forward has no logits_to_keep"
         if cap := next((name for name in _CAPS if getattr(text, name, None) is not None), None):
             return f"the model caps its logits ({cap})"
-        if not isinstance(base.get_output_embeddings(), nn.Linear):
-            return f"the head of {type(base).__name__} is not an nn.Linear"
         rows, width, keep = shape
         trls = min(rows * width, _TRL_TOKENS) * min(text.vocab_size, _TRL_VOCABULARY)
         if rows * keep * text.vocab_size > _TRL_BLOCKS * trls:
             return "the logits of a micro-batch would need more memory than TRL's buffers"
         return None
-
-    def say(self, reason: str) -> None:
-        """Log once, in the main process, why TRL's head is used."""
-        if reason not in self._said:
-            say(self._trainer, f"completion_only_head: TRL's head is used, because {reason}")
-        self._said.add(reason)
 
 
 class _TokenScores(torch.autograd.Function):
