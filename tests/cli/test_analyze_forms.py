@@ -204,6 +204,8 @@ def test_a_file_with_only_the_best_and_worst_samples_is_refused(gdpo_says, here,
 WHOLE = {
     "labels in groups of 4": kept("good", "bad", "good", "bad"),
     "another label": kept("best", "worst", "other"),
+    "texts": kept("Best is what I say first", "Worst is what I say first"),
+    "a long text": kept("-" * 10**6, "." * 10**6),
     "both and their group": [
         {**row, "best_answer": "x", "completion": "c"} for row in kept("a", "b")
     ],

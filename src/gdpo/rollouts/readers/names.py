@@ -227,9 +227,11 @@ _NO_REWARD = re.compile(
 _PROSE = re.compile(r"[^\W\d]+\W+[^\W\d]+.{9}", re.DOTALL)
 """A text that may be a prompt or a completion, whatever the name of its field."""
 _FUNCTION_NAME = re.compile(r".+_(?:fn|func)")
-_BEST = re.compile(r"(?i)\W*(best|top|highest|max(?:imum)?)\b.{0,15}")
+_LABEL = 48
+"""Number of characters of a text that are looked at. A label is shorter."""
+_BEST = re.compile(r"(?i)^\W*(best|top|highest|max(?:imum)?)\b.{0,15}$")
 _EXTREME_LABEL = re.compile(
-    r"(?i)\W*(best|top|highest|max(?:imum)?|worst|bottom|lowest|min(?:imum)?|good|bad|median)\b.{0,15}"
+    r"(?i)^\W*(best|top|highest|max(?:imum)?|worst|bottom|lowest|min(?:imum)?|good|bad|median)\b.{0,15}$"
 )
 """Labels of rows that a file keeps of a group."""
 _KEPT = re.compile(
@@ -725,7 +727,8 @@ def _is_selection(
     for name, kind in fields.items():
         if known.completion is None and kind != "number" and _KEPT.fullmatch(name):
             return True
-        labels = ["".join(label.findall(str(row.get(name)))) for row in rows if kind == "text"]
+        texts = [str(row.get(name))[:_LABEL] for row in rows if kind == "text"]
+        labels = ["".join(label.findall(text)) for text in texts]
         if labels and all(labels):
             return len({*zip(labels, groups, strict=True)}) == len(rows)
     return False
