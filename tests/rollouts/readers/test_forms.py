@@ -13,22 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers.reading import read
 
-from gdpo.rollouts.readers import batches, read_texts, sources
+from gdpo.rollouts.readers import batches, read_texts
 from gdpo.rollouts.readers import text as text_files
 from gdpo.rollouts.readers.sources import ArrowFile
 
 BOM = b"\xef\xbb\xbf"
 
 
-def delimited(path, rows, delimiter=",", point="."):
+def delimited(path, rows, delimiter=","):
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter)
         writer.writerow(rows[0])
-        for row in rows:
-            cells = [
-                str(v).replace(".", point) if isinstance(v, float) else v for v in row.values()
-            ]
-            writer.writerow(cells)
+        writer.writerows(row.values() for row in rows)
     return path
 
 
@@ -75,7 +71,6 @@ FORMS = {
     "tsv": lambda d, rows: delimited(d / "a.tsv", rows, "\t"),
     "tabs named csv": lambda d, rows: delimited(d / "a.csv", rows, "\t"),
     "semicolons": lambda d, rows: delimited(d / "a.csv", rows, ";"),
-    "decimal commas": lambda d, rows: delimited(d / "a.csv", rows, ";", ","),
     "parquet": lambda d, rows: pq.write_table(pa.Table.from_pylist(rows), d / "a.parquet") or d,
     "arrow stream": lambda d, rows: arrow(d / "a.arrow", rows, stream=True),
     "arrow file": lambda d, rows: arrow(d / "a.arrow", rows, stream=False),
@@ -112,12 +107,11 @@ def tables(draw):
 @settings(max_examples=5)
 @given(rows=tables())
 def test_every_form_reads_the_same(tmp_path_factory, rows):
-    rows[0]["good_reward"] = 0.5  # so that the comma of a file with decimal commas is one
     expected = None
     for name, write in FORMS.items():
         path = write(tmp_path_factory.mktemp("form"), rows)
         forms = [content(path)]
-        if path.suffix in (".csv", ".tsv") and name != "decimal commas":
+        if path.suffix in (".csv", ".tsv"):
             with pytest.MonkeyPatch.context() as without_pyarrow:
                 without_pyarrow.setattr(batches, "HAS_PYARROW", False)
                 forms.append(content(path))
@@ -260,49 +254,29 @@ def test_a_number_that_is_split_between_two_reads_is_whole(tmp_path, monkeypatch
     assert notices(report) == [f"{path}:1: the row is not a JSON object"]
 
 
-DELIMITED = {
-    "thousands": ("a;b_reward\np;1,234\np;5,678\n", "the comma in 1,234, in the column 'b_reward'"),
-    "both": ("a;b_reward;c_reward\np;0,5;1.5\np;1,5;2.5\n", "'b_reward' has decimal commas (0,5)"),
-}
-
-
-@pytest.mark.parametrize("case", DELIMITED)
-def test_commas_that_are_unclear_are_refused(tmp_path, case):
-    content, why = DELIMITED[case]
-    path = text(tmp_path / "a.csv", content)
-    tables, report = read(path)
-    assert tables == []
-    assert why in report.left_out[path]
-    assert "decimal point" in report.left_out[path]
+def test_numbers_with_a_decimal_comma_are_texts_and_no_rewards(tmp_path):
+    path = text(tmp_path / "a.csv", "prompt;b_reward\np;0,5\np;1,5\n")
+    (table,), report = read(path)
+    assert table.names == ()
+    assert any("'b_reward'" in notice for notice in notices(report))
 
 
 CLEAR = {
     "a comma in an answer": "prompt\tanswer\tb_reward\np\t1,234\t0.5\np\t5,678\t1.5\n",
-    "thousands of one column": "prompt;answer;b_reward\np;1,234;0,5\np;5,678;1,5\n",
+    "thousands of one column": "prompt;answer;b_reward\np;1,234;0.5\np;5,678;1.5\n",
     "a semicolon in a name": "prompt,answer;gold,b_reward\np,1,0.5\np,2,1.5\n",
     "a comma in a name": 'prompt;"answer,gold";b_reward\np;1;0.5\np;2;1.5\n',
     "semicolons in a text": "prompt,b_reward\na;b;c,0.5\na;b;c,1.5\n",
-    "commas in a text": "prompt;b_reward\na,b,c;0,5\na,b,c;1,5\n",
-    "a quoted delimiter": 'prompt;b_reward\n"a;b\nc";0,5\n"a;b\nc";1,5\n',
+    "commas in a text": "prompt;b_reward\na,b,c;0.5\na,b,c;1.5\n",
+    "a quoted delimiter": 'prompt;b_reward\n"a;b\nc";0.5\n"a;b\nc";1.5\n',
 }
 
 
 @pytest.mark.parametrize("case", CLEAR)
-def test_delimiters_and_decimal_commas_are_told_from_text(tmp_path, case):
+def test_delimiters_are_told_from_text(tmp_path, case):
     (table,), _ = read(text(tmp_path / "a.csv", CLEAR[case]), rewards=["b_reward"])
     assert table.rewards.tolist() == [[0.5], [1.5]]
     assert table.groups[0] == table.groups[1]
-
-
-def test_decimal_commas_are_read_in_every_part_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_BLOCKS", (64, 4096))
-    rows = [f"p{i // 2};{i},5;{f'{i},25' if i > 20 else ''};1,5" for i in range(40)]
-    rows[30] = rows[30].replace(";30,5", ";oops")
-    path = text(tmp_path / "a.csv", "prompt;a_reward;b_reward;said\n" + "\n".join(rows) + "\n")
-    (table,), _ = read(path, rewards=["a_reward", "b_reward"])
-    a, b = table.rewards.T
-    np.testing.assert_array_equal(a, [np.nan if i == 30 else i + 0.5 for i in range(40)])
-    np.testing.assert_array_equal(b, [i + 0.25 if i > 20 else np.nan for i in range(40)])
 
 
 def test_a_dataset_that_lacks_a_file_is_told(tmp_path):

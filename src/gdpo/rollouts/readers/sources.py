@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.arrow import HAS_PYARROW, PYARROW, pa, pacsv, pc, pq
+from gdpo.rollouts.arrow import HAS_PYARROW, pa, pacsv, pq
 from gdpo.rollouts.readers.names import Evidence, evidence, flattened, kinds_in
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport
@@ -51,14 +51,8 @@ _DELIMITERS = ",;\t"
 _TRIED = 32
 """Number of rows that decide between two delimiters that are both in the first line."""
 _WIDEST = 2**20
-_NUMBER = r"^[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?$"
-_NUMBER_IN = re.compile(_NUMBER)
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORDS = {"": None, "nan": None, "true": True, "false": False, "inf": inf, "-inf": -inf}
-_WITH_COMMA = r"^[+-]?\d+,\d+([eE][+-]?\d+)?$"
-_WITH_POINT = r"^[+-]?\d+\.\d+([eE][+-]?\d+)?$"
-_PARTS = r"^([+-]?\d+),(\d+([eE][+-]?\d+)?)$"
-_THOUSANDS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
-"""Numbers in which a comma may separate thousands or decimals."""
 _FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 _MOST_HELD = 2**26
 """Size in bytes at which several small batches are yielded as one."""
@@ -161,21 +155,17 @@ def csv_records(file: FileReport) -> Iterator[tuple[int, Record]]:
         try:
             for index, row in enumerate(filter(None, reader)):
                 if len(row) == len(names):
-                    yield index, {n: _value(v, delimiter) for n, v in zip(names, row, strict=True)}
+                    yield index, {n: _value(v) for n, v in zip(names, row, strict=True)}
                 else:
                     file.reject(index, Problem.FIELDS)
         except csv.Error as error:
             raise DataError(f"not a CSV file at line {reader.line_num:,}: {error}") from error
 
 
-def _value(text: str, delimiter: str) -> Any:
-    found = _NUMBER_IN.match(text)
+def _value(text: str) -> Any:
+    found = _NUMBER.fullmatch(text)
     if found is None:
         return _WORDS.get(text.lower(), text) if len(text) < 6 else text
-    if "," in text and delimiter == ";":
-        raise MissingExtraError(PYARROW, None, "to read numbers with decimal commas")
-    if "," in text:
-        return text
     return float(text) if found[1] or found[2] or len(text) > 18 else int(text)
 
 
@@ -204,61 +194,13 @@ def _counts(lines: list[str], delimiter: str) -> list[int]:
     return [len(row) for row in (rows[:-1] if len(lines) == _TRIED else rows)]
 
 
-def _with_decimal_points(blocks: Iterator[Any]) -> Iterator[Any]:
-    """Replace decimal commas in columns whose first block has numbers or nothing."""
-    places: list[int] | None = None
-    for block in blocks:
-        columns = list(block.columns)
-        if places is None:
-            numbers = [i for i, column in enumerate(columns) if _all(column, _NUMBER)]
-            empty = [i for i, column in enumerate(columns) if column.null_count == len(column)]
-            places = numbers + empty if _has_decimal_commas(block, numbers) else []
-        for place in places:
-            columns[place] = pc.replace_substring_regex(columns[place], _PARTS, r"\1.\2")
-        yield pa.RecordBatch.from_arrays(columns, schema=block.schema)
-
-
-def _has_decimal_commas(block: Any, numbers: list[int]) -> bool:
-    with_comma = [p for p in numbers if len(_matching(block.column(p), _WITH_COMMA))]
-    if not with_comma:
-        return False
-    names = [block.schema.names[place] for place in with_comma]
-    clear = any(not _all(_matching(block.column(p), _WITH_COMMA), _THOUSANDS) for p in with_comma)
-    with_point = [p for p in numbers if len(_matching(block.column(p), _WITH_POINT))]
-    if clear and not with_point:
-        return True
-    if with_point and not clear:
-        return False
-    example = _matching(block.column(with_comma[0]), _WITH_COMMA)[0].as_py()
-    if clear:
-        other = block.schema.names[with_point[0]]
-        raise DataError(
-            f"the column {names[0]!r} has decimal commas ({example}), but {other!r} has decimal "
-            "points: write all numbers with a decimal point"
-        )
-    raise DataError(
-        f"the comma in {example}, in the column {names[0]!r}, may separate decimals or thousands: "
-        "write the numbers with a decimal point, and without separators of thousands"
-    )
-
-
-def _matching(column: Any, pattern: str) -> Any:
-    return pc.drop_null(column.filter(pc.match_substring_regex(column, pattern)))
-
-
-def _all(column: Any, pattern: str) -> bool:
-    found = pc.all(pc.match_substring_regex(column, pattern)).as_py()
-    return len(column) > column.null_count and bool(found)
-
-
 def csv_batches(file: FileReport) -> Iterator[Any]:
     """Yield a CSV file in batches, with all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
     broken: Exception | None = None
     try:
-        blocks = _blocks(file, delimiter)
-        for block in blocks if delimiter == "," else _with_decimal_points(blocks):
+        for block in _blocks(file, delimiter):
             file.rows += block.num_rows
             held.append(block)
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
