@@ -306,7 +306,7 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
     Meanwhile, and if it is not worse than before, the reward is not noticed again. A reward that is
     learned in the last 64 groups is left out, as `Watch` does.
     """
-    ranges, names = ranges or {}, [*(f"r{k}" for k in range(sums.shape[-1])), None]
+    ranges, names = ranges or {}, [*((f"r{k}",) for k in range(sums.shape[-1])), ()]
     busy, worst = dict.fromkeys(names, 0), dict.fromkeys(names, _NONE)
     found = []
     for groups, may, block, look in sorted(_blocks(sums, size), key=lambda block: block[0]):
@@ -314,25 +314,25 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
         if due > sums.shape[1] or np.all(may >= list(worst.values())):
             continue
         for each in noticed(block(), look, ranges, Thresholds()):
-            if groups < busy[each.reward] or _place(each) >= worst[each.reward]:
+            if groups < busy[each.rewards] or _place(each) >= worst[each.rewards]:
                 continue
-            known = worst[each.reward] < _NONE
+            known = worst[each.rewards] < _NONE
             before = sums[:, groups - LEAST_GROUPS : groups]
-            if (known or each.kind in EFFECT) and _is_learned(each.reward, before, ranges):
+            if (known or each.kind in EFFECT) and _is_learned(each.rewards, before, ranges):
                 continue
-            busy[each.reward] = due
+            busy[each.rewards] = due
             measured = cut(sums[:, groups:due], size)
             shown = as_measured(each, measured, Thresholds())
-            learned = each.kind in EFFECT and each.reward in learned_rewards(
+            learned = each.kind in EFFECT and each.rewards[0] in learned_rewards(
                 measured, ranges, Thresholds()
             )
             if shown is None or learned:
                 continue
             finding = described(shown, measured, ranges, Thresholds())
-            worst[each.reward] = OF_SUMS.index(finding.kind)
+            worst[each.rewards] = OF_SUMS.index(finding.kind)
             if finding.severity is Severity.WARNING:
                 share = finding.evidence.get("influence_share", np.nan)
-                found.append(Reported(due, finding.kind, str(each.reward), share))
+                found.append(Reported(due, finding.kind, "".join(each.rewards), share))
     return found
 
 
@@ -343,8 +343,9 @@ def _place(each: Noticed) -> int:
     return OF_SUMS.index(each.kind)
 
 
-def _is_learned(reward: str | None, sums: np.ndarray, ranges: dict[str, Range]) -> bool:
-    return reward in learned_rewards(cut(sums, LEAST_GROUPS), ranges, Thresholds())
+def _is_learned(rewards: tuple[str, ...], sums: np.ndarray, ranges: dict[str, Range]) -> bool:
+    learned = learned_rewards(cut(sums, LEAST_GROUPS), ranges, Thresholds())
+    return any(name in learned for name in rewards)
 
 
 def _blocks(
@@ -547,7 +548,7 @@ def _watch_all(scenarios: dict[str, Scenario], runs: int, groups_of: dict[int, i
                 told = [
                     one
                     for one in watched(groups, size)
-                    if one.reward in ("r0", "None") and _as_bad(one.kind, scenario.kind)
+                    if one.reward in ("r0", "") and _as_bad(one.kind, scenario.kind)
                 ]
                 first += [one.groups for one in told[:1]]
                 quoted += [one.share for one in told[:1]]

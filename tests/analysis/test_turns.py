@@ -96,8 +96,10 @@ def test_a_run_adds_up_its_turns_and_lasting_findings_about_them(tmp_path):
     for place, reward in enumerate(turns[1].rewards):
         assert reward.influence_share == whole.influences[1].shares[place]
         assert reward.influence_margin == whole.influences[1].margins[place]
-        groups, constant = whole.influences[1].zero_variance_groups(reward.name)
-        assert (reward.groups, reward.zero_variance_groups) == (groups, constant)
+        groups, live = (
+            getattr(whole.influences[1].sums, name)[place] for name in ("applies", "live")
+        )
+        assert (reward.groups, reward.zero_variance_groups) == (groups, 1 - live / groups)
     pairs = whole.rewards["correct"].with_turns
     (_, correct) = run.with_turns()
     assert (correct.correlation, correct.margin) == (pairs.correlation, pairs.margin)

@@ -196,7 +196,7 @@ def test_few_varying_groups_must_show_more_in_a_running_run():
 def test_a_measurement_shows_a_worse_kind_if_clearly_and_a_milder_one_or_none_by_its_numbers():
     small = diagnose(batch(std=0.005, groups=64), None, NAMES, estimator="grpo").influence
     under, ignored, constant = (
-        Noticed(kind, "k") for kind in (Kind.UNDER_WEIGHTED, Kind.IGNORED, Kind.CONSTANT)
+        Noticed(kind, ("k",)) for kind in (Kind.UNDER_WEIGHTED, Kind.IGNORED, Kind.CONSTANT)
     )
     assert as_measured(under, small, Thresholds()) == ignored
     assert as_measured(constant, small, Thresholds()) is None

@@ -352,8 +352,9 @@ def _of_window(window: Influence, what: str) -> dict[str, float]:
 def _at_turn(influence: Influence | None, name: str) -> RewardAtTurn:
     if influence is None or name not in influence.names:
         return RewardAtTurn(name, 0, nan, nan, nan)
-    groups, constant = influence.zero_variance_groups(name)
     place = influence.names.index(name)
+    groups, live = (int(row[place]) for row in (influence.sums.applies, influence.sums.live))
+    constant = 1 - live / groups if groups else nan
     shares = (float(values[place]) for values in (influence.shares, influence.margins))
     return RewardAtTurn(name, groups, constant, *(shares if groups else (nan, nan)))
 

@@ -16,7 +16,7 @@ from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
-from gdpo.diagnostics.effect import best_remedy, sufficient
+from gdpo.diagnostics.effect import Noticed, best_remedy, ended
 from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.watch import LEAST_GROUPS
@@ -288,12 +288,11 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
-    below = set(_unclear(rewards, learned))
+    below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
     if base.no_interval is not None and len(rewards) > 1:
         below = {reward.name for reward in rewards} - {*learned}
-    elif below and below <= sufficient(run.last.influence, Thresholds()):
-        last = run.last
-        return replace(base, of_groups=last.influence.groups, from_step=last.first)
+    elif below and all(ended(Noticed(Kind.UNDER_WEIGHTED, (name,)), *last) for name in below):
+        return replace(base, of_groups=last[0].groups, from_step=run.last.first)
     if below:
         unclear = tuple(reward.name for reward in rewards if reward.name in below)
         return replace(base, action=Action.UNKNOWN, rewards=unclear)

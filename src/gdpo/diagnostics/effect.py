@@ -154,17 +154,12 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
 
 
 class Noticed(NamedTuple):
-    """Stores what the sums show: a kind, and the reward, or None for the whole batch."""
+    """Stores what the sums show: a kind, and the reward, or none for the whole batch."""
 
     kind: Kind
-    reward: str | None
+    rewards: tuple[str, ...]
     sure: bool = True
     """Whether there are enough groups to be sure."""
-
-    @property
-    def rewards(self) -> tuple[str, ...]:
-        """Return the rewards as those of the finding."""
-        return () if self.reward is None else (self.reward,)
 
 
 def noticed(
@@ -177,27 +172,22 @@ def noticed(
     groups, dead, sums = influence.groups, influence.zero_advantage_groups, influence.sums
     sure = few(round(groups * (1 - dead)), groups, 1 - thresholds.zero_advantage) <= look.error
     if sure or dead >= thresholds.zero_advantage:
-        yield Noticed(Kind.NO_SIGNAL, None, sure)
-    yield from never_applied(influence, thresholds)
+        yield Noticed(Kind.NO_SIGNAL, (), sure)
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     constant = (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
     kinds = _kinds(influence, look, thresholds)
     for k, name in enumerate(influence.names):
+        if sums.weight[k] != 0 and sums.applies[k] == 0:
+            sure = few(0, groups, 1 - thresholds.missing) <= ERROR
+            yield Noticed(Kind.NEVER_APPLIES, (name,), sure)
         if not constant[k] and name not in kinds:
             continue
         reward = _reward(influence, k)
         if name in kinds and not _learned(reward, ranges, thresholds):
-            yield Noticed(kinds[name], name)
+            yield Noticed(kinds[name], (name,))
         elif constant[k]:
             chance = few(reward.live, reward.groups, 1 - thresholds.zero_variance)
-            yield Noticed(Kind.CONSTANT, name, chance <= look.error)
-
-
-def never_applied(influence: Influence, thresholds: Thresholds) -> Iterator[Noticed]:
-    """Yield the rewards with a weight that are missing from every rollout."""
-    sure = few(0, influence.groups, 1 - thresholds.missing) <= ERROR
-    for k in np.flatnonzero((influence.sums.weight != 0) & (influence.sums.applies == 0)).tolist():
-        yield Noticed(Kind.NEVER_APPLIES, influence.names[k], sure)
+            yield Noticed(Kind.CONSTANT, (name,), chance <= look.error)
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -227,7 +217,7 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
     """
     kinds = (of.kind,)
     if of.kind in EFFECT:
-        shown = _kinds(influence, Look(one_of_many=True), thresholds).get(str(of.reward), of.kind)
+        shown = _kinds(influence, Look(one_of_many=True), thresholds).get(of.rewards[0], of.kind)
         kinds = EFFECT[min(map(EFFECT.index, (of.kind, shown))) :]
     measured = (of._replace(kind=kind) for kind in kinds)
     return next((each for each in measured if holds(each, influence, thresholds)), None)
@@ -286,18 +276,12 @@ def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -
     return reward.share < thresholds.effect(reward.wanted)[of.kind]
 
 
-def sufficient(influence: Influence, thresholds: Thresholds) -> set[str]:
-    """Return the rewards whose interval lies above the limits of `EFFECT`."""
-    least = influence.shares - influence.margins
-    enough = least >= thresholds.under_weighted * influence.weight_shares
-    return {influence.names[k] for k in np.flatnonzero(enough).tolist()}
-
-
-def ended(found: Finding, last: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups rule out the finding."""
-    if found.kind in EFFECT and found.rewards[0] in last.names:
-        return found.rewards[0] in sufficient(last, thresholds)
-    return not holds(found, last, thresholds)
+def ended(of: Noticed | Finding, last: Influence, thresholds: Thresholds) -> bool:
+    """Return whether the last groups rule out a finding, or any kind in `EFFECT` of its reward."""
+    if of.kind not in EFFECT or of.rewards[0] not in last.names:
+        return not holds(of, last, thresholds)
+    reward = _reward(last, last.names.index(of.rewards[0]), margins=True)
+    return reward.share - reward.margin >= thresholds.under_weighted * reward.wanted
 
 
 def findings_at_once(
@@ -338,7 +322,7 @@ def described(
         evidence["from_step"] = float(since)
     if of.kind is Kind.NEVER_APPLIES:
         return finding(of.kind, of.rewards, {"missing": 1.0, **evidence})
-    if of.reward is None:
+    if not of.rewards:
         share = influence.zero_advantage_groups
         remedy = (
             "add prompts of a different difficulty, take more samples per prompt, or warm-start "
@@ -349,8 +333,8 @@ def described(
         numbers = {"zero_advantage_groups": share, **evidence}
         words: dict[str, Any] = {"share": percent(share), "remedy": remedy}
         return finding(of.kind, (), numbers, severity=severity, **words)
-    place = influence.names.index(of.reward)
-    reward, known = _reward(influence, place, margins=True), ranges.get(of.reward, Range())
+    place = influence.names.index(of.rewards[0])
+    reward, known = _reward(influence, place, margins=True), ranges.get(of.rewards[0], Range())
     if of.kind in EFFECT:
         return _less_effect(of.kind, reward, influence, known, thresholds, replay, evidence)
     evidence["groups"] = float(reward.groups)

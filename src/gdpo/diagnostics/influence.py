@@ -221,12 +221,6 @@ class Influence:
         """Return the share of groups whose advantages are all exactly 0."""
         return float(np.max(self.sums.zero_advantage)) / self.groups
 
-    def zero_variance_groups(self, name: str) -> tuple[int, float]:
-        """Return the number of groups that a reward applies to, and the share without variance."""
-        column = self.names.index(name)
-        groups, live = (float(row[column]) for row in (self.sums.applies, self.sums.live))
-        return int(groups), 1 - live / groups if groups else np.nan
-
     @property
     def _signs(self) -> Vector:
         return np.sign(self.sums.influence) * (self.sums.weight != 0)
@@ -248,10 +242,6 @@ class Window:
         self._least = groups
         self._steps: deque[Influence] = deque()
         self._groups = 0
-
-    def __len__(self) -> int:
-        """Return the number of steps in the window."""
-        return len(self._steps)
 
     def __iter__(self) -> Iterator[Influence]:
         """Iterate over the steps in the window."""

@@ -40,7 +40,6 @@ from gdpo.diagnostics.effect import (
     findings_at_once,
     holds,
     learned_rewards,
-    never_applied,
     noticed,
     remedies,
 )
@@ -195,7 +194,7 @@ class FindingHistory:
         self._held: dict[Key, _Held] = {}
         self._course = Course()
         self._looks = Looks()
-        self._measuring: dict[str | None, _Measuring] = {}
+        self._measuring: dict[tuple[str, ...], _Measuring] = {}
         self._ranges: dict[str, Range] = {}
 
     def add(
@@ -216,8 +215,8 @@ class FindingHistory:
         self._measure(influence, step.scored, number)
         self._notice(influence)
         thresholds, in_force = self._thresholds, list[Finding]()
-        for found in never_applied(self._all, thresholds):
-            if found.sure:
+        for found in noticed(self._all, Look(), self._ranges, thresholds):
+            if found.sure and found.kind is Kind.NEVER_APPLIES:
                 in_force.append(described(found, self._all, self._ranges, thresholds))
                 self._hold(in_force[-1], 1)
         learned = set(self._learned(self._recent()))
@@ -322,9 +321,9 @@ class FindingHistory:
         self._looks = Looks(looks["full"], waiting, _known(looks["begun"]), looks["steps"])
         self._measuring = {}
         for each in state["measuring"]:
-            kind, reward, *_ = each["noticed"]
-            self._measuring[reward] = _Measuring(
-                Noticed(Kind(kind), reward),
+            kind, rewards, *_ = each["noticed"]
+            self._measuring[tuple(rewards)] = _Measuring(
+                Noticed(Kind(kind), tuple(rewards)),
                 each["first"],
                 each["since"],
                 _known(each["influence"]),
@@ -356,17 +355,17 @@ class FindingHistory:
                 # What was reported is not measured again, unless it has become worse.
                 known = [OF_SUMS.index(finding.kind) for finding in self._of(found.rewards)]
                 worse = not known or OF_SUMS.index(found.kind) < min(known)
-                if found.reward in self._measuring or not worse:
+                if found.rewards in self._measuring or not worse:
                     continue
                 # A reward that was learned within a long block has a small share in it.
-                learned = found.reward in self._learned(self._recent())
+                learned = {*found.rewards}.intersection(self._learned(self._recent()))
                 if learned and (known or found.kind in EFFECT):
                     continue
-                self._measuring[found.reward] = _Measuring(found, self.steps - steps + 1)
+                self._measuring[found.rewards] = _Measuring(found, self.steps - steps + 1)
 
     def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups."""
-        for reward, measuring in list(self._measuring.items()):
+        for rewards, measuring in list(self._measuring.items()):
             if measuring.influence is None:
                 measuring.since, measuring.influence = number, step
             else:
@@ -375,8 +374,8 @@ class FindingHistory:
             influence, since = measuring.influence, measuring.since
             if influence.groups < LEAST_GROUPS:
                 continue
-            del self._measuring[reward]
-            if measuring.noticed.kind in EFFECT and reward in self._learned(influence):
+            del self._measuring[rewards]
+            if measuring.noticed.kind in EFFECT and rewards[0] in self._learned(influence):
                 continue
             shown = as_measured(measuring.noticed, influence, self._thresholds)
             if shown is None:
