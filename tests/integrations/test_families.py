@@ -100,7 +100,7 @@ def config_of(family, **changed):
     config = kind(**{**small, **CHANGED.get(family, {}), **changed})
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    assert count < 4_000_000, f"it still has {count:,} parameters"
+    assert count < 2_000_000, f"it still has {count:,} parameters"
     return config
 
 
@@ -162,7 +162,7 @@ def compared(config, policy, folder, caplog, *, lora=False, **changed):
         found, trainer = gradient(ours, policy, folder, **changed)
     assert float((found - expected).norm() / expected.norm()) < 1e-5
     said = [each for each in caplog.messages if each.startswith("share_prompts")]
-    assert bool(said) == trainer._packer.shared.is_off
+    assert said or not trainer._packer.shared.is_off
     return trainer
 
 
@@ -195,15 +195,16 @@ ROPES = {
 }
 
 
-@pytest.mark.parametrize("original", [ORIGINAL, 60])
+@pytest.mark.parametrize("original", [ORIGINAL, 55])
 @pytest.mark.parametrize("kind", ROPES)
 def test_past_the_original_context_a_step_is_trls(kind, original, tiny_policy, tmp_path, caplog):
-    """Most rollouts are longer than 24 tokens. Only TRL's padded batch is longer than 60."""
+    """Most rollouts are longer than 24 tokens, and without padding some micro-batches below 55."""
     rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, **ROPES[kind]}
     lengths = {"original_max_position_embeddings": original}
     config = config_of("llama", rope_parameters={**rope, **lengths})
     config.max_position_embeddings = original if kind == "dynamic" else 4 * original
-    trainer = compared(config, tiny_policy, tmp_path, caplog, **SETTINGS["checkpointing"])
+    small = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    trainer = compared(config, tiny_policy, tmp_path, caplog, **small, **SETTINGS["checkpointing"])
     depends = kind in ("dynamic", "longrope")
     assert trainer._packer.shared.is_off == depends
     assert trainer._packer.packing.trims != depends
