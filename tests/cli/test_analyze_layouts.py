@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.unknown_files import conclusion, write_unknown
 from tests.rollouts.readers.written import rows as write_rows
 
 from gdpo.rollouts.readers import read_rollout_files, read_texts
@@ -438,3 +439,17 @@ def test_what_to_do_about_a_file_is_never_cut(gdpo_says, tmp_path):
     assert "the format (--format)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out
     assert "…" in out
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_verdict_rests_on_a_guess_and_the_printed_command_gives_the_right_one(
+    gdpo_says, tmp_path, seed
+):
+    path, record = write_unknown(tmp_path, seed)
+    _, known, _ = gdpo_says("analyze", record, "--json")
+    _, out, err = gdpo_says("analyze", path, "--json")
+    verdict = json.loads(out)["runs"][0]["verdict"]
+    assert (verdict["action"], err.count("Traceback")) == ("unknown", 0)
+    _, out, _ = gdpo_says(*shlex.split(verdict["command"])[1:], "--json")
+    assert json.loads(out)["runs"][0]["verdict"]["assumed"] == {}
+    assert conclusion(out) == conclusion(known)
