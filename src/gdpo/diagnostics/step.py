@@ -115,7 +115,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     x = batch.values
     sum_first = np.asarray(grpo(r, w), dtype=np.float64)
     bounds = _bounds(low, high, names, x)
-    called = _name(estimator)
+    called = estimator if estimator is None or isinstance(estimator, str) else _name(estimator)
     a = sum_first
     if advantages is not None or estimator != "grpo":
         a = _advantages(advantages, estimator, r, w, names, bounds)
@@ -227,11 +227,11 @@ _WITHOUT_OPTIONS = {
 """Estimators that need no ranges and no options."""
 
 
-def _name(estimator: str | Estimator | None) -> str | None:
+def _name(estimator: Estimator) -> str | None:
     if isinstance(estimator, AdvantageRule):
         return estimator.name
     function = estimator.func if isinstance(estimator, partial) else estimator
-    return function if isinstance(function, str) else getattr(function, "__name__", None)
+    return getattr(function, "__name__", None)
 
 
 def weights_of(names: Sequence[str], weights: Any) -> Weights:

@@ -59,8 +59,7 @@ _BATCH = 65_536
 _TURNS = 2**20
 """Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
-_TURNS_ONLY = ("rollout", "turn")
-_DECIDING = ("step", "group", "prompt", "advantage", *_TURNS_ONLY)
+_DECIDING = ("step", "group", "prompt", "advantage")
 """Meanings whose columns decide about the groups, or what the advantages follow."""
 _FEW = 128
 """Number of rollouts per batch if only a few texts are needed, so that few others are read."""
@@ -121,7 +120,8 @@ def _format_of(
     *,
     texts: bool = False,
 ) -> Format:
-    if recognized(file.kind, fields, record) is None:
+    unknown = recognized(file.kind, fields, record) is None
+    if unknown:
         told = shown_by(file.path, file.kind, asked.columns)
         said = asked.format is not None or asked.columns is not None
         if told.sentence and (not said or told.apart or told.selected):
@@ -132,8 +132,8 @@ def _format_of(
     words = [name for name, kind in fields.items() if kind == "text"]
     if (named := is_like_rollouts(fields)) or len(words) > 1:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
-        columns = _inferred(layout(None, fields), asked)
-        file.columns = columns if named else {"prompt": words[0], **columns}
+        first = {} if named else {"prompt": words[0]}
+        file.columns = first | _inferred(layout(None, fields), asked) if unknown else {}
     paths = numbers if paths is None else paths
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
     file.columns = {}
@@ -144,8 +144,6 @@ def _format_of(
             form, rows=None if record is None else rows_by(known, texts=texts), known=known
         )
         file.turns = None not in (known.rollout, known.turn)
-        if not file.turns:
-            file.columns = {m: c for m, c in file.columns.items() if m not in _TURNS_ONLY}
     file.format = form.name
     file.report.files.append(file)
     return form
@@ -153,7 +151,8 @@ def _format_of(
 
 def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
     """Return the columns of the meanings that decide about groups and rewards, unless given."""
-    columns = {meaning: getattr(known, meaning) for meaning in _DECIDING}
+    turns = () if None in (known.rollout, known.turn) else ("rollout", "turn")
+    columns = {meaning: getattr(known, meaning) for meaning in (*_DECIDING, *turns)}
     given = asked.columns or {}
     return {m: column for m, column in columns.items() if column is not None and m not in given}
 
