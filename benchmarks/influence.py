@@ -314,7 +314,7 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
         if due > sums.shape[1] or np.all(may >= list(worst.values())):
             continue
         for each in noticed(block(), look, ranges, Thresholds()):
-            if groups < busy[each.rewards] or _place(each) >= worst[each.rewards]:
+            if not each.sure or groups < busy[each.rewards] or _place(each) >= worst[each.rewards]:
                 continue
             known = worst[each.rewards] < _NONE
             before = sums[:, groups - LEAST_GROUPS : groups]

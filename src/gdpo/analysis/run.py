@@ -11,7 +11,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
-from gdpo.diagnostics import Diagnosis, Influence
+from gdpo.diagnostics import Influence
 from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
 from gdpo.diagnostics.influence import NoInterval, pooled
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
@@ -155,7 +155,11 @@ class RunAnalysis:
         self.weightings[step.weights_from] += 1
         if not step.recorded:
             self.estimators.add(str(diagnosis.estimator))
-        self._correlate(diagnosis)
+        names = tuple(reward.name for reward in diagnosis.rewards)
+        values, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
+        counts = np.where(np.isnan(values), 0.0, degrees)
+        sums = np.where(counts > 0, values, 0.0) * counts
+        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, counts])
         self._steps.append(
             _Step(
                 number=step.step,
@@ -317,13 +321,6 @@ class RunAnalysis:
             )
             window, _ = self._history.add(whole, number=step.number)
             self._windows.append(window)
-
-    def _correlate(self, diagnosis: Diagnosis) -> None:
-        names = tuple(reward.name for reward in diagnosis.rewards)
-        values, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
-        counts = np.where(np.isnan(values), 0.0, degrees)
-        sums = np.where(counts > 0, values, 0.0) * counts
-        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, counts])
 
     def _numbers(self, step: StepAnalysis) -> dict[str, Float[np.ndarray, " number"]]:
         cells = step.diagnosis.prompts * step.diagnosis.samples

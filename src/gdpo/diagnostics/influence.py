@@ -184,10 +184,11 @@ class Influence:
         if self.no_interval is not None:
             return np.full(len(self.names), np.nan)
         with np.errstate(all="ignore"):
-            parts = self._slopes(self.shares) ** 2 * np.diag(self.products)
+            own = np.eye(len(self.names)) - np.outer(np.abs(self.shares), self.sums.weight != 0)
+            parts = own**2 * np.diag(self.products)
             parts /= np.sum(parts, axis=1, keepdims=True)
-            own = np.maximum(np.diag(self.products) ** 2 / self.sums.fourth - 1, 3)
-        x = np.nansum(parts**2 / own, axis=1)
+            groups = np.maximum(np.diag(self.products) ** 2 / self.sums.fourth - 1, 3)
+        x = np.nansum(parts**2 / groups, axis=1)
         return (NORMAL_95 + 2.372 * x + 2.822 * x**2 + 2.556 * x**3) * self.errors()
 
     def errors(self, at: Vector | None = None, own: Vector | float = 1.0) -> Vector:
@@ -205,16 +206,13 @@ class Influence:
         """
         u, n = self.sums.influence, self.effective
         with np.errstate(all="ignore"):
-            slopes = self._slopes(self.shares if at is None else at)
+            raw = (self.shares if at is None else at) * np.where(self.sums.weight < 0, -1.0, 1.0)
+            slopes = (np.eye(len(raw)) - np.outer(raw, self._signs)) / self._total
             covariance = self.products - np.outer(u, u) / self.groups
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
             variance += (own - 1.0) * np.diag(slopes) ** 2 * np.diag(covariance)
             variance *= np.square(n / np.maximum(n - 1, 0))
             return np.sqrt(np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan))
-
-    def _slopes(self, at: Vector) -> Square:
-        raw = at * np.where(self.sums.weight < 0, -1.0, 1.0)
-        return (np.eye(len(raw)) - np.outer(raw, self._signs)) / self._total
 
     @property
     def zero_advantage_groups(self) -> float:
