@@ -91,8 +91,8 @@ def config_of(family, **changed):
     """Return the configuration of a small model, with as few settings of its own as possible."""
     kind = CONFIG_MAPPING[family]
     default, names = kind(), getattr(kind, "attribute_map", {})
-    assert not default.is_encoder_decoder, "it has an encoder"
-    assert default.get_text_config(decoder=True) is default, "it reads more than text"
+    if default.is_encoder_decoder or default.get_text_config(decoder=True) is not default:
+        raise Unavailable("it has an encoder, or reads more than text")
     known = {*default.to_dict(), *names}
     doubled = {name for name in names if names[name] in SMALL}
     small = {name: SMALL[name] for name in known & SMALL.keys() - doubled}
@@ -100,7 +100,8 @@ def config_of(family, **changed):
     config = kind(**{**small, **CHANGED.get(family, {}), **changed})
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    assert count < 2_000_000, f"it still has {count:,} parameters"
+    if count > 1_300_000:
+        raise Unavailable(f"it still has {count:,} parameters")
     return config
 
 
@@ -182,7 +183,7 @@ def test_most_families_are_made_small():
     for family in FAMILIES:
         with contextlib.suppress(Exception):
             count += bool(config_of(family))
-    assert count > 130
+    assert count > 140
 
 
 FACTORS = {"short_factor": [1.0] * 4, "long_factor": [1.5, 2.0, 4.0, 6.0]}
