@@ -407,7 +407,7 @@ def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tm
     assert f"no ±: {reason}" in printed(analysis)
     write_rollouts_report(analysis, tmp_path / "page.html")
     assert f"No ±: {reason}" in (tmp_path / "page.html").read_text("utf-8")
-    assert as_dict(analysis)["runs"][0]["no_interval"] == reason
+    assert as_dict(analysis)["runs"][0]["verdict"]["no_interval"] == reason
 
 
 def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():
@@ -417,6 +417,6 @@ def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():
         }
 
     (run,) = (analysis := analyzed(Run(draw, (), {}, steps=8, size=(16, 8)))).runs
-    assert run.no_interval is NoInterval.FEW
+    assert only_verdict(analysis).no_interval is NoInterval.FEW
     assert all(isnan(reward.influence_margin) for reward in run.rewards())
     assert only_verdict(analysis).action is not Action.NOTHING

@@ -204,7 +204,7 @@ def _fields(each: object, *names: str) -> dict[str, Any]:
 def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
     lengths = run.lengths()
     return {
-        **_fields(run, "run", "rollouts", "left_out", "weights_from", "no_interval"),
+        **_fields(run, "run", "rollouts", "left_out", "weights_from"),
         "steps_with_recorded_advantages": run.recorded,
         "estimators": sorted(run.estimators),
         "rewards": [

@@ -13,7 +13,7 @@ from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
 from gdpo.diagnostics import Influence
 from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
-from gdpo.diagnostics.influence import NoInterval, pooled
+from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step
 
@@ -227,11 +227,6 @@ class RunAnalysis:
     def influence(self, numbers: Collection[int]) -> Influence:
         """Return the influence, pooled over the steps with these numbers."""
         return pooled([s.of_history.influence for s in self._steps if s.number in numbers])
-
-    @property
-    def no_interval(self) -> NoInterval | None:
-        """Why the shares of the whole run have no interval. None: they have one."""
-        return self.influence(set(self.steps)).no_interval
 
     @property
     def groups(self) -> int:

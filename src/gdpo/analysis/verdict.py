@@ -97,6 +97,9 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """Return the verdict as a sentence without a final period."""
+        over = ""
+        if self.from_step is not None:
+            over = f" over {self.of_groups:,} groups from step {self.from_step:,}"
         match self.action:
             case Action.TRAIN:
                 assert self.remedy is not None, "a setting was replayed"
@@ -106,13 +109,13 @@ class Verdict:
                 if self.remedy.factor > 1:
                     raised = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
                     setting += f" and {raised}"
-                text = f"train with {setting}: {self._shares()}"
+                text = f"train with {setting}: {self._shares(over)}"
             case Action.CHANGE:
-                text = self._change()
+                text = self._change(over)
             case Action.UNKNOWN:
                 text = f"unknown: {self.unknown}"
             case Action.NOTHING:
-                text = f"nothing to do: {self._nothing()}"
+                text = f"nothing to do: {self._nothing(over)}"
         if self.more:
             text += f" ({counted(self.more, 'more warning')})"
         return text
@@ -123,17 +126,11 @@ class Verdict:
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
 
-    @property
-    def _over(self) -> str:
-        if self.from_step is None:
-            return ""
-        return f" over {self.of_groups:,} groups from step {self.from_step:,}"
-
-    def _shares(self) -> str:
+    def _shares(self, over: str) -> str:
         own = interval(self.influence_share, self.influence_margin)
         text = (
             f"{_names(self.rewards)} has {own} of the influence for {percent(self.weight_share)} "
-            f"of the weight{self._over}"
+            f"of the weight{over}"
         )
         if self.remedy is None:
             return text
@@ -142,13 +139,13 @@ class Verdict:
         share = interval(self.remedy.share, self.remedy.margin)
         return f"{text}. With this setting, it would have {share} on {where}"
 
-    def _change(self) -> str:
+    def _change(self, over: str) -> str:
         assert self.kind is not None, "a warning calls for the change"
         if self.kind in _BELOW:
             cause = self.causes[0] if self.causes else Cause.SPARSE
             what = _BY_CAUSE[cause].format(names=_names(self.rewards))
             enough = ", and no replayed setting helps enough" if self.replayed else ""
-            return f"{what}: {self._shares()}{enough}"
+            return f"{what}: {self._shares(over)}{enough}"
         return TABLE[self.kind].verdict.format(names=_names(self.rewards))
 
     @property
@@ -177,16 +174,16 @@ class Verdict:
         first = self.unchecked[0]
         return f"{first.reason}. {capitalized(first.remedy)}"
 
-    def _nothing(self) -> str:
+    def _nothing(self, over: str) -> str:
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
             each = f"each of the {self.trained} rewards"
-            return f"{each} has at least half of its weight share{self._over}"
+            return f"{each} has at least half of its weight share{over}"
         learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
             return learned
-        return f"{learned}, and each other reward has at least half of its weight share{self._over}"
+        return f"{learned}, and each other reward has at least half of its weight share{over}"
 
 
 _BY_CAUSE = {
@@ -270,7 +267,7 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         trained=len(rewards),
         learned=learned,
         unchecked=unchecked,
-        no_interval=run.no_interval,
+        no_interval=run.influence(set(run.steps)).no_interval,
     )
     if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
         command = report.command(assumed, report.folder_of(run.run))

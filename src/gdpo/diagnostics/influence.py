@@ -154,8 +154,9 @@ class Influence:
 
         $d_g = \sum_l \mathrm{sign}(U_l)\, u_{gl}$ is the part of a group in $\sum_l |U_l|$.
         """
+        signs = np.sign(self.sums.influence) * (self.sums.weight != 0)
         with np.errstate(all="ignore"):
-            return float(np.square(self._total) / (self._signs @ self.products @ self._signs))
+            return float(np.square(self._total) / (signs @ self.products @ signs))
 
     @property
     def no_interval(self) -> NoInterval | None:
@@ -204,10 +205,11 @@ class Influence:
                 share.
             own: Factor of the variance that each reward's own $U_k$ adds to that of its share.
         """
-        u, n = self.sums.influence, self.effective
+        u, weight, n = self.sums.influence, self.sums.weight, self.effective
         with np.errstate(all="ignore"):
-            raw = (self.shares if at is None else at) * np.where(self.sums.weight < 0, -1.0, 1.0)
-            slopes = (np.eye(len(raw)) - np.outer(raw, self._signs)) / self._total
+            raw = (self.shares if at is None else at) * np.where(weight < 0, -1.0, 1.0)
+            slopes = np.eye(len(raw)) - np.outer(raw, np.sign(u) * (weight != 0))
+            slopes /= self._total
             covariance = self.products - np.outer(u, u) / self.groups
             variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
             variance += (own - 1.0) * np.diag(slopes) ** 2 * np.diag(covariance)
@@ -220,12 +222,8 @@ class Influence:
         return float(np.max(self.sums.zero_advantage)) / self.groups
 
     @property
-    def _signs(self) -> Vector:
-        return np.sign(self.sums.influence) * (self.sums.weight != 0)
-
-    @property
     def _total(self) -> float:
-        total = float(self._signs @ self.sums.influence)
+        total = float(np.sum(np.abs(self.sums.influence), where=self.sums.weight != 0))
         return total if 0 < total < np.inf else np.nan
 
 

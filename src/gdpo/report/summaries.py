@@ -293,8 +293,8 @@ def _rewards(analysis: Analysis, width: int, room: int, *, whole: bool) -> Itera
     yield Text(INTERVALS, style="dim")
     for run in analysis.runs:
         where = f" of {short_name(run.run)}" if several else ""
-        if run.no_interval is not None:
-            yield Text(f"no ±{where}: {run.no_interval}", style="dim")
+        if (why := analysis.verdict(run).no_interval) is not None:
+            yield Text(f"no ±{where}: {why}", style="dim")
         if changes := run.weight_changes():
             each = [
                 f"{short_name(name)} {as_number(first)} → {as_number(last)}"
