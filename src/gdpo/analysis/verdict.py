@@ -97,9 +97,8 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """Return the verdict as a sentence without a final period."""
-        over = ""
-        if self.from_step is not None:
-            over = f" over {self.of_groups:,} groups from step {self.from_step:,}"
+        since = f" over {self.of_groups:,} groups from step {self.from_step}"
+        over = "" if self.from_step is None else since
         match self.action:
             case Action.TRAIN:
                 assert self.remedy is not None, "a setting was replayed"
@@ -162,11 +161,12 @@ class Verdict:
             return f"{what} were guessed; for a verdict: {self.command}"
         if self.no_interval is NoInterval.UNRELATED:
             return (
-                f"{self.no_interval}. Check that the advantages, the rewards and the weights are "
-                "of the same rollouts"
+                f"{self.no_interval}. Check that the advantages, the rewards and the weights "
+                "belong to the same rollouts"
             )
         if self.rewards:
-            few = self.no_interval or f"{self.groups:,} groups are too few"
+            few = f"{self.groups:,} groups are too few"
+            few = f"{self.no_interval}, too few" if self.no_interval else few
             each = "has half of its weight share"
             if len(self.rewards) > 1:
                 each = "have half of their weight shares"
@@ -270,7 +270,7 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         no_interval=run.influence(set(run.steps)).no_interval,
     )
     if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
-        command = report.command(assumed, report.folder_of(run.run))
+        command = report.command(assumed, report.paths_of(run.run))
         unnamed = tuple(name for name in run.names if not can_be_named(name))
         known = {"assumed": assumed, "command": command, "unnamed": unnamed}
         return replace(base, action=Action.UNKNOWN, **known)

@@ -285,8 +285,9 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
     runs = logged_runs(logs, options.reading["rewards"])
     if not runs:
         raise DataError(
-            f"{logs[0].path} contains metrics, but none of a single reward, such as "
-            "rewards/NAME/mean: pass rollout files, or the log of a run with several rewards"
+            f"{logs[0].path} has one row per step, but no metric of a single reward: name the "
+            "columns reward_NAME or rewards/NAME/mean, or pass rollout files. If each row is a "
+            "rollout, add a column with the group ids or prompts"
         )
     names = [name for run in runs for name in run.rewards]
     bounds = {"low values": options.low, "high values": options.high}

@@ -292,14 +292,15 @@ def findings_at_once(
     *,
     since: int | None = None,
 ) -> Iterator[Finding]:
-    """Yield the findings of a batch or of the steps of a finished run. Too few groups: notes."""
+    """Yield the findings of a batch or of the steps of a finished run.
+
+    With too few groups, a finding is a note.
+    """
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         severity = Severity.WARNING if each.sure else Severity.NOTE
-        found = described(
-            each, influence, ranges, thresholds, replay, severity=severity, since=since
-        )
-        yield found
+        numbers = (influence, ranges, thresholds, replay)
+        yield described(each, *numbers, severity=severity, since=since)
 
 
 def described(

@@ -52,11 +52,11 @@ class NoInterval(StrEnum):
     """Lists the reasons why influence shares have no interval."""
 
     UNRELATED = "the advantages follow none of the rewards"
-    FEW = "too few groups have most of the influence"
+    FEW = "fewer than 10 groups account for most of the influence"
 
 
 class Sums(NamedTuple):
-    """Stores sums over groups, one value per reward. It varies within each "varying" group."""
+    """Stores sums over groups, one value per reward, which varies in each "varying" group."""
 
     influence: Vector
     """U: sum of A z."""

@@ -357,7 +357,7 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
         if verdict.unknown and not verdict.assumed:
             yield from wrapped([f"no findings, but {one_line(verdict.unknown)}"], width)
         else:
-            yield Text("no findings", style="green")
+            yield Text("no findings", style="" if verdict.assumed else "green")
     for place, (run, held) in enumerate(found):
         finding = held.finding
         where = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
@@ -463,7 +463,7 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield "the rows contain no step, and are numbered in order"
     if log.repeated:
         rows = counted(log.repeated, "row")
-        yield f"! {rows} repeat an earlier step, as when the steps restart: the last row counts"
+        yield f"! {rows} repeat the step of an earlier row, as when steps restart: the last counts"
     if log.problem:
         yield f"! the file was not read to its end: {log.problem}"
     if any(reward.weight != 1 for reward in trends.rewards):

@@ -192,7 +192,8 @@ def format_of(
         if not by_columns and not looks_rewarded(fields, numbers):
             raise DataError(
                 f"unknown format, with the fields {listed(fields)}: specify the format (format), "
-                "the meaning of the columns (columns) or the rewards (rewards)"
+                "the meaning of the columns (columns) or the rewards (rewards), or pass "
+                "--format metrics if each row contains the means of a step"
             )
     if form.wordless and asked.rescore is not None:
         raise DataError(

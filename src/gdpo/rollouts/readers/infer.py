@@ -50,8 +50,8 @@ _ADDED_UP = 24
 Where: TypeAlias = Literal[
     "object", "named", "other", "every", "function", "logged", "total", "asked", "none"
 ]
-_KNOWN = ("function",)
-"""Places of rewards that the format names, so that constant ones are rewards, too."""
+_NAMED = "function"
+"""Place of rewards that the format names, so that constant ones are rewards, too."""
 _GUESSED = ("other", "every", "function")
 """Places of rewards whose names need not say that they are rewards."""
 Reason: TypeAlias = Literal["name", "copy", "dataset", "weight 0", "constant", "list"]
@@ -62,8 +62,8 @@ _BECAUSE: Mapping[Reason, str] = {
     "copy": "copies of other numbers: ",
     "dataset": "constant in every group, so they belong to the dataset: ",
     "weight 0": "without weight in the total: ",
-    "constant": "the same in all rollouts, so they need --rewards to be read as rewards: ",
-    "list": "values of lists that are added up, or sums of lists that are not: ",
+    "constant": "constant, so no rewards (to read them, add them to --rewards): ",
+    "list": "read in another form (the values or the sum of a list): ",
 }
 _ENOUGH = 16
 """Number of rollouts from which values can contradict or confirm a guess."""
@@ -124,8 +124,8 @@ class Inferred:
             "named": "the numbers named as rewards or scores",
             "other": "the numbers whose names fit a reward",
             "every": "all numeric components",
-            "function": f"the columns {listed(self.names)}, as of reward functions; if some are "
-            "not rewards, name the rewards (--rewards)",
+            "function": f"the columns {listed(self.names)}, named after reward functions; if some "
+            "are not rewards, name the rewards (--rewards)",
             "logged": f"the columns {listed(self.names)}, as the trainer's log names them "
             "(trainer_state.json)",
             "total": "scalar reward only: no other number is named as a reward, and no numbers "
@@ -301,16 +301,16 @@ def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
 
 
 def _flags(numbers: Mapping[str, Values], kind: Where) -> dict[str, Reason]:
-    named = [path for path in numbers if kind not in _KNOWN and is_flag(path)]
+    named = [path for path in numbers if kind != _NAMED and is_flag(path)]
     return {path: "name" for path in named if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
 
 
 def _constants(rest: Sequence[str], numbers: Mapping[str, Values], kind: Where) -> list[str]:
     """Return the fields that are the same in all of enough rollouts, if a reward varies."""
     varying = {path for path in rest if _varies(np.nan_to_num(numbers[path]))}
-    if kind in _KNOWN or not any(map(fits_reward, varying)):
+    if kind == _NAMED or not any(map(fits_reward, varying)):
         return []
-    same = [path for path in rest if path not in varying and not is_never(path)]
+    same = [p for p in rest if p not in varying and (fits_reward(p) or is_likely(p))]
     return [path for path in same if int(np.isfinite(numbers[path]).sum()) >= _ENOUGH]
 
 
@@ -414,7 +414,7 @@ class _Candidates:
             return Inferred(self.kind, names, self.prefix, total)
         if not fit.unique:
             carrying = [path for path in paths if fit.weight(path) != 0]
-            why = f"{listed(carrying)} add up to {total!r} with more than one set of weights"
+            why = f"several sets of weights of {listed(carrying)} give {total!r}"
             return self.refused(why, *_independent(carrying, self.numbers), self.totals[:1])
         guessed = [path for path in paths if self.kind in _GUESSED]
         idle: dict[str, Reason] = {path: "weight 0" for path in guessed if fit.weight(path) == 0}

@@ -365,7 +365,7 @@ def is_named_as_reward(path: str) -> bool:
 
 
 def is_flag(path: str) -> bool:
-    """Return whether a field of zeros and ones states something about a reward."""
+    """Return whether a name, of a field of zeros and ones, states something about a reward."""
     rest = set(last_words(path)) - _REWARD
     return bool(rest) and rest <= _STATES
 
@@ -378,7 +378,8 @@ def is_per_turn(path: str) -> bool:
 def fits_reward(path: str) -> bool:
     """Return whether the name of a field is one of a single reward."""
     named = is_named_reward(path) or _prefix(path) is not None or is_vocabulary(path)
-    return named and not (is_all_rewards(path) or may_be_total(path))
+    other = is_all_rewards(path) or may_be_total(path) or not _WEIGHTS.isdisjoint(words_of(path))
+    return named and not other
 
 
 def may_be_text(path: str) -> bool:
@@ -636,8 +637,8 @@ class Evidence:
         """Sentence about rows that cannot be read as rollouts. Empty if they can."""
         if self.selected:
             return (
-                "it keeps only the best and worst samples, and the influence of a reward cannot be "
-                "measured on a selection: record all samples of each group"
+                "the file keeps only the best and worst samples, and the influence of a reward "
+                "cannot be measured on a selection: record all samples of each group"
             )
         if self.certain:
             return "the rows are metrics of whole steps, not rollouts" if self.metrics else ""

@@ -191,7 +191,11 @@ def _read_file(
 ) -> Iterator[RolloutTable]:
     """Yield a file's tables, and report what cannot be read. `later` are the next files."""
     if found.kind not in KINDS_READ:
-        why = "its extension is none of" if found.kind else "no printed metrics, and rollouts need"
+        why = (
+            "its extension is none of"
+            if found.kind
+            else "it contains no metrics, and rollouts end in"
+        )
         report.left_out[found.path] = f"{why} {', '.join(ENDINGS)}"
         return
     alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]

@@ -78,7 +78,10 @@ class Problem(Enum):
         "the first values of reward {name!r} are text, and count as missing",
         "to have the text read, name the rewards (--rewards)",
     )
-    TEXTS = "{path!r} contains text, not numbers, and is not read as a reward"
+    TEXTS = (
+        "{path!r} contains text, not numbers, and is not read as a reward",
+        "write numbers, with a decimal point",
+    )
     NOT_INFERRED = "no reward can be inferred: {why}; name the rewards (--rewards)"
     CONTRADICTED = (
         "{total!r} is not the plain sum of the rewards, and does not show their weights",
@@ -87,13 +90,12 @@ class Problem(Enum):
     COPY = "{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
     ZERO = "reward {name!r} counts as 0 where it is missing, as in {total!r}"
     RECORDED_APART = (
-        "{total!r} is not the sum with the recorded weights: the weights {weights} are used, which "
-        "give {total!r}",
-        "if the rewards are not yet multiplied by the recorded weights, give these (--weights)",
+        "{total!r} contradicts the recorded weights, so its own weights {weights} are used",
+        "to use the recorded weights, pass them (--weights)",
     )
     VARIES = (
-        "{path!r} is constant in the first rollouts, so it is no reward, but it varies later",
-        "to have it read, name the rewards (--rewards)",
+        "{path!r} is constant in the first rollouts, so no reward, but varies later",
+        "to read it, add it to the rewards (--rewards)",
     )
     NO_WEIGHTS = "some weights are not usable numbers: weight 1 is used for each reward"
     WEIGHTS_DIFFER = (
@@ -382,8 +384,8 @@ class ReadReport:
             options["--weights"] = ",".join(weights)
         return options
 
-    def folder_of(self, run: str) -> tuple[Path, ...]:
-        """Return the paths of a run's files: as given, or its folder if there are several runs."""
+    def paths_of(self, run: str) -> tuple[Path, ...]:
+        """Return the given paths, or the folders of a run's files if there are several runs."""
         if len({file.run for file in self.files}) < 2:
             return self.paths
         return tuple(dict.fromkeys(file.path.parent for file in self.files if file.run == run))

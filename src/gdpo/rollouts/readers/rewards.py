@@ -211,7 +211,6 @@ class RecordRewards:
             totals = tuple(dict.fromkeys(row.total_name for row in rows if row.total is not None))
             return totals, "scalar reward only: the files contain no reward components", True
         weighted = any(row.weights for row in rows)
-        self._file.guessed |= not weighted
         how = "as the files name them, with weights" if weighted else "all numeric components"
         return tuple(self._found), how if inferred is None else inferred.how, False
 
