@@ -183,7 +183,7 @@ _BY_CAUSE = {
 
 
 def _unchecked(
-    run: RunAnalysis, rewards: Sequence[RewardOverall], report: ReadReport
+    run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
     turns = run.turns()
@@ -193,11 +193,11 @@ def _unchecked(
             "the files contain only a scalar reward",
             "pass --rescore, or files that contain the separate rewards",
         )
-    elif len(rewards) > 1 and run.groups < LEAST_GROUPS:
+    elif len(rewards) > 1 and groups < LEAST_GROUPS:
         record = f"record at least {LEAST_GROUPS} groups"
         if "trl" in report.formats and min(np.diff(run.steps), default=1) != 1:
             record += ". TRL writes rollouts only at logging steps: set logging_steps=1"
-        yield Unchecked("effect of each reward", _only(run.groups), record)
+        yield Unchecked("effect of each reward", _only(groups), record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
         for held in run.findings()
@@ -244,15 +244,16 @@ def at_unknown_place(finding: Finding) -> bool:
 def verdict_of(run: RunAnalysis, report: ReadReport) -> Verdict:
     """Return what a run calls for, with the checks that could not run."""
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    learned, unchecked = run.learned(), tuple(_unchecked(run, rewards, report))
+    learned, whole = run.learned(), run.influence(set(run.steps))
+    unchecked = tuple(_unchecked(run, rewards, report=report, groups=whole.groups))
     base = Verdict(
         Action.NOTHING,
         run.run,
-        run.groups,
+        whole.groups,
         trained=len(rewards),
         learned=learned,
         unchecked=unchecked,
-        no_interval=run.no_interval,
+        no_interval=whole.no_interval,
     )
     warnings = [
         held.finding
