@@ -228,11 +228,6 @@ class RunAnalysis:
         """Return the influence, pooled over the steps with these numbers."""
         return pooled([s.of_history.influence for s in self._steps if s.number in numbers])
 
-    @property
-    def groups(self) -> int:
-        """Number of groups over all steps."""
-        return sum(step.of_history.influence.groups for step in self._steps)
-
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at the good end of their range."""
         self._follow()

@@ -97,8 +97,6 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """Return the verdict as a sentence without a final period."""
-        since = f" over {self.of_groups:,} groups from step {self.from_step}"
-        over = "" if self.from_step is None else since
         match self.action:
             case Action.TRAIN:
                 assert self.remedy is not None, "a setting was replayed"
@@ -108,13 +106,13 @@ class Verdict:
                 if self.remedy.factor > 1:
                     raised = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
                     setting += f" and {raised}"
-                text = f"train with {setting}: {self._shares(over)}"
+                text = f"train with {setting}: {self._shares()}"
             case Action.CHANGE:
-                text = self._change(over)
+                text = self._change()
             case Action.UNKNOWN:
                 text = f"unknown: {self.unknown}"
             case Action.NOTHING:
-                text = f"nothing to do: {self._nothing(over)}"
+                text = f"nothing to do: {self._nothing()}"
         if self.more:
             text += f" ({counted(self.more, 'more warning')})"
         return text
@@ -125,11 +123,17 @@ class Verdict:
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
         return {**kept, "sentence": self.sentence}
 
-    def _shares(self, over: str) -> str:
+    @property
+    def _over(self) -> str:
+        if self.from_step is None:
+            return ""
+        return f" over {self.of_groups:,} groups from step {self.from_step:,}"
+
+    def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)
         text = (
             f"{_names(self.rewards)} has {own} of the influence for {percent(self.weight_share)} "
-            f"of the weight{over}"
+            f"of the weight{self._over}"
         )
         if self.remedy is None:
             return text
@@ -138,13 +142,13 @@ class Verdict:
         share = interval(self.remedy.share, self.remedy.margin)
         return f"{text}. With this setting, it would have {share} on {where}"
 
-    def _change(self, over: str) -> str:
+    def _change(self) -> str:
         assert self.kind is not None, "a warning calls for the change"
         if self.kind in _BELOW:
             cause = self.causes[0] if self.causes else Cause.SPARSE
             what = _BY_CAUSE[cause].format(names=_names(self.rewards))
             enough = ", and no replayed setting helps enough" if self.replayed else ""
-            return f"{what}: {self._shares(over)}{enough}"
+            return f"{what}: {self._shares()}{enough}"
         return TABLE[self.kind].verdict.format(names=_names(self.rewards))
 
     @property
@@ -174,16 +178,16 @@ class Verdict:
         first = self.unchecked[0]
         return f"{first.reason}. {capitalized(first.remedy)}"
 
-    def _nothing(self, over: str) -> str:
+    def _nothing(self) -> str:
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
             each = f"each of the {self.trained} rewards"
-            return f"{each} has at least half of its weight share{over}"
+            return f"{each} has at least half of its weight share{self._over}"
         learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
             return learned
-        return f"{learned}, and each other reward has at least half of its weight share{over}"
+        return f"{learned}, and each other reward has at least half of its weight share{self._over}"
 
 
 _BY_CAUSE = {
@@ -195,7 +199,7 @@ _BY_CAUSE = {
 
 
 def _unchecked(
-    run: RunAnalysis, rewards: Sequence[RewardOverall], report: ReadReport
+    run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
     turns = run.turns()
@@ -205,11 +209,11 @@ def _unchecked(
             "the files contain only a scalar reward",
             "pass --rescore, or files that contain the separate rewards",
         )
-    elif len(rewards) > 1 and run.groups < LEAST_GROUPS:
+    elif len(rewards) > 1 and groups < LEAST_GROUPS:
         record = f"record at least {LEAST_GROUPS} groups"
         if "trl" in report.formats and min(np.diff(run.steps), default=1) != 1:
             record += ". TRL writes rollouts only at logging steps: set logging_steps=1"
-        yield Unchecked("effect of each reward", _only(run.groups), record)
+        yield Unchecked("effect of each reward", _only(groups), record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
         for held in run.findings()
@@ -259,15 +263,16 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
     `weighted` are the rewards whose weights the caller gives.
     """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    learned, unchecked = run.learned(), tuple(_unchecked(run, rewards, report))
+    learned, whole = run.learned(), run.influence(set(run.steps))
+    unchecked = tuple(_unchecked(run, rewards, report=report, groups=whole.groups))
     base = Verdict(
         Action.NOTHING,
         run.run,
-        run.groups,
+        whole.groups,
         trained=len(rewards),
         learned=learned,
         unchecked=unchecked,
-        no_interval=run.influence(set(run.steps)).no_interval,
+        no_interval=whole.no_interval,
     )
     if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
         command = report.command(assumed, report.paths_of(run.run))

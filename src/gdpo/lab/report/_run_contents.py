@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gdpo.analysis.replay import TrainedWith
 from gdpo.diagnostics import Finding
-from gdpo.diagnostics.diagnosis import Kind
+from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.diagnostics.watch import Span
 from gdpo.errors import GdpoError
 from gdpo.lab.experiments.comparison import Comparison
@@ -146,12 +146,14 @@ def _findings(
             for place, run in enumerate(experiment.runs)
             if run.label == label and str(place) in analysis.runs
         ]
-        lasting: dict[tuple[Kind, tuple[str, ...]], Lasting] = {}
+        lasting: dict[tuple[Kind, tuple[str, ...], Severity], Lasting] = {}
         for seed, run in runs:
             numbers = run.steps
             for held in (held for held in run.findings() if held.lasting):
                 finding = held.finding
-                found = lasting.setdefault((finding.kind, finding.rewards), Lasting(finding))
+                found = lasting.setdefault(
+                    (finding.kind, finding.rewards, finding.severity), Lasting(finding)
+                )
                 found.finding = finding
                 found.steps += held.steps
                 spans = [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
