@@ -315,7 +315,7 @@ def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_s
     path = written(tmp_path / "run", "jsonl", rows)
     code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--no-report")
     assert (code, "\n! " in out) == (0, True)
-    assert "--weights a_reward=WEIGHT,b_reward=WEIGHT" in out
+    assert "--weights a_reward=NUMBER,b_reward=NUMBER" in out
 
 
 def files_of_ranks(folder, kind):

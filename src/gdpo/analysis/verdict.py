@@ -89,6 +89,8 @@ class Verdict:
     """What was inferred about the files, as options of `command`."""
     command: str = ""
     """Command that analyzes the files with `assumed` as options."""
+    denied: bool = False
+    """Whether a total contradicts the weights, so that `command` needs those of the run."""
     unnamed: tuple[str, ...] = ()
     """Rewards that no option can name, because their names contain commas, for example."""
     no_interval: NoInterval | None = None
@@ -156,6 +158,11 @@ class Verdict:
         """Return why nothing can be said, and what to do. Empty if there is a conclusion."""
         if self.action is not Action.UNKNOWN:
             return ""
+        if self.denied:
+            return (
+                "the total contradicts the weights of the rewards; for a verdict, replace each "
+                f"NUMBER with the weight of the run: {self.command}"
+            )
         if self.assumed:
             weights = set(self.assumed) == {"--weights"}
             what = "the weights" if weights else "these columns"
@@ -274,10 +281,13 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         unchecked=unchecked,
         no_interval=whole.no_interval,
     )
-    if not report.scalar_only and (assumed := report.assumed(run.run, weighted)):
-        command = report.command(assumed, report.paths_of(run.run))
+    assumed, denied = report.assumed(run.run, weighted), not weighted and report.denied(run.run)
+    if not report.scalar_only and (assumed or denied):
+        unweighted = {"--weights": ",".join(f"{name}=NUMBER" for name in run.names)}
+        options = assumed | (unweighted if denied else {})
+        command = report.command(options, report.paths_of(run.run))
         unnamed = tuple(name for name in run.names if not can_be_named(name))
-        known = {"assumed": assumed, "command": command, "unnamed": unnamed}
+        known = {"assumed": assumed, "command": command, "unnamed": unnamed, "denied": denied}
         return replace(base, action=Action.UNKNOWN, **known)
     warnings = [
         held.finding

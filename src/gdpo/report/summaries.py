@@ -102,7 +102,7 @@ def verdict_line(analysis: Analysis) -> Text:
     where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
     text = f"verdict: {where}{one_line(verdict.sentence)}"
     # A command is printed whole, so that it can be copied.
-    return Text(text if verdict.assumed else _cut(text, _WHOLE), style="bold")
+    return Text(text if verdict.command else _cut(text, _WHOLE), style="bold")
 
 
 def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:

@@ -177,6 +177,11 @@ def test_an_object_of_rewards_has_no_ids_and_no_notes():
     assert tuple(inferred(dict.fromkeys(names, A)).names) == ("a", "b")
 
 
+def test_the_sum_of_a_list_and_another_reward_are_no_total_of_named_rewards():
+    numbers = {"rewards": A + B, "rewards.0": A, "rewards.1": B, "c_reward": A - 2 * B}
+    assert named_by_user(Sample(numbers, GROUPS), Layout(), ("0", "1")).weights == {}
+
+
 def test_rewards_that_the_user_names_have_the_weights_of_a_total_too():
     sample = Sample({"reward": A + 0.1 * B, "a": A, "b": B}, GROUPS)
     assert named_by_user(sample, Layout(total="reward"), ("a", "b")).weights["b"] == 0.1
@@ -304,11 +309,11 @@ def test_a_total_with_more_than_one_set_of_weights_is_refused_with_each_reading(
 
 
 @pytest.mark.parametrize("ragged", [True, False])
-@pytest.mark.parametrize("name", ["tool_rewards", "parts_rewards"])
+@pytest.mark.parametrize("name", ["step_rewards", "rewards"])
 def test_a_list_with_a_value_for_each_turn_is_added_up(name, ragged):
     last = np.where(C > 0, np.nan, STYLE) if ragged else STYLE
     numbers = {name: B + np.nan_to_num(last), f"{name}.0": B, f"{name}.1": last, "a_reward": A}
-    per_turn = ragged or name == "tool_rewards"
+    per_turn = ragged or name != "rewards"
     found = inferred(numbers)
     assert (name in found.names) == per_turn
     assert found.left_out[f"{name}.1" if per_turn else name] == "list"

@@ -29,7 +29,6 @@ from gdpo.rollouts.readers.names import (
     is_measures,
     is_named_reward,
     is_never,
-    is_per_turn,
     is_total,
     is_vocabulary,
     last_words,
@@ -145,7 +144,8 @@ class Inferred:
         if known is not None or path in self.left_out or path == self.total:
             return known
         if self.kind == "object":
-            return name_in(path, self.prefix)
+            name = name_in(path, self.prefix)
+            return None if name is None or name.isdecimal() else name
         fits = {
             "named": is_named_reward(path),
             "other": is_likely(path),
@@ -285,7 +285,7 @@ def _totals(
 def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
     """Return the positions of lists that are added up, and the sums of the other lists.
 
-    A list has a value for each turn if its name says so, or if its length differs.
+    A list has a value for each turn, unless it is named `rewards` and has one length.
     """
     lists: dict[str, list[str]] = {}
     for path in numbers:
@@ -295,7 +295,7 @@ def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
     out: dict[str, Reason] = {}
     for above, places in lists.items():
         there = np.isfinite([numbers[place] for place in places])
-        added_up = is_per_turn(above) or bool(np.any(there != there[0]))
+        added_up = not is_all_rewards(above) or bool(np.any(there != there[0]))
         out |= dict.fromkeys(places if added_up else [above], "list")
     return out
 
@@ -736,16 +736,11 @@ def named_by_log(numbers: Iterable[str], names: Sequence[str]) -> Inferred:
 def named_by_user(sample: Sample, known: Layout, asked: Sequence[str]) -> Inferred:
     """Return the rewards that the user named, with weights if a number is their total."""
     paths = resolved(asked, list(sample.numbers))
-    taken = set(paths.values())
-    named = [path for path in sample.numbers if path not in taken and may_be_total(path)]
-    named += [path for path in sample.numbers if is_named_reward(path) and path not in taken]
-    for total in dict.fromkeys(([known.total] if known.total is not None else []) + named):
-        if total in taken or total not in sample.numbers:
-            continue
+    other = {*paths.values(), *_other_forms(sample.numbers)}
+    named = [p for p in sample.numbers if p not in other and (p == known.total or may_be_total(p))]
+    for total in sorted(named, key=lambda path: path != known.total):
         fit = explained([p for p in paths.values() if p in sample.numbers], sample.numbers, total)
         if fit is None or not (fit.enough and fit.unique):
-            continue
-        if not (fit.certain or may_be_total(total)):
             continue
         if len(paths) == 1 or sum(map(bool, fit.weights.values())) > 1:
             weights = {name: fit.weight(path) for name, path in paths.items()}

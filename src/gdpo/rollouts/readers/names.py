@@ -343,9 +343,11 @@ def is_named_reward(path: str) -> bool:
         words = {*ordered[:-1], "reward"}
     rest = words - _REWARD
     states = bool(rest & _VERBS) and rest.isdisjoint(EARNED)
-    if states or rest & _WEIGHTS or any(map(_is_time, rest)):
+    if states or not _WEIGHTS.isdisjoint(words_of(path)) or any(map(_is_time, rest)):
         return False
     if words & (_REWARD - _REWARD_ONLY) and ordered[-1] not in _STATISTICS:
+        return True
+    if words & {"rewards", "scores"} and rest and rest <= _OF_TURNS | {"per"}:
         return True
     return rest != words and not rest <= _STATISTICS | _TOTAL
 
@@ -370,16 +372,11 @@ def is_flag(path: str) -> bool:
     return bool(rest) and rest <= _STATES
 
 
-def is_per_turn(path: str) -> bool:
-    """Return whether the name of a list says that it has a value for each turn."""
-    return not _OF_TURNS.isdisjoint(last_words(path))
-
-
 def fits_reward(path: str) -> bool:
     """Return whether the name of a field is one of a single reward."""
-    named = is_named_reward(path) or _prefix(path) is not None or is_vocabulary(path)
-    other = is_all_rewards(path) or may_be_total(path) or not _WEIGHTS.isdisjoint(words_of(path))
-    return named and not other
+    named = is_named_reward(path) or _prefix(path) is not None
+    named = named or (is_vocabulary(path) and _WEIGHTS.isdisjoint(words_of(path)))
+    return named and not (is_all_rewards(path) or may_be_total(path))
 
 
 def may_be_text(path: str) -> bool:
@@ -402,9 +399,11 @@ def is_container(name: str) -> bool:
 def _certainty(name: str) -> int | None:
     """Return the rank of an object name (0: most likely holds rewards), or None."""
     rest = set(words_of(name)) - _REWARD
+    known = (*_CONTAINERS, _MEASURES)
+    if rest & _OF_TURNS and rest <= _OF_TURNS | {"per"} and rest != set(words_of(name)):
+        return len(known)
     if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
         return None
-    known = (*_CONTAINERS, _MEASURES)
     return next((place for place, each in enumerate(known) if each.fullmatch(name)), None)
 
 

@@ -278,6 +278,7 @@ def _table_of(
         if found is not None and found.weights and _denied(weights, found, columns, file):
             weights_from, file.weights = FOUND, found.weights
             values, weights = _in_total(found, columns, values, of_step["total"], lines, file)
+        file.recorded |= weights is not None and weights_from == RECORDED
         totals = (values, of_step["num_tokens"])
         turns = turns_of(batch, known.paths, rows=rows, whole=totals, file=file)
     return RolloutTable(
@@ -366,7 +367,7 @@ def _in_total(
     weights = np.array([found.weights.get(name, 1.0) for name in names])
     zeros = np.array([name in found.zeros for name in names], np.bool_)
     values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
-    weights = np.where(np.isnan(values), np.nan, weights)
+    weights = np.broadcast_to(weights, values.shape)
     parts = np.nan_to_num(values * weights)
     size = np.abs(parts).sum(axis=1) + np.abs(total)
     apart = np.abs(total - parts.sum(axis=1) - found.constant)

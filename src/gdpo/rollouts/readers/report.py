@@ -194,6 +194,8 @@ class FileReport:
     """Whether the rewards were inferred from names and values, not known from the format."""
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights that were found in the total and are used."""
+    recorded: bool = False
+    """Whether recorded weights are used."""
     varying: dict[str, None] = field(default_factory=dict[str, None])
     """Fields that are constant in the first rollouts, so no rewards, and vary later."""
     scalar: bool = False
@@ -362,8 +364,7 @@ class ReadReport:
     def assumed(self, run: str, weighted: Collection[str] = ()) -> dict[str, str]:
         """Return what was inferred about the files of a run, as options of a command.
 
-        `weighted` are the rewards whose weights the caller gives. If the files contradict all
-        weights that are known, the option contains WEIGHT in place of a number.
+        `weighted` are the rewards whose weights the caller gives.
         """
         files = [file for file in self.files if file.run == run and file.rewards]
         options = dict[str, str]()
@@ -373,16 +374,16 @@ class ReadReport:
             options["--rewards"] = ",".join(names)
         if any(file.columns for file in files) and (columns := self.columns(files)):
             options["--columns"] = columns
-        own = {file.path for file in files}
-        denied = {n.problem for n in self.notices.values() if n.file in own} & _OF_WEIGHTS
-        found = {
-            name: repr(w).removesuffix(".0") for file in files for name, w in file.weights.items()
-        }
-        if denied and not weighted:
-            found = dict.fromkeys(names or files[0].rewards, "WEIGHT")
-        if weights := [f"{name}={w}" for name, w in found.items() if name not in weighted]:
-            options["--weights"] = ",".join(weights)
+        found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.rewards}
+        weights = {n: repr(w).removesuffix(".0") for n, w in found.items() if n not in weighted}
+        if weights:
+            options["--weights"] = ",".join(f"{name}={weight}" for name, weight in weights.items())
         return options
+
+    def denied(self, run: str) -> bool:
+        """Return whether a total contradicts weights that nobody recorded."""
+        own = {file.path for file in self.files if file.run == run and not file.recorded}
+        return any(n.problem in _OF_WEIGHTS for n in self.notices.values() if n.file in own)
 
     def paths_of(self, run: str) -> tuple[Path, ...]:
         """Return the given paths, or the folders of a run's files if there are several runs."""

@@ -301,7 +301,7 @@ class TableRewards:
         if asked is not None:
             guessed = file.format in ("columns", "trl")
             inferred = self._learn(own, (), ()) if guessed else None
-            numbers = [path for path, kind in self._kinds.items() if kind == "number"]
+            numbers = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
             return Rewards(resolved(asked, [*numbers, *self._texts]), "as given", inferred)
         if file.format == "gdpo":
             record = schema.field("rewards").type
