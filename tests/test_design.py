@@ -268,7 +268,7 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in nodes_of(file)
     )
-    budget = {"core": 214_760, "lab": 127_717, "tests": 459_500, "files": 260, "functions": 2_903}
+    budget = {"core": 214_771, "lab": 127_725, "tests": 459_000, "files": 260, "functions": 2_897}
     found = {
         "core": tokens_of(core),
         "lab": tokens_of(lab),

@@ -164,11 +164,9 @@ class Verdict:
                 f"NUMBER with the weight of the run: {self.command}"
             )
         if self.assumed:
-            weights = set(self.assumed) == {"--weights"}
-            what = "the weights" if weights else "these columns"
+            what = "the weights" if set(self.assumed) == {"--weights"} else "these columns"
             if self.unnamed:
-                names = listed(self.unnamed)
-                return f"{what} were guessed. Rename {names}, which no option can name"
+                return f"{what} were guessed. Rename {listed(self.unnamed)}: no option names it"
             return f"{what} were guessed; for a verdict: {self.command}"
         if self.no_interval is NoInterval.UNRELATED:
             return (

@@ -370,7 +370,7 @@ class ReadReport:
         options = dict[str, str]()
         guessed = [file for file in files if file.guessed]
         names = dict.fromkeys(name for file in guessed for name in (*file.rewards, *file.varying))
-        if names and not self.scalar_only:
+        if names:
             options["--rewards"] = ",".join(names)
         if any(file.columns for file in files) and (columns := self.columns(files)):
             options["--columns"] = columns
@@ -393,15 +393,10 @@ class ReadReport:
 
     def columns(self, files: Iterable[FileReport]) -> str:
         """Return the inferred columns of some files, as the value of an option."""
-        ids, prompts = ((BY_IDS, BY_BOTH), (BY_IDS, BY_BOTH, BY_PROMPT))
-        used = {"group": ids, "prompt": prompts}
-        found = dict[str, str]()
-        for file in files:
-            for meaning, column in file.columns.items():
-                by = used.get(meaning)
-                if by is None or not self.grouped_by or any(self.grouped_by[how] for how in by):
-                    found.setdefault(meaning, column)
-        return ",".join(f"{meaning}={column}" for meaning, column in found.items())
+        found = {meaning: column for file in files for meaning, column in file.columns.items()}
+        ids = {BY_IDS, BY_BOTH} & self.grouped_by.keys()
+        unused = "group" if self.grouped_by and not ids else ""
+        return ",".join(f"{meaning}={c}" for meaning, c in found.items() if meaning != unused)
 
     def command(self, options: Mapping[str, str], paths: Sequence[Path] = ()) -> str:
         """Return the command that reads the files with further options."""

@@ -396,7 +396,9 @@ def _learned(
     sample = Sample(numbers, pair(steps, prompts if alone else groups.keys))
     if asked.rewards is not None:
         found, texts = named_by_user(sample, known, asked.rewards), ()
-    elif logged := [name for name in _logged(file) if name in numbers]:
+    elif file.format in NAMED and (
+        logged := [n for n in logged_rewards(file.path) if n in numbers]
+    ):
         file.remember(found := named_by_log(numbers, logged))
     else:
         known = replace(known, total=None) if known.total in texts else known
@@ -487,10 +489,6 @@ def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]
 def is_text_of_number(value: Any) -> bool:
     """Return whether a value is the text of a finite number."""
     return type(value) is Doubtful and isfinite(number(value))
-
-
-def _logged(file: FileReport) -> tuple[str, ...]:
-    return logged_rewards(file.path) if file.format in NAMED else ()
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:
