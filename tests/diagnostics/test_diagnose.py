@@ -352,7 +352,7 @@ def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grp
 
 @pytest.mark.parametrize("size", [1e-300, 1e-150, 1e150, 1e300])
 def test_tiny_and_huge_rewards_and_weights_are_computed_without_overflow(size):
-    rewards = np.random.default_rng(0).random((16, 5, 2))
+    rewards = np.random.default_rng(0).random((32, 5, 2))
     wanted = diagnose(rewards, [1, -1], ["a", "b"])
     huge = diagnose(rewards * size, [1, -1], ["a", "b"], low=[-size] * 2, high=[size] * 2)
     assert of_each(huge, "influence") == pytest.approx(of_each(wanted, "influence"), rel=1e-9)

@@ -37,7 +37,7 @@ Square = Float[np.ndarray, "reward reward"]
 NORMAL_95 = 1.959964
 """Half-width of a 95 % confidence interval in standard errors."""
 
-LEAST_EFFECTIVE = 10
+LEAST_EFFECTIVE = 20
 """Effective number of groups below which a share has no interval."""
 
 FOLLOWS = 3.0
@@ -52,7 +52,7 @@ class NoInterval(StrEnum):
     """Lists the reasons why influence shares have no interval."""
 
     UNRELATED = "the advantages follow none of the rewards"
-    FEW = "fewer than 10 groups account for most of the influence"
+    FEW = "fewer than 20 groups account for most of the influence"
 
 
 class Sums(NamedTuple):
