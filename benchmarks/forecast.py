@@ -75,7 +75,7 @@ def first_steps(rollouts, ranges):
         means.append(np.nanmean(scaled, axis=(0, 1)))
     columns = {
         "rate": means[-1],
-        "signal": [1 - influence.zero_variance_groups(name)[1] for name in names],
+        "signal": influence.sums.live / influence.sums.applies,
         "mean": np.mean(means, axis=0),
         "slope": np.mean(means[-2:], axis=0) - np.mean(means[:2], axis=0),
         "influence": np.nan_to_num(influence.shares),

@@ -98,7 +98,7 @@ def test_metrics_without_single_rewards_are_an_error_without_a_proposal(gdpo_say
     (here / name).write_text(WITHOUT_REWARDS[name])
     code, _, err = gdpo_says("analyze", name)
     assert code == 2
-    assert "contains metrics, but none of a single reward" in err
+    assert "no metric of a single reward" in err
     assert commands_in(err) == []
 
 
@@ -126,11 +126,11 @@ def test_groups_over_several_steps_are_refused(gdpo_says, here):
     rows = [{"step": i, "reward": i / 9, "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
     (here / "x.jsonl").write_text(lines(rows[5:] + rows))
     code, out, _ = gdpo_says("analyze", "x.jsonl")
-    assert (code, "15 rows repeat an earlier step" in out) == (0, False)
+    assert (code, "15 rows repeat the step of an earlier row" in out) == (0, False)
     changed = [{**row, "reward_a": row["reward_a"] + 1} for row in rows]
     (here / "x.jsonl").write_text(lines(rows[5:] + changed + rows))
     code, out, _ = gdpo_says("analyze", "x.jsonl")
-    assert (code, "! 35 rows repeat an earlier step" in out) == (0, True)
+    assert (code, "! 35 rows repeat the step of an earlier row" in out) == (0, True)
     for more in ((), ("--format", "columns"), ("--columns", "step=step")):
         code, out, err = gdpo_says("analyze", "x.jsonl", "--group-size", "2", *more)
         assert (code, "reward_a" in out) == (2, False)
@@ -198,7 +198,7 @@ def test_a_file_with_only_the_best_and_worst_samples_is_refused(gdpo_says, here,
     (here / "x.jsonl").write_text(lines(SELECTIONS[name]))
     code, out, err = gdpo_says("analyze", "x.jsonl", *options)
     assert (code, commands_in(err)) == (2, [])
-    assert "x.jsonl: not read: it keeps only the best and worst samples" in out
+    assert "x.jsonl: not read: the file keeps only the best and worst samples" in out
 
 
 WHOLE = {
