@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gdpo.errors import MissingExtraError
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import (
     GUESSES,
@@ -135,7 +134,7 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
         for row in map(flattened, rows_of(path, kind)) if kind else _console(path):
             _add(row, logs, path, kind)
     except unreadable() as error:
-        if not kind or isinstance(error, MissingExtraError):
+        if not kind:
             raise
         problem = str(error)
     for log in logs.values():

@@ -8,7 +8,6 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -443,7 +442,11 @@ def shown_by(
 ) -> Evidence:
     """Return whether the first rows of a file are metrics or rollouts, of `columns` if given."""
     rows = list[Record]()
-    with suppress(*unreadable()):  # which is reported when the file is read
+    try:
         rows += map(flattened, islice(rows_of(path, kind), most))
+    except MissingExtraError:
+        raise
+    except unreadable():
+        pass  # which is reported when the file is read
     first = {name: v for row in rows[::-1] for name, v in row.items() if v is not None}
     return evidence(kinds_in(first), rows, columns)
