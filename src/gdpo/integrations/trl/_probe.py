@@ -237,7 +237,9 @@ class Trial:
 
     def score(self, model: Any, input_ids: torch.Tensor, *args: Any, **options: Any) -> Any:
         """Return what TRL's method returns for these arguments."""
-        known = is_training(self._trainer) and input_ids.shape[1] <= self._longest
+        # Without gradients, TRL's code: a resumed run has not tried yet what the whole run has.
+        known = torch.is_grad_enabled() and is_training(self._trainer)
+        known = known and input_ids.shape[1] <= self._longest
         score = self._fast if known else self._trls
         return score(model, input_ids, *args, **options)
 
