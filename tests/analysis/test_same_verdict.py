@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.same_rows import LAYOUTS, drawn, orders, said
 
@@ -15,6 +15,8 @@ def same(one, other):
     )
 
 
+@pytest.mark.slow
+@settings(max_examples=10)
 @given(st.integers(0, 2**32 - 1))
 def test_layout_and_order_of_the_rows_change_nothing(tmp_path_factory, seed):
     folder, first = tmp_path_factory.getbasetemp() / "rows", None
