@@ -6,6 +6,7 @@ import re
 import sys
 import tokenize
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,45 @@ def test_a_room_imports_only_from_rooms_above_it():
         if floor[name] > floor[room]
     ]
     assert not wrong
+
+
+def modules():
+    """The files of the package by module name."""
+    parts = {
+        file: file.relative_to(SOURCE.parent).with_suffix("").parts for file in SOURCE.rglob("*.py")
+    }
+    return {
+        ".".join(part for part in names if part != "__init__"): file
+        for file, names in parts.items()
+    }
+
+
+def runs_imports_of(file, known):
+    """Yield the modules that a file imports when it runs: at once, in a function or by name."""
+    typing = {
+        id(inner)
+        for node in nodes_of(file)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in nodes_of(file):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in known else node.module
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
+            yield from (each.value for each in node.args if isinstance(each, ast.Constant))
+
+
+def test_imports_point_one_way():
+    """Imports within functions count: a reader follows them, too."""
+    known = modules()
+    graph = {
+        name: set(runs_imports_of(file, known)) & set(known) - {name}
+        for name, file in known.items()
+    }
+    assert "gdpo.lab.cli" in graph["gdpo.cli._app"]
+    TopologicalSorter(graph).prepare()  # raises a CycleError with the circle
 
 
 def test_the_core_imports_nothing_of_the_lab():

@@ -28,8 +28,7 @@ from benchmarks.pretrained._picture import draw
 from benchmarks.pretrained._prepare import prepare
 from benchmarks.pretrained._tables import ESTIMATORS, SEEDS, SETS, tables
 
-from gdpo.cli import FAILED
-from gdpo.errors import GdpoError
+from gdpo.errors import FAILED, GdpoError
 from gdpo.lab.experiments.reading import OPEN, read_experiment
 
 PARTS = ("prepare", "train", "evaluate", "tables")

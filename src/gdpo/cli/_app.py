@@ -22,9 +22,17 @@ from gdpo._files import is_full
 from gdpo._naming import last_line, search_also
 from gdpo._terminal import terminal
 from gdpo._text import visible
-from gdpo.cli import CLOSED, CRASHED, INTERRUPTED, MISTAKE, STOPPED, rank
 from gdpo.cli.analyze import analyze
-from gdpo.errors import GdpoError, MissingExtraError
+from gdpo.errors import (
+    CLOSED,
+    CRASHED,
+    INTERRUPTED,
+    MISTAKE,
+    STOPPED,
+    GdpoError,
+    MissingExtraError,
+    rank,
+)
 
 _FULL_DISK = "the disk that contains {place} is full. Free some space, then rerun the same command"
 

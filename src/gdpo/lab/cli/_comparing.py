@@ -11,8 +11,7 @@ from rich.console import Console
 
 from gdpo._files import is_full
 from gdpo.advantages import ESTIMATORS
-from gdpo.cli import FAILED, INTERRUPTED
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import FAILED, INTERRUPTED, ConfigError, MissingExtraError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.display import grid_display
 from gdpo.lab.experiments.fronts import read_front

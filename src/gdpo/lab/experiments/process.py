@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
+from gdpo.errors import INTERRUPTED
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.runs.lock import is_held, is_locked
@@ -102,9 +103,6 @@ _RESUME = ("--resume", "--from-scratch")
 
 _POLL_S = 0.1
 
-_INTERRUPTED = 130
-"""Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
-
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that stop a run on purpose. Any other signal means that the run failed, for example
 SIGSEGV, or SIGKILL if memory runs out."""
@@ -162,7 +160,7 @@ class Training:
     def interrupted(self) -> bool:
         """Whether the process was stopped from outside, so that the run can be resumed."""
         code = self.process.poll()
-        return code is not None and (-code in _STOPS or code == _INTERRUPTED)
+        return code is not None and (-code in _STOPS or code == INTERRUPTED)
 
     def why(self) -> str:
         """Return the last output lines of a failed run, and the signal that killed it, if any."""
