@@ -239,14 +239,31 @@ def test_one_call_of_diagnose_enters_at_most_57_functions_of_10_modules():
     assert len({file for file, _ in found}) <= 10
 
 
-def test_analyze_enters_at_most_456_functions(capsys):
-    def analyze():
-        with pytest.raises(SystemExit, match="0"):
-            main(["analyze", "--example"])
+def command(*arguments):
+    """Return a call of the command line that must succeed."""
 
-    found = entered(analyze)
-    assert "verdict_line" in {name for _, name in found}
-    assert len(found) <= 456
+    def call():
+        with pytest.raises(SystemExit, match="0"):
+            main([str(argument) for argument in arguments])
+
+    return call
+
+
+def test_analyze_enters_at_most_456_functions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = entered(command("analyze", "--example"))
+    assert "verdict_line" in {name for _, name in page}
+    assert len(page) <= 456
+    assert len(entered(command("analyze", "--example", "--no-report"))) <= 340
+
+
+@pytest.mark.slow
+def test_check_of_a_recipe_enters_at_most_239_functions(tmp_path, monkeypatch):
+    command("init", tmp_path / "project")()
+    monkeypatch.chdir(tmp_path / "project")
+    found = entered(command("check", "recipe.yaml"))
+    assert "prepare" in {name for _, name in found}
+    assert len(found) <= 239
 
 
 LIBRARIES = {"rollouts/readers/sources.py", "lab/training/_loop.py"}

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from gdpo import __version__
 from gdpo._files import is_full
+from gdpo._left import LEFT
 from gdpo._naming import last_line, search_also
 from gdpo._terminal import terminal
 from gdpo._text import visible
@@ -69,6 +70,8 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
 
 
 def _message(option: str, arguments: Any) -> str:
+    if option in LEFT:
+        return f"The option {option} has left: {LEFT[option]}."
     name = option.lstrip("-")
     options = [each[2:] for argument in arguments for each in argument.names if each[:2] == "--"]
     meant = _near(name, options, _SURE) or _set(name, options) or _near(name, options, 0.6)
