@@ -29,8 +29,6 @@ from tests.experiments.conftest import write_run
             ["recipes/gsm8k", "--estimators", "grpo", "--vary", "influence={format: 1},null"],
             "--vary influence={format: 1}: influence has no share",
         ),
-        (["recipes/gsm8k", "--front", "format,lenght"], "no reward 'lenght'"),
-        (["recipes/gsm8k", "--front", "format"], "name two rewards"),
         (["recipes/gsm8k", "--estimators", "gdpo,gdpo"], "gdpo"),
         (["recipes/gsm8k", "--estimators", "a=gdpo,a=grpo"], "a twice"),
         (["recipes/gsm8k", "--estimators", "gdpo,a=gdpo"], "'gdpo' and 'a'"),

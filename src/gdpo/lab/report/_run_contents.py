@@ -1,4 +1,4 @@
-"""Collects the contents of the page about runs and of its export."""
+"""Collects the contents of the page about runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,9 +9,7 @@ from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.diagnostics.watch import Span
 from gdpo.errors import GdpoError
 from gdpo.lab.experiments.comparison import Comparison
-from gdpo.lab.experiments.fronts import TradeOff, trade_off
-from gdpo.lab.experiments.grid import estimator_of
-from gdpo.lab.experiments.reading import Experiment
+from gdpo.lab.experiments.reading import Experiment, estimator_of
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.report._run_charts import curves, lengths, survival, weights
 from gdpo.lab.report.requested import RequestedShare, requested_shares
@@ -38,7 +36,7 @@ class Lasting:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Stores the contents of the page and its export."""
+    """Stores the contents of the page."""
 
     comparison: Comparison
     analysis: TrainedAnalysis
@@ -55,20 +53,14 @@ class Contents:
     findings: list[tuple[str, bool, list[Lasting]]]
     """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
     first."""
-    trade_off: TradeOff | None = None
-    """Where the variants end in two rewards. None: the page shows no trade-off."""
 
 
-def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) -> Contents:
+def read_contents(comparison: Comparison) -> Contents:
     """Read the rollouts of a comparison's runs and return the contents of its page.
 
-    `front` names two rewards whose trade-off the page shows.
-
     Raises:
-        ConfigError: If `front` does not name two rewards that all labels define alike.
         DataError: If a rollout file in a run directory cannot be read.
     """
-    shown = None if front is None else trade_off(comparison, front)
     experiment = comparison.experiment
     analysis = analyze_experiment(experiment)
     # The survival curve of a single run has only one step, so it is not drawn.
@@ -84,7 +76,6 @@ def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) 
         weights=weights(comparison),
         requested=requested_shares(experiment, analysis),
         findings=list(_findings(experiment, analysis)),
-        trade_off=shown,
     )
 
 

@@ -16,7 +16,7 @@ from gdpo.analysis.run import RunAnalysis
 from gdpo.diagnostics.influence import Influence, pooled
 from gdpo.lab.experiments.reading import Experiment, Measured, Run
 from gdpo.lab.experiments.statistics import Interval
-from gdpo.lab.report._tables import Estimate, estimate
+from gdpo.lab.report._summary import with_interval
 from gdpo.lab.report.trained import TrainedAnalysis
 from gdpo.report.text import NAME, number, short
 
@@ -91,7 +91,7 @@ def requested_summary(shares: Sequence[RequestedShare]) -> RenderableType:
         for heading in HEADINGS:
             table.add_column(heading, justify="left" if heading == HEADINGS[-1] else "right")
         for share in of_label:
-            table.add_row(*(Text(visible(str(cell))) for cell in (share.reward, *cells(share))))
+            table.add_row(*(Text(visible(cell)) for cell in (share.reward, *cells(share))))
         parts += [Text(f"requested influence, {visible(label)}", style="bold"), table]
     return Group(*parts, Text(note(shares), style="dim"))
 
@@ -106,11 +106,11 @@ def note(shares: Sequence[RequestedShare]) -> str:
     return " ".join([_NOTE, *found])
 
 
-def cells(share: RequestedShare) -> tuple[str | Estimate, ...]:
+def cells(share: RequestedShare) -> tuple[str, ...]:
     """Return the values under `HEADINGS`."""
     return (
         number(share.requested),
-        estimate(share.realized, Measured("", 0.0, 1.0, None)),
+        with_interval(share.realized, Measured("", 0.0, 1.0, None)),
         number(share.farthest),
         short(round(share.weight, 3)) if share.weight == share.weight else "–",
         f"{share.counted:,} of {share.steps:,}",

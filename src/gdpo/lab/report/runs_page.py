@@ -11,9 +11,7 @@ from gdpo.diagnostics.watch import LASTING
 from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline, question
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
-from gdpo.lab.report._front_chart import front_chart, front_table
 from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
-from gdpo.lab.report._run_tables import off_record
 from gdpo.lab.report._summary import caution
 from gdpo.lab.report.export import check_destination, write_export
 from gdpo.lab.report.requested import HEADINGS, RequestedShare, cells, note
@@ -35,7 +33,6 @@ def write_report(
     file: Path,
     *,
     export: Path | None = None,
-    front: tuple[str, str] | None = None,
 ) -> list[RequestedShare]:
     """Write a self-contained HTML file that shows which estimator is better.
 
@@ -46,25 +43,21 @@ def write_report(
     Args:
         comparison: The result of `gdpo.lab.experiments.analysis.analyse`, even for a single run.
         file: The HTML file, replaced if it exists.
-        export: New or empty folder for every figure (SVG, CSV) and table (CSV, Markdown). None: no
-            export.
-        front: Two rewards. The page and the export show where each estimator's variants end in
-            both. None: no trade-off.
+        export: New or empty folder for the numbers as CSV files. None: no export.
 
     Returns:
         The requested and the realized influence shares.
 
     Raises:
-        ConfigError: If `export` exists and is not an empty folder, or contains `file`, or `front`
-            does not name two rewards that all labels define alike. Then nothing is written.
+        ConfigError: If `export` exists and is not an empty folder. Then nothing is written.
         DataError: If a rollout file in a run directory cannot be read.
     """
     if export is not None:
-        check_destination(export, page=file)
-    contents = read_contents(comparison, front)
+        check_destination(export)
+    contents = read_contents(comparison)
     write_whole(file, _page(contents))
     if export is not None:
-        write_export(contents, export)
+        write_export(comparison, export)
     return contents.requested
 
 
@@ -76,7 +69,6 @@ def _page(contents: Contents) -> str:
     charts = list(enumerate([*drawn, *contents.times, *contents.weights]))
     times, weights = len(drawn), len(drawn) + len(contents.times)
     rewards = {reward.name: reward for reward in experiment.rewards}
-    found = contents.trade_off
 
     def finals(outcome: Outcome) -> str:
         reward = rewards[outcome.reward]
@@ -100,9 +92,6 @@ def _page(contents: Contents) -> str:
         results=[(reward, *_scale(comparison, reward)) for reward in experiment.rewards],
         fewest=FEWEST_SEEDS,
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
-        trade_off=None if found is None else [reward.name for reward in found.rewards],
-        front_chart=None if found is None else front_chart(found),
-        front_table=None if found is None else front_table(found),
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
         survival=charts[times:weights],
@@ -117,7 +106,7 @@ def _page(contents: Contents) -> str:
         finals=finals,
         last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
         analysis=analysis,
-        off_record=off_record,
+        off_record=_off_record,
         lasting=LASTING,
         findings=[
             (label, recorded, [_finding(each, experiment) for each in found])
@@ -163,6 +152,11 @@ def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]
     floors = " to ".join(map(probability, sorted({d.p_floor for d in found})))
     return max((end for end in ends if end == end), default=0.0) or 1.0, floors
+
+
+def _off_record(value: float | None) -> str:
+    """Return a difference from recorded advantages, with two significant digits."""
+    return "–" if value is None else f"{value:.1e}".replace("-", "−")
 
 
 def _labels(contents: Contents) -> Labels:
