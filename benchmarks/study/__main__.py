@@ -28,7 +28,7 @@ from benchmarks.study._tables import outcome_table
 from rich.console import Console
 
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.comparison import details, headline
+from gdpo.lab.experiments.comparison import further, headline
 from gdpo.lab.experiments.display import grid_display
 from gdpo.lab.experiments.grid import make_grid, run_grid
 from gdpo.lab.experiments.reading import read_experiment
@@ -128,7 +128,7 @@ def main():
         if name in parts:
             recipe = recipe_in(output)
             done = compare(recipe, chosen or ESTIMATORS, options.seeds, output / name, options)
-            answer = " ".join([headline(done), *details(done)])
+            answer = f"{headline(done)} {further(done)}".strip()
             print(f"\n## {name}\n\n{answer}\n\n{outcome_table(done)}", flush=True)
     for name in recipes if "requested" in parts else ():
         requested(name, recipes[name](output), output, options)

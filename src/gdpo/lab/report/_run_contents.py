@@ -44,9 +44,7 @@ class Contents:
     """One chart for each reward."""
     lengths: list[Chart]
     times: list[Chart]
-    """Charts of the time to the threshold, for rewards where a chart is useful."""
-    sentences: list[str]
-    """Sentences about the time to the threshold, for rewards without such a chart."""
+    """Charts of the time to the threshold, for rewards where runs reached it at different steps."""
     weights: list[Chart]
     """One chart for each reward whose weight a schedule or a requested share changes."""
     requested: list[RequestedShare]
@@ -63,16 +61,13 @@ def read_contents(comparison: Comparison) -> Contents:
     """
     experiment = comparison.experiment
     analysis = analyze_experiment(experiment)
-    # The survival curve of a single run has only one step, so it is not drawn.
-    timed = experiment.rewards if len(experiment.runs) > 1 else ()
-    times = [survival(comparison, reward) for reward in timed]
+    times = [survival(comparison, reward) for reward in experiment.rewards]
     return Contents(
         comparison=comparison,
         analysis=analysis,
         rewards=[curves(comparison, reward) for reward in experiment.rewards],
         lengths=lengths(comparison),
-        times=[each for each in times if isinstance(each, Chart)],
-        sentences=[each for each in times if isinstance(each, str)],
+        times=[each for each in times if each is not None],
         weights=weights(comparison),
         requested=requested_shares(experiment, analysis),
         findings=list(_findings(experiment, analysis)),

@@ -5,28 +5,30 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo._text import counted, visible
-from gdpo.lab.experiments.comparison import Comparison, details, headline, question
-from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.experiments.comparison import Comparison, further, headline
+from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS, Interval
+from gdpo.report.html import shortened
 from gdpo.report.text import NAME, number, probability
 
 
 def summary(comparison: Comparison) -> RenderableType:
-    """Return the question, the conclusion and a table of the results, to print with rich."""
+    """Return the conclusion and a table of the results, to print with rich."""
+    experiment = comparison.experiment
     parts: list[RenderableType] = [
-        Text(visible(question(comparison.experiment)), style="dim"),
+        Text(visible(f"{experiment.name}: {setup(experiment)}"), style="dim"),
         Text(visible(headline(comparison)), style="bold"),
     ]
-    if sentences := details(comparison):
-        parts.append(Text(visible(" ".join(sentences))))
+    if sentence := further(comparison):
+        parts.append(Text(visible(sentence)))
     if comparison.exploratory:
         parts.append(Text(caution(comparison), style="yellow"))
     parts.append(_table(comparison))
-    if comparison.experiment.unlike:
-        first = visible(comparison.experiment.labels[0])
+    if experiment.unlike:
+        first = visible(experiment.labels[0])
         note = f"–: not compared, because its gate or options differ from those of {first}"
         parts.append(Text(note, "dim"))
-    failed = [run for run in comparison.experiment.runs if run.state == "failed"]
+    failed = [run for run in experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()
         reason = visible(why[-1])[:200] if why else "the reason is not known"
@@ -34,6 +36,20 @@ def summary(comparison: Comparison) -> RenderableType:
     if len(failed) > 3:
         parts.append(Text(f"{counted(len(failed) - 3, 'more run')} failed", style="red"))
     return Group(*parts)
+
+
+def setup(experiment: Experiment) -> str:
+    """Return the numbers of runs, steps, seeds, failed runs and runs that have not ended."""
+    states = [run.state for run in experiment.runs]
+    failed, going = states.count("failed"), sum(state in OPEN for state in states)
+    seeds = shortened(", ".join(map(str, experiment.seeds)))
+    parts = [
+        f"{counted(len(states), 'run')} of {experiment.total_steps:,} steps",
+        f"seed{'s' * (len(experiment.seeds) != 1)} {seeds}",
+        f"{failed} failed" if failed else "",
+        f"{going} not ended" if going else "",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def caution(comparison: Comparison) -> str:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
-from gdpo._text import counted, visible
+from gdpo._text import visible
 from gdpo.diagnostics.watch import LASTING
-from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline, question
+from gdpo.lab.experiments.comparison import Comparison, Outcome, further, headline
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
-from gdpo.lab.report._summary import caution
+from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
 from gdpo.lab.report.requested import HEADINGS, RequestedShare, cells, note
 from gdpo.report.charts import smoothing
@@ -79,13 +79,12 @@ def _page(contents: Contents) -> str:
         package="gdpo.lab.report",
         data={"charts": [chart.data() for _, chart in charts], "rollouts": viewer},
         title=f"{experiment.name}: {headline(comparison)}",
-        setup=_setup(experiment),
+        setup=setup(experiment),
         comparison=comparison,
         experiment=experiment,
         rewards=rewards,
-        question=question(experiment),
         headline=headline(comparison),
-        details=details(comparison),
+        further=further(comparison),
         caution=caution(comparison),
         colours={label: each.place for label, each in styles(experiment.labels).items()},
         differences={(d.label, d.reward): d for d in comparison.differences},
@@ -101,7 +100,6 @@ def _page(contents: Contents) -> str:
         requested_headings=HEADINGS,
         requested_note=note(contents.requested),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
-        sentences=contents.sentences,
         listed=_listed,
         finals=finals,
         last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
@@ -122,18 +120,6 @@ def _weight(experiment: Experiment, reward: Measured) -> str:
     if reward.weight is None or len(changes) > 1:
         return "varied"
     return "changing" if changes == {True} else short(reward.weight)
-
-
-def _setup(experiment: Experiment) -> str:
-    runs, failed = len(experiment.runs), sum(run.state == "failed" for run in experiment.runs)
-    return " · ".join(
-        (
-            experiment.name,
-            f"{counted(runs, 'run')} of {experiment.total_steps:,} steps",
-            f"seed{'s' * (len(experiment.seeds) != 1)} {_listed(experiment.seeds)}",
-            *([f"{failed} failed"] if failed else ()),
-        )
-    )
 
 
 def _listed(values: Iterable[Any]) -> str:
