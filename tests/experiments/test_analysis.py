@@ -6,7 +6,7 @@ import pytest
 
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import further, headline
-from gdpo.lab.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.experiments.reading import ComparedRun, Experiment, Measured
 
 FORMAT = Measured("format", 0.0, 1.0, 1.0)
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)
@@ -19,7 +19,7 @@ def said(found):
 
 def run(label, seed, state="finished", why="", **means):
     curves = {name: np.array(values, dtype=float) for name, values in means.items()}
-    return Run(label, seed, Path(f"{label}/{seed}"), state, why, curves)
+    return ComparedRun(label, seed, Path(f"{label}/{seed}"), state, why, curves)
 
 
 def experiment(runs, *, rewards=(FORMAT,), total_steps=100, reach=0.8):

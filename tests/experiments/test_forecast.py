@@ -17,7 +17,7 @@ from benchmarks.forecast import (
 )
 from tests.experiments.conftest import write_run
 
-from gdpo.lab.experiments.reading import Plan
+from gdpo.lab.experiments.reading import ComparisonPlan
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 RANGES = {"right": (-3.0, 3.0), "tags": (0.0, 1.0)}
@@ -167,7 +167,7 @@ def test_runs_that_have_not_finished_are_listed_and_left_out(tmp_path):
         for number in range(1, 6):
             rollouts = step(number, [[(3, 0), (3, 0.4)]], [[-1, 1]])
             write_rollouts(rollout_file(path / "rollouts", number), rollouts)
-    Plan((path / "recipe.yaml").read_text(), ("gdpo",), (1, 2)).write(tmp_path)
+    ComparisonPlan((path / "recipe.yaml").read_text(), ("gdpo",), (1, 2)).write(tmp_path)
     pairs, left_out = pairs_of([tmp_path])
     assert [(p.seed, p.reward, p.learned) for p in pairs] == [(1, "tags", True)]
     assert left_out == [str(path)]

@@ -23,7 +23,7 @@ from benchmarks.pretrained._tables import times as when_reached
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 from tests.experiments.conftest import DECLARED
 
-from gdpo.lab.experiments.reading import Measured, Run
+from gdpo.lab.experiments.reading import ComparedRun, Measured
 from gdpo.testing import check_reward
 
 SEEDS = 5
@@ -156,7 +156,7 @@ def test_a_run_that_failed_early_never_reached_the_threshold():
 
 def made_run(curve, *, state="finished"):
     means = {} if curve is None else {"tags": curve}
-    return Run("gdpo", 1, Path("run"), state, "", means)
+    return ComparedRun("gdpo", 1, Path("run"), state, "", means)
 
 
 def as_experiment(runs):

@@ -95,10 +95,6 @@ def compare_recipe(
     except KeyboardInterrupt:
         _say(console, grid.conclusion())
         return INTERRUPTED
-    except BaseException:
-        if any(cell.ending for cell in grid.cells):
-            _say(console, grid.conclusion())
-        raise
     return _conclude(grid, console)
 
 

@@ -14,7 +14,7 @@ from gdpo._text import capitalized, visible
 from gdpo.advantages import AdvantageRule
 from gdpo.analysis.run import RunAnalysis
 from gdpo.diagnostics.influence import Influence, pooled
-from gdpo.lab.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.experiments.reading import ComparedRun, Experiment, Measured
 from gdpo.lab.experiments.statistics import Interval
 from gdpo.lab.report._summary import with_interval
 from gdpo.lab.report.trained import TrainedAnalysis
@@ -145,7 +145,7 @@ def _of_label(
         )
 
 
-def counted_steps(run: Run, recorded: RunAnalysis) -> set[int]:
+def counted_steps(run: ComparedRun, recorded: RunAnalysis) -> set[int]:
     """Return the recorded steps in which every weight followed its request."""
     known = [curve for curve in run.statuses.values() if len(curve)]
     if not known:
@@ -167,13 +167,13 @@ def _share(influence: Influence, name: str) -> Interval:
     return Interval(share, share - margin, share + margin)
 
 
-def _status(name: str, run: Run) -> str:
+def _status(name: str, run: ComparedRun) -> str:
     """Return the last status, or – if the logs average it over several steps."""
     code = _last(run.statuses.get(name))
     return _CODES[int(code)] if code in range(len(_CODES)) else "–"
 
 
-def _words(name: str, run: Run, recorded: RunAnalysis | None) -> str:
+def _words(name: str, run: ComparedRun, recorded: RunAnalysis | None) -> str:
     """Return the last status, with the cause if the share is not attainable."""
     status = _status(name, run)
     if status != _NOT_ATTAINABLE or recorded is None:
