@@ -26,8 +26,8 @@ from tests.experiments.conftest import write_run
             "--vary rewards.formt.weight=1: there is no reward 'formt': did you mean 'format'",
         ),
         (
-            ["recipes/gsm8k", "--estimators", "grpo", "--vary", "influence={format: 1},null"],
-            "--vary influence={format: 1}: influence has no share",
+            ["recipes/gsm8k", "--vary", "rewards.format.weight={to: 1},1"],
+            "--vary rewards.format.weight={to: 1}: weight is {'to': 1}: write {from",
         ),
         (["recipes/gsm8k", "--front", "format,lenght"], "no reward 'lenght'"),
         (["recipes/gsm8k", "--front", "format"], "name two rewards"),
@@ -61,18 +61,8 @@ def test_a_dry_run_shows_the_labels_and_writes_nothing(gdpo_says, tmp_path):
     assert not folder.exists()
 
 
-def test_a_dry_run_shows_schedules_and_the_requested_influence_of_each_variant(gdpo_says, tmp_path):
-    shares = "influence={correctness: 0.7, integer: 0.15, format: 0.15}"
+def test_a_dry_run_shows_the_schedules_of_each_variant(gdpo_says, tmp_path):
     common = ["recipes/gsm8k", "--estimators", "gdpo", "--dry-run", "--output", tmp_path / "c"]
-    code, out, err = gdpo_says(
-        "compare", *common, "--set", shares, "--vary", "influence.format=0.15,0.3"
-    )
-    assert (code, err) == (0, "")
-    assert "gdpo influence.format=0.3: correctness × 1" in out
-    assert "with requested influence correctness 0.7, integer 0.15, format 0.3;" in out
-    code, out, err = gdpo_says("compare", *common, "--vary", shares.replace("=", "=null,", 1))
-    assert (code, err) == (0, "")
-    assert out.count("with requested influence") == 1
     schedule = "rewards.format.weight={from: 1, to: 0.2, steps: 200}"
     varied = "rewards.format.weight.to=0.5,0.2"
     code, out, err = gdpo_says("compare", *common, "--set", schedule, "--vary", varied)

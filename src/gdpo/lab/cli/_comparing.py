@@ -33,7 +33,6 @@ from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.trainer_fields import check_fields
 from gdpo.lab.report import front_summary, summary, write_report
-from gdpo.lab.report.requested import requested_summary
 from gdpo.lab.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -164,7 +163,7 @@ def make_report(
     comparison = analyse(read_experiment(folder))
     rewards = None if front is None else read_front(front)
     try:
-        requested = write_report(comparison, file, export=export, front=rewards)
+        write_report(comparison, file, export=export, front=rewards)
     except OSError as error:
         if is_full(error):
             raise
@@ -175,8 +174,6 @@ def make_report(
             f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
-    if requested:
-        console.print(requested_summary(requested))
     if rewards is not None:
         console.print(front_summary(comparison, rewards))
     console.print(f"report: {file}", markup=False, soft_wrap=True)

@@ -594,10 +594,6 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
 def _describe(grid: Grid, cells: Sequence[Cell]) -> str:
     entries = zip(grid.rewards, cells[0].recipe.rewards, strict=True)
     rewards = ", ".join(f"{name} × {each.weight_in_words}{_gate(each)}" for name, each in entries)
-    shares = cells[0].recipe.influence or {}
-    if shares:
-        shown = ", ".join(f"{name} {share:g}" for name, share in shares.items())
-        rewards += f" with requested influence {shown}"
     done = sum(cell.done for cell in cells)
     folder = run_name(cells[0].label, cells[0].seed) + ", …" * (len(cells) > 1)
     return f"  {cells[0].label}: {rewards}; {done} of {len(cells)} done; folder {folder}"

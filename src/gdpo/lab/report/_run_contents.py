@@ -14,7 +14,6 @@ from gdpo.lab.experiments.grid import estimator_of
 from gdpo.lab.experiments.reading import Experiment
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.report._run_charts import curves, lengths, survival, weights
-from gdpo.lab.report.requested import RequestedShare, requested_shares
 from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.report.charts import Chart
@@ -50,8 +49,7 @@ class Contents:
     sentences: list[str]
     """Sentences about the time to the threshold, for rewards without such a chart."""
     weights: list[Chart]
-    """One chart for each reward whose weight a schedule or a requested share changes."""
-    requested: list[RequestedShare]
+    """One chart for each reward whose weight a schedule changes."""
     findings: list[tuple[str, bool, list[Lasting]]]
     """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
     first."""
@@ -82,7 +80,6 @@ def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) 
         times=[each for each in times if isinstance(each, Chart)],
         sentences=[each for each in times if isinstance(each, str)],
         weights=weights(comparison),
-        requested=requested_shares(experiment, analysis),
         findings=list(_findings(experiment, analysis)),
         trade_off=shown,
     )

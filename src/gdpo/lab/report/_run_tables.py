@@ -8,7 +8,6 @@ from gdpo.lab.experiments.statistics import Interval
 from gdpo.lab.report._front_chart import front_table
 from gdpo.lab.report._run_contents import Contents
 from gdpo.lab.report._tables import NOTHING, Cell, Estimate, Name, Table, estimate
-from gdpo.lab.report.requested import HEADINGS, cells
 from gdpo.report.text import number, probability
 
 
@@ -18,7 +17,7 @@ def tables(contents: Contents) -> list[Table]:
     found = [_results(comparison), _seeds(comparison)]
     if contents.trade_off is not None:
         found.append(front_table(contents.trade_off))
-    found += [_requested(contents), _runs(comparison), _findings(contents)]
+    found += [_runs(comparison), _findings(contents)]
     if contents.analysis.replayed:
         found.append(_advantages(contents))
     return [table for table in found if table.rows]
@@ -95,15 +94,6 @@ def _tests(found: Difference | None) -> list[str]:
         return [NOTHING] * 4
     values = (found.p_value, found.p_time, found.p_time_adjusted)
     return [str(found.pairs), *map(probability, values)]
-
-
-def _requested(contents: Contents) -> Table:
-    rows = [
-        [Name(share.label), Name(share.reward), *cells(share)[:-1], Name(share.status)]
-        for share in contents.requested
-    ]
-    columns = ["estimator", "reward", *HEADINGS]
-    return Table("requested", "Requested and realized influence shares", columns, rows)
 
 
 def _runs(comparison: Comparison) -> Table:

@@ -16,7 +16,6 @@ from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
 from gdpo.lab.report._run_tables import off_record
 from gdpo.lab.report._summary import caution
 from gdpo.lab.report.export import check_destination, write_export
-from gdpo.lab.report.requested import HEADINGS, RequestedShare, cells, note
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import bars, finding_row, render
@@ -36,7 +35,7 @@ def write_report(
     *,
     export: Path | None = None,
     front: tuple[str, str] | None = None,
-) -> list[RequestedShare]:
+) -> None:
     """Write a self-contained HTML file that shows which estimator is better.
 
     All data comes from the run directories. The page loads no external files, and escapes a model's
@@ -51,9 +50,6 @@ def write_report(
         front: Two rewards. The page and the export show where each estimator's variants end in
             both. None: no trade-off.
 
-    Returns:
-        The requested and the realized influence shares.
-
     Raises:
         ConfigError: If `export` exists and is not an empty folder, or contains `file`, or `front`
             does not name two rewards that all labels define alike. Then nothing is written.
@@ -65,7 +61,6 @@ def write_report(
     write_whole(file, _page(contents))
     if export is not None:
         write_export(contents, export)
-    return contents.requested
 
 
 def _page(contents: Contents) -> str:
@@ -108,9 +103,6 @@ def _page(contents: Contents) -> str:
         survival=charts[times:weights],
         weights=charts[weights:],
         weight_of=partial(_weight, experiment),
-        requested=[(share, cells(share)) for share in contents.requested],
-        requested_headings=HEADINGS,
-        requested_note=note(contents.requested),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         sentences=contents.sentences,
         listed=_listed,
