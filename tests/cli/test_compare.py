@@ -26,8 +26,8 @@ from tests.experiments.conftest import write_run
             "--vary rewards.formt.weight=1: there is no reward 'formt': did you mean 'format'",
         ),
         (
-            ["recipes/gsm8k", "--estimators", "grpo", "--vary", "influence={format: 1},null"],
-            "--vary influence={format: 1}: influence has no share",
+            ["recipes/gsm8k", "--vary", "rewards.format.weight={to: 1},1"],
+            "--vary rewards.format.weight={to: 1}: weight is {'to': 1}: write {from",
         ),
         (["recipes/gsm8k", "--estimators", "gdpo,gdpo"], "gdpo"),
         (["recipes/gsm8k", "--estimators", "a=gdpo,a=grpo"], "a twice"),
@@ -59,7 +59,7 @@ def test_a_dry_run_shows_the_labels_and_writes_nothing(gdpo_says, tmp_path):
     assert not folder.exists()
 
 
-def test_a_dry_run_shows_the_varied_schedules(gdpo_says, tmp_path):
+def test_a_dry_run_shows_the_schedules_of_each_variant(gdpo_says, tmp_path):
     common = ["recipes/gsm8k", "--estimators", "gdpo", "--dry-run", "--output", tmp_path / "c"]
     schedule = "rewards.format.weight={from: 1, to: 0.2, steps: 200}"
     varied = "rewards.format.weight.to=0.5,0.2"

@@ -301,21 +301,18 @@ def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     np.testing.assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
 
 
-def test_the_weights_and_requests_of_set_points_are_read_from_the_metrics(tmp_path):
+def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
     file = tmp_path / run_name(label, 1) / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for place, row in enumerate(rows[1:]):
         row["rewards/a/b/weight"] = 1.0 + place
-        row["rewards/a/b/requested_share"] = 0.7
-        row["rewards/a/b/set_point_status"] = 3.0
-        row["other/requested_share"] = 0.1
+        row["other/weight"] = 0.1
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ComparisonPlan("task: x", (label,), (1,), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
     (run,) = experiment.runs
-    assert run.requested == {"a/b": 0.7}
-    np.testing.assert_array_equal(run.statuses["a/b"], [np.nan, 3, 3, 3])
+    assert set(run.weights) == {"a/b"}
     np.testing.assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
 
 

@@ -31,7 +31,6 @@ from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import check_fields
 from gdpo.lab.report import summary, write_report
-from gdpo.lab.report.requested import requested_summary
 from gdpo.lab.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -142,7 +141,7 @@ def make_report(
     file = output or folder / "report.html"
     comparison = analyse(read_experiment(folder))
     try:
-        requested = write_report(comparison, file, export=export)
+        write_report(comparison, file, export=export)
     except OSError as error:
         if is_full(error):
             raise
@@ -153,8 +152,6 @@ def make_report(
             f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
-    if requested:
-        console.print(requested_summary(requested))
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
         console.print(f"numbers: {export}", markup=False, soft_wrap=True)

@@ -111,14 +111,7 @@ class ComparedRun:
     weights: Mapping[str, Float[np.ndarray, " step"]] = field(
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
-    """For each reward with a schedule or a requested share, its weight in each finished step."""
-    requested: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For each reward with a requested influence share, this share. From 0 to 1."""
-    statuses: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
-    """For each reward with a requested influence share, the status number of its set-point in
-    each finished step. See `AdvantageRule.metrics`."""
+    """For each reward with a schedule, its weight in each finished step."""
 
     @property
     def steps(self) -> int:
@@ -203,12 +196,7 @@ _MAY_DIFFER = (
 _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Metrics with the lengths of a step's completions in tokens, and their names in `lengths`."""
 
-_OF_REWARDS = {
-    "mean": "means",
-    "weight": "weights",
-    "requested_share": "requested",
-    "set_point_status": "statuses",
-}
+_OF_REWARDS = {"mean": "means", "weight": "weights"}
 """Metrics of a reward, and the fields of `ComparedRun` that they belong to."""
 
 _LONGEST = 120
@@ -476,8 +464,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             curve = fields[kind].setdefault(name, np.full(count, np.nan))
             if isinstance(value, int | float):
                 curve[row["step"] - 1] = value
-    shares = {name: curve[~np.isnan(curve)] for name, curve in fields["requested"].items()}
-    return fields | {"requested": {name: float(s[-1]) for name, s in shares.items() if len(s)}}
+    return fields
 
 
 def _field_of(metric: str) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from gdpo.lab.experiments.comparison import Comparison
 from gdpo.lab.experiments.reading import Experiment, estimator_of
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.report._run_charts import curves, lengths, survival, weights
-from gdpo.lab.report.requested import RequestedShare, requested_shares
 from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.report.charts import Chart
@@ -46,8 +45,7 @@ class Contents:
     times: list[Chart]
     """Charts of the time to the threshold, for rewards where runs reached it at different steps."""
     weights: list[Chart]
-    """One chart for each reward whose weight a schedule or a requested share changes."""
-    requested: list[RequestedShare]
+    """One chart for each reward whose weight a schedule changes."""
     findings: list[tuple[str, bool, list[Lasting]]]
     """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
     first."""
@@ -69,7 +67,6 @@ def read_contents(comparison: Comparison) -> Contents:
         lengths=lengths(comparison),
         times=[each for each in times if each is not None],
         weights=weights(comparison),
-        requested=requested_shares(experiment, analysis),
         findings=list(_findings(experiment, analysis)),
     )
 

@@ -14,7 +14,6 @@ from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
 from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
-from gdpo.lab.report.requested import HEADINGS, RequestedShare, cells, note
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import bars, finding_row, render
@@ -33,7 +32,7 @@ def write_report(
     file: Path,
     *,
     export: Path | None = None,
-) -> list[RequestedShare]:
+) -> None:
     """Write a self-contained HTML file that shows which estimator is better.
 
     All data comes from the run directories. The page loads no external files, and escapes a model's
@@ -45,9 +44,6 @@ def write_report(
         file: The HTML file, replaced if it exists.
         export: New or empty folder for the numbers as CSV files. None: no export.
 
-    Returns:
-        The requested and the realized influence shares.
-
     Raises:
         ConfigError: If `export` exists and is not an empty folder. Then nothing is written.
         DataError: If a rollout file in a run directory cannot be read.
@@ -58,7 +54,6 @@ def write_report(
     write_whole(file, _page(contents))
     if export is not None:
         write_export(comparison, export)
-    return contents.requested
 
 
 def _page(contents: Contents) -> str:
@@ -96,9 +91,6 @@ def _page(contents: Contents) -> str:
         survival=charts[times:weights],
         weights=charts[weights:],
         weight_of=partial(_weight, experiment),
-        requested=[(share, cells(share)) for share in contents.requested],
-        requested_headings=HEADINGS,
-        requested_note=note(contents.requested),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         listed=_listed,
         finals=finals,
