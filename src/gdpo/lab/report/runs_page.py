@@ -11,9 +11,11 @@ from gdpo.diagnostics.watch import LASTING
 from gdpo.lab.experiments.comparison import Comparison, Outcome, further, headline
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
-from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
+from gdpo.lab.report._run_charts import curves, lengths, survival, weights
+from gdpo.lab.report._run_contents import Lasting, analyze_experiment, lasting_findings
 from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
+from gdpo.lab.report.trained import TrainedAnalysis
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import bars, finding_row, render
@@ -27,12 +29,7 @@ _LINES = 3
 """Number of last output lines to show for a failed run."""
 
 
-def write_report(
-    comparison: Comparison,
-    file: Path,
-    *,
-    export: Path | None = None,
-) -> None:
+def write_report(comparison: Comparison, file: Path, *, export: Path | None = None) -> None:
     """Write a self-contained HTML file that shows which estimator is better.
 
     All data comes from the run directories. The page loads no external files, and escapes a model's
@@ -50,19 +47,19 @@ def write_report(
     """
     if export is not None:
         check_destination(export)
-    contents = read_contents(comparison)
-    write_whole(file, _page(contents))
+    write_whole(file, _page(comparison))
     if export is not None:
         write_export(comparison, export)
 
 
-def _page(contents: Contents) -> str:
-    comparison, analysis = contents.comparison, contents.analysis
+def _page(comparison: Comparison) -> str:
     experiment = comparison.experiment
-    viewer = viewer_data(analysis.sample, _labels(contents), tuple(analysis.estimators))
-    drawn = [*contents.rewards, *contents.lengths]
-    charts = list(enumerate([*drawn, *contents.times, *contents.weights]))
-    times, weights = len(drawn), len(drawn) + len(contents.times)
+    analysis = analyze_experiment(experiment)
+    viewer = viewer_data(analysis.sample, _labels(experiment, analysis), tuple(analysis.estimators))
+    drawn = [curves(comparison, reward) for reward in experiment.rewards] + lengths(comparison)
+    times = [survival(comparison, reward) for reward in experiment.rewards]
+    timed = [*drawn, *(chart for chart in times if chart is not None)]
+    charts = list(enumerate([*timed, *weights(comparison)]))
     rewards = {reward.name: reward for reward in experiment.rewards}
 
     def finals(outcome: Outcome) -> str:
@@ -88,8 +85,8 @@ def _page(contents: Contents) -> str:
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
-        survival=charts[times:weights],
-        weights=charts[weights:],
+        survival=charts[len(drawn) : len(timed)],
+        weights=charts[len(timed) :],
         weight_of=partial(_weight, experiment),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         listed=_listed,
@@ -100,7 +97,7 @@ def _page(contents: Contents) -> str:
         lasting=LASTING,
         findings=[
             (label, recorded, [_finding(each, experiment) for each in found])
-            for label, recorded, found in contents.findings
+            for label, recorded, found in lasting_findings(experiment, analysis)
         ],
         sampled=count_shown(viewer),
     )
@@ -137,9 +134,9 @@ def _off_record(value: float | None) -> str:
     return "–" if value is None else f"{value:.1e}".replace("-", "−")
 
 
-def _labels(contents: Contents) -> Labels:
-    names = dict.fromkeys(n for run in contents.analysis.runs.values() for n in run.names)
-    runs = contents.comparison.experiment.runs
+def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:
+    names = dict.fromkeys(n for run in analysis.runs.values() for n in run.names)
+    runs = experiment.runs
     return Labels(
         runs={str(place): visible(run.label) for place, run in enumerate(runs)},
         rewards={name: visible(name) for name in names},
