@@ -78,10 +78,10 @@ def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_p
     assert "did you mean 'right'" in err
 
 
-def test_a_primary_reward_without_a_positive_weight_is_not_decided(tmp_path, gdpo_says):
+def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):
     asked = ("analyze", recorded(tmp_path), "--no-report", "--primary", "right")
     asked = (*asked, "--weights", "right=0,format=1")
-    assert "not decided, because right has no positive weight" in gdpo_says(*asked)[1]
+    assert "not known, because right has no positive weight" in gdpo_says(*asked)[1]
     (found,) = json.loads(gdpo_says(*asked, "--json")[1])["priority"]
     assert found["estimators"]["gdpo"]["holds"] is None
 
@@ -104,7 +104,7 @@ def test_a_constant_primary_reward_is_not_checked(tmp_path, gdpo_says):
     assert "right varies in no group" in out
 
 
-def test_a_primary_reward_that_opens_several_gates_is_not_decided(tmp_path, gdpo_says):
+def test_a_primary_reward_that_opens_several_gates_is_not_known(tmp_path, gdpo_says):
     rewards = [
         {"right": float(k), **{f"r{t}": float(k >= t) * k / 7 for t in range(1, 5)}}
         for k in range(8)
