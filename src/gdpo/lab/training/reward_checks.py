@@ -1,10 +1,7 @@
 """Checks every reward on good, bad and unusual responses before training."""
 
-import logging
 import pickle
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import isnan, nan
@@ -15,8 +12,6 @@ from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards import Reference, Reward, Scorer, Scores
 from gdpo.rewards.text import after_tag
 from gdpo.rewards.weights_column import applies
-
-logger = logging.getLogger(__name__)
 
 
 class Level(Enum):
@@ -37,9 +32,6 @@ class CheckResult:
     table: tuple[tuple[str, ...], ...] = ()
     """Rows that are printed below the text, the headings first."""
 
-
-_PATIENCE_S = 10.0
-"""Seconds after which a warning reports a running reward without a deadline."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
 """Unusual completions, for which every reward must return a valid value."""
@@ -91,8 +83,7 @@ def check_rewards(
         for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
             if reward.name not in missing:
                 try:
-                    with _named_if_long(reward, scorer):
-                        finding = _check_one(task, reward, scorer, problems)
+                    finding = _check_one(task, reward, scorer, problems)
                     if watched is not reward:
                         _refuse_change(task, watched, strict, problems[:_CHANGE_ROWS])
                     yield finding
@@ -146,35 +137,6 @@ class _Unchanging:
         if pickle.dumps(reference) != before:
             raise _ChangedError
         return value
-
-
-@contextmanager
-def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Warn if a reward takes long, with its progress or a suggested deadline."""
-    so_far = ""
-    shown = scorer.progress
-
-    def note(done: int, count: int) -> None:
-        nonlocal so_far
-        so_far = f": {done:,} of {count:,} responses are scored"
-        shown(done, count)
-
-    def warn() -> None:
-        hangs = ". If the reward hangs, set a deadline: Reward(..., deadline=5)"
-        logger.warning(
-            f"reward {reward.name!r} is still running after {_PATIENCE_S:g} s{so_far or hangs}"
-        )
-
-    timer = threading.Timer(_PATIENCE_S, warn)
-    timer.daemon = True
-    if reward.deadline is None and not reward.asks_elsewhere:
-        timer.start()
-    scorer.progress = note
-    try:
-        yield
-    finally:
-        timer.cancel()
-        scorer.progress = shown
 
 
 def _check_one(
