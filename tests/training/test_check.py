@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import threading
-import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -17,7 +16,7 @@ from gdpo.lab.recipes.models import context_length, load_tokenizer, locate_model
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task, resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
-from gdpo.lab.training import check, reward_checks, train
+from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
 from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
 from gdpo.rewards import Reward, Scorer
@@ -141,55 +140,6 @@ def test_a_published_reward_and_one_of_the_user_need_not_reach_their_maximum():
     assert "scores 0.25" in finding.text
 
 
-def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog):
-    monkeypatch.setattr(reward_checks, "_PATIENCE_S", 0.1)
-    seen = []
-
-    def slow(completion, reference):
-        if not seen:
-            for _ in range(6000):
-                if caplog.messages:
-                    break
-                time.sleep(0.01)
-            seen.extend(caplog.messages)
-        return 1.0
-
-    reward = Reward("slow", slow, 0, 1)
-    list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
-    assert any("'slow'" in message and "deadline=" in message for message in seen)
-    assert len(caplog.messages) == 1
-
-
-class AlarmByHand:
-    """A timer that the test lets go off."""
-
-    def __init__(self, seconds, function):
-        AlarmByHand.last = function
-
-    def start(self):
-        pass
-
-    cancel = start
-
-
-def test_a_reward_that_is_healthy_and_takes_long_is_reported_with_its_rows(monkeypatch, caplog):
-    monkeypatch.setattr("threading.Timer", AlarmByHand)
-    monkeypatch.setattr("gdpo.rewards.scorer._PATIENCE_S", -1.0)
-
-    def long(completion, reference):
-        if completion == "third":
-            AlarmByHand.last()
-        return 1.0
-
-    reward, shown = Reward("long", long, 0, 1), []
-    rows = [Problem([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
-    with Scorer([reward], progress=lambda *counts: shown.append(counts)) as scorer:
-        list(check_rewards(task_with(reward), scorer, rows))
-    (printed,) = caplog.messages
-    assert re.search(r"reward 'long' .* 10 s.* [12] of 4", printed)
-    assert (4, 4) in shown
-
-
 @pytest.mark.parametrize(
     ("of", "deadline"), [("text", None), ("text", 60), ("turn", None), ("tokens", None)]
 )
@@ -277,20 +227,15 @@ def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     ("model", "message"),
     [
         ("./nowhere", "there is no folder nowhere$"),
-        ("{folder}/policies", "did you mean 'policy'"),
-        ("{folder}/notes", "there is no folder [^:]*/notes$"),
         ("{folder}", "has no weights"),
         ("Qwen/Qwen2.5-1.5B-Instruct", "Hub cannot be reached"),
         ("two words", r"\(owner/name\)"),
     ],
 )
 def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
-    recipe_file, rows, tiny_policy, tmp_path, model, message
+    recipe_file, rows, tmp_path, model, message
 ):
     rows.unlink()
-    (tmp_path / "policy").symlink_to(tiny_policy)
-    (tmp_path / "note").mkdir()  # has no model
-    (tmp_path / "notes.log").touch()
     model = model.format(folder=tmp_path)
     with pytest.raises(ConfigError, match=f"^--set model=[^:]*: .*{message}"):
         train(load_recipe(recipe_file, [f"model={model}"]))

@@ -70,6 +70,7 @@ def test_the_recipe_overrules_gdpos_defaults(build):
         ("reward_weights=[1, 1, 1]", "`rewards:`"),
         ("output_dir=x", "cannot be set here"),
         ("hub_token=secret", "HF_TOKEN"),
+        ("weights_column=w", "`data.weights_column`"),
     ],
 )
 def test_a_field_that_trl_would_refuse_names_itself(build, override, message):

@@ -171,14 +171,15 @@ def _lazy(
     combined: Combination, values: Mapping[str, Values], scored: Scored, primary: str
 ) -> list[CheckResult]:
     """Return which lazy responses can beat the reference answer of their row."""
-    place = list(combined.weights).index(primary)
+    names = list(combined.weights)
+    place = names.index(primary)
     examples: dict[str, str] = {}
     """What happens in a group where the response wins. Empty: it always loses."""
     for row in scored:
         for policy, lazy in row.items():
             right, worse = row[_RIGHT], lazy[place] < row[_RIGHT][place]
             if worse and np.all(np.isfinite(right + lazy)) and not examples.get(policy):
-                pair = (dict(zip(list(combined.weights), r.tolist(), strict=True)) for r in (right, lazy))
+                pair = (dict(zip(names, r.tolist(), strict=True)) for r in (right, lazy))
                 found = beats(combined, values, primary, *pair)
                 examples[policy] = example_in_words(combined, found) if found else ""
     findings: list[CheckResult] = []
