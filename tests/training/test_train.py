@@ -120,6 +120,8 @@ def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
 
 
 def test_a_folder_of_something_else_is_refused(recipe):
+    with pytest.raises(ConfigError, match=r"there is no run .*--resume"):
+        train(recipe, resume=True)
     recipe.run_dir.mkdir(parents=True)
     (recipe.run_dir / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="not a gdpo run"):
@@ -353,57 +355,6 @@ def test_other_data_cannot_resume_a_run(begun, recipe, rows, changed, message):
         train(recipe, resume=True)
 
 
-def test_nothing_to_resume_is_said(recipe):
-    with pytest.raises(ConfigError, match="--resume"):
-        train(recipe, resume=True)
-
-
-def test_evaluation_rows_are_evaluated_on(recipe_file, rows):
-    recipe = load_recipe(
-        recipe_file,
-        [
-            f"eval_data={{source: {rows}, limit: 2}}",
-            "trainer.eval_steps=2",
-            "trainer.max_steps=2",
-            "trainer.per_device_eval_batch_size=4",
-        ],
-    )
-    metrics = train(recipe).run.read_metrics()
-    assert [row["step"] for row in metrics if "eval_rewards/vowels/mean" in row] == [2]
-
-
-def test_references_reach_the_rewards_as_they_are(recipe_file, tmp_path, monkeypatch):
-    """Arrow would give every object the keys of all rows."""
-    own = tmp_path / "own" / "own_task.py"
-    own.write_text(
-        """
-from gdpo import Reward
-from gdpo.lab.tasks import Problem, Task
-
-seen = []
-
-def judge(completion, reference):
-    seen.append(reference)
-    return len(completion) % 7 / 6
-
-TASK = Task(
-    name="own",
-    columns=(("question",),),
-    read_row=lambda row: Problem([{"role": "user", "content": row["question"]}],
-                                {"arguments": {row["question"]: 1}}),
-    rewards=(Reward("judge", judge, low=0, high=1),),
-    gold_completion=lambda reference: "123456",
-    bad_completion="",
-)
-"""
-    )
-    recipe = load_recipe(recipe_file, ["task=own_task:TASK", "rewards=[]", "trainer.max_steps=1"])
-    train(recipe)
-    import own_task
-
-    assert all(len(reference["arguments"]) == 1 for reference in own_task.seen)
-
-
 def test_a_run_that_had_no_signal_says_that_nothing_was_learned(recipe_file):
     recipe = load_recipe(recipe_file, ["rewards=[{name: format}]", "trainer.max_steps=1"])
     assert "nothing was learned" in " ".join(train(recipe).notes)
@@ -448,15 +399,6 @@ def test_a_renamed_run_needs_a_name_that_a_run_can_have(begun):
 
 def test_a_recipe_outside_a_run_keeps_its_name_when_resumed(recipe_file, recipe):
     assert load_recipe(recipe_file, resume=True) == recipe
-
-
-def test_a_run_whose_generations_serve_several_steps_tells_its_rewards(recipe_file):
-    recipe = load_recipe(recipe_file, ["trainer.num_iterations=2", "trainer.max_steps=2"])
-    result = train(recipe)
-    assert "rewards/vowels/mean" not in result.run.read_metrics()[-1]
-    assert all(reward.end is not None for reward in result.rewards)
-    rows = [line for line in result.run.readme.read_text().splitlines() if line.startswith("| ")]
-    assert "–" not in "".join(rows[: 1 + len(result.rewards)])
 
 
 @pytest.mark.parametrize(

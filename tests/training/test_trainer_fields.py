@@ -206,13 +206,15 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
     assert (job.batches.steps_per_epoch, job.batches.total_steps) == (steps_per_epoch, total_steps)
 
 
-def test_a_dataset_is_made_without_pickling_its_problems():
+def test_a_dataset_is_made_without_pickling_its_problems_and_keeps_their_references():
+    """Arrow would give every reference the keys of all others."""
     from gdpo.lab.training._loop import _dataset
 
     pickled = Mock(return_value=(str, ()))
     reference = type("Reference", (), {"__reduce__": pickled})()
-    assert len(_dataset([Problem([], reference)])) == 1
+    made = _dataset([Problem([], reference), Problem([], {"a": 1}), Problem([], {"b": 2})])
     assert not pickled.called
+    assert made[1:]["reference"] == [{"a": 1}, {"b": 2}]
 
 
 def test_too_few_rows_for_one_generation_are_refused(build):

@@ -146,15 +146,6 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
     assert "applies to none of the tried rows (10)" in untested
 
 
-def test_a_reward_of_later_rows_only_is_not_said_to_apply_to_none(recipe_file, weighted):
-    weighted({"vowels": 1.0, "format": 1.0}, *[None] * 9)
-    findings = check(load_recipe(recipe_file, [COLUMN]), rows=1)
-    notes = [each.text for each in findings if each.level is Level.NOTE]
-    (untested,) = [text for text in notes if text.startswith("reward brief")]
-    assert "applies to none of the tried rows (1)" in untested
-    assert not any("applies to no row" in text for text in notes)
-
-
 def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
     weighted(name="weight")
     with pytest.raises(DataError, match="10 of 10 rows") as raised:

@@ -93,11 +93,6 @@ class RunResult:
                 f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
                 f"Resume with: {resume_command(self.run)}"
             )
-        if self.steps > self.total_steps:
-            return (
-                f"{self.run.path} is already finished: it has {self.steps:,} steps, and the "
-                f"recipe requires only {self.total_steps:,}"
-            )
         if self.started_at >= self.total_steps:
             return (
                 f"{self.run.path} is already finished: {self.steps:,} steps. To train longer, "
