@@ -125,21 +125,15 @@ def test_an_estimator_without_a_closed_form_gets_one_sentence():
     assert "correct always wins is not known for gdpo_leave_one_out" in found.text
 
 
-def test_a_reward_that_cannot_be_scored_is_said():
-    def broken(text, _):
-        raise OSError("no service")
-
-    found = own(CORRECT, Reward("broken", broken, 0, 1), scorer={"on_error": "raise"})
-    assert "not known" in lines(found)
-    assert "no service" in lines(found)
-
-
-def test_a_failing_reward_is_reported_once(caplog):
+def test_a_reward_that_cannot_be_scored_is_said_once(caplog):
     def broken(text, _):
         raise OSError("no service")
 
     own(CORRECT, Reward("broken", broken, 0, 1))
     assert len(caplog.records) == 1
+    found = own(CORRECT, Reward("broken", broken, 0, 1), scorer={"on_error": "raise"})
+    assert "not known" in lines(found)
+    assert "no service" in lines(found)
 
 
 def test_rounding_errors_of_a_score_are_no_difference():

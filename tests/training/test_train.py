@@ -406,25 +406,21 @@ def test_a_recipe_outside_a_run_keeps_its_name_when_resumed(recipe_file, recipe)
     [
         ("trainer.model_init_kwargs={nonsense: 1}", "TypeError: .*nonsense"),
         ("trainer.report_to=wandb", "WandbCallback requires"),
+        ("model={truncated}", "SafetensorError"),
     ],
 )
 def test_a_trainer_that_cannot_be_made_is_one_message_and_keeps_no_name(
-    recipe_file, override, message
+    recipe_file, tiny_policy, tmp_path, override, message
 ):
-    recipe = load_recipe(recipe_file, [override])
+    truncated = tmp_path / "truncated"
+    shutil.copytree(tiny_policy, truncated)
+    file = truncated / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:200])
+    recipe = load_recipe(recipe_file, [override.replace("{truncated}", str(truncated))])
     with pytest.raises(ConfigError, match=rf"(?s)trainer.*settings: {message}"):
         train(recipe)
     assert not recipe.run_dir.exists()
     assert not list(recipe.run_dir.parent.iterdir())
-
-
-def test_a_truncated_model_is_one_message(recipe_file, tiny_policy, tmp_path):
-    folder = tmp_path / "truncated"
-    shutil.copytree(tiny_policy, folder)
-    weights_file = folder / "model.safetensors"
-    weights_file.write_bytes(weights_file.read_bytes()[:200])
-    with pytest.raises(ConfigError, match="SafetensorError"):
-        train(load_recipe(recipe_file, [f"model={folder}"]))
 
 
 def test_a_resumption_that_cannot_be_built_keeps_the_run(begun, recipe_file):

@@ -143,7 +143,7 @@ def _answer(
     cells = [problem.weights for problem in problems]
     column = recipe.data.weights_column or "weights"
     rows = weights_of_cells(cells, names, resolved.weights, column=column)
-    answers: list[tuple[Combination, Priority]] = []
+    answers: list[tuple[tuple[bool, float], Combination, Priority]] = []
     for row in np.unique(np.nan_to_num(rows), axis=0):
         for factors in product(*map(sorted, map(set, resolved.rule.factors))):
             weights = dict(zip(names, (row * factors).tolist(), strict=True))
@@ -155,16 +155,12 @@ def _answer(
                     resolved.options,
                     resolved.gates,
                 )
-                answers.append((combined, priority(combined, values, primary)))
+                answer = priority(combined, values, primary)
+                distance = (answer.smallest or 0.0) / weights[primary]
+                answers.append(((answer.holds is False, distance), combined, answer))
     if not answers:
         raise ConfigError(f"{primary} applies to no row")
-    return max(answers, key=lambda answer: _distance(*answer))
-
-
-def _distance(combined: Combination, answer: Priority) -> tuple[bool, float]:
-    """Return a key that is larger the further the primary reward is from priority."""
-    weight = combined.weights[answer.primary]
-    return answer.holds is False, (answer.smallest or 0.0) / weight
+    return max(answers, key=lambda each: each[0])[1:]
 
 
 def _lazy(
