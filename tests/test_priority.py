@@ -23,7 +23,7 @@ from gdpo.priority import (
 from gdpo.rewards import Gate, apply_gates
 
 NAMES = ("right", "format", "short", "safe")
-LEVELS = ((0, 1), (0, 0.5, 1), (-3, 0, 3), (-1, 0), (0.25, 1, 2), (-2, -1, 1))
+LEVELS = ((0, 1), (0, 0.5, 1), (-3, 0, 3), (-1, 0), (0.25, 1, 2), (-2, -1, 1), (0, 1, 2, 20))
 
 
 def drawn(seed):
@@ -84,6 +84,7 @@ def test_the_smallest_weight_equals_trying_all_groups(first):
         assert found.holds == (combined.weights["right"] > wanted + 1e-9), (seed, combined)
         if found.holds:
             assert found.counterexample is None
+            assert all(abs(combined.weights[k]) < most for k, most in found.largest.items())
             continue
         worst = found.counterexample
         assert worst.rewards[0, 0] > worst.rewards[1, 0]
@@ -143,6 +144,28 @@ def test_a_continuous_primary_reward_never_wins_against_another():
     assert found.smallest == inf
     assert found.counterexample.advantages[1] >= found.counterexample.advantages[0]
     assert found.largest == {"format": 0.0}
+    alone = priority(Combination({"right": 9, "format": 0}, 4), values, "right")
+    assert (alone.smallest, alone.holds) == (0, True)
+
+
+@pytest.mark.parametrize("otherwise", ["zero", "missing"])
+def test_values_around_0_and_missing_ones_count_where_both_samples_open_the_gate(otherwise):
+    """Two of three values of the primary reward open the gate."""
+    gates = {"length": Gate("right", at_least=1, otherwise=otherwise)}
+    limits = []
+    for length in (Continuous(-1, 2), (-1, 0, 0.5, 1, 2)):
+        combined = Combination({"right": 1.0, "length": 1.0}, 5, gates=gates)
+        values = {"right": (0, 1, 2), "length": length}
+        limits.append(priority(combined, values, "right").smallest)
+        if length == (-1, 0, 0.5, 1, 2):
+            assert limits[-1] == pytest.approx(smallest_by_trying(combined, values))
+    assert limits[0] >= limits[1] - 1e-9
+
+
+def test_a_tie_is_no_win():
+    combined, binary = Combination({"right": 1, "format": 1}, 4, "grpo"), (0, 1)
+    values = {"right": binary, "format": binary}
+    assert beats(combined, values, "right", {"right": 1, "format": 0}, {"right": 0, "format": 1})
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -15,7 +15,7 @@ number of open gates. Nothing is known about other estimators, options and gates
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import pairwise
 from math import copysign, inf, isfinite, nan
 from typing import Any, NamedTuple, TypeAlias
 
@@ -175,7 +175,7 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
     if not combined.is_known(primary):
         return Priority(primary)
     pairs = {name: _pairs(each) for name, each in values.items()}
-    pairs[primary] = _closest(values[primary], combined.at_least)
+    pairs[primary] = _closest(values[primary])
     cases = _cases(combined, values, primary, pairs)
     leads = {name: np.array([case[name][0] for case in cases]) for name in values}
     others = {name: abs(combined.weights[name]) * leads[name] for name in values if name != primary}
@@ -249,25 +249,15 @@ def _pairs(values: Values) -> Pairs:
     return np.stack(np.meshgrid(found, found, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _closest(values: Values, at_least: float) -> Pairs:
+def _closest(values: Values) -> Pairs:
     """Return the pairs of values of the primary reward that can have the smallest difference.
 
-    These are neighbors on the same side of the gate, and the ends of the two sides: if one value
-    moves, the inverse square of the standardized difference is convex in the inverse difference.
+    These are neighbors: the others can lie further from closer values.
     """
     if isinstance(values, Continuous):
         middle = (values.low + values.high) / 2
         return np.array([[middle + 1e-6 * (values.high - values.low), middle]])
-    closed, opened = _sides(values, at_least)
-    pairs = [(more, less) for side in (closed, opened) for less, more in pairwise(side)]
-    if closed and opened:
-        pairs += product((opened[0], opened[-1]), (closed[0], closed[-1]))
-    return np.array(pairs)
-
-
-def _sides(values: Values, at_least: float) -> tuple[list[float], list[float]]:
-    """Return the values at which a gate is closed, and those at which it is open."""
-    return [v for v in values if v < at_least], [v for v in values if v >= at_least]
+    return np.array([(more, less) for less, more in pairwise(values)])
 
 
 def _cases(
@@ -285,7 +275,8 @@ def _cases(
         for name in values
         if name != primary and name not in combined.gates
     }
-    closing, opening = _sides(values[primary], combined.at_least)
+    opening = [value for value in values[primary] if value >= combined.at_least]
+    closing = [value for value in values[primary] if value < combined.at_least]
     cases: list[dict[str, Lead]] = []
     for both in ((True, True), (True, False), (False, False)):
         is_open = pairs[primary] >= combined.at_least
@@ -360,7 +351,7 @@ def _lead_alone(pairs: Pairs, rest: _Rest, sign: float, *, scores: bool) -> Lead
     rest have the same value.
     """
     best = float(min(pairs[:, 0], key=lambda value: sign * value))
-    others = max(*rest.opening, best, key=lambda value: sign * value)
+    others = max(*rest.opening, key=lambda value: sign * value)
     group = np.array([best, nan, *[nan] * rest.closed, *[others] * rest.opened])
     lag, n = sign * (others - best), rest.opened + 1
     if best != best or not lag > 0 or n == 1:
