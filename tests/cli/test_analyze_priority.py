@@ -78,35 +78,28 @@ def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_p
     assert "did you mean 'right'" in err
 
 
-def test_a_primary_reward_without_a_positive_weight_is_not_decided(tmp_path, gdpo_says):
+def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):
     asked = ("analyze", recorded(tmp_path), "--no-report", "--primary", "right")
     asked = (*asked, "--weights", "right=0,format=1")
-    assert "not decided, because right has no positive weight" in gdpo_says(*asked)[1]
+    assert "not known, because right has no positive weight" in gdpo_says(*asked)[1]
     (found,) = json.loads(gdpo_says(*asked, "--json")[1])["priority"]
     assert found["estimators"]["gdpo"]["holds"] is None
 
 
-def small(folder, rewards):
-    """A file with 4 groups of samples with these rewards and advantages in their order."""
-    written(folder, [rewards] * 4, [[each["right"] for each in rewards]] * 4)
-    return "analyze", folder, "--no-report", "--primary", "right"
-
-
-def test_rounding_errors_of_the_primary_reward_are_no_difference(tmp_path, gdpo_says):
-    rewards = [{"right": value, "format": 1.0} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)]
-    out = gdpo_says(*small(tmp_path, rewards))[1]
-    assert "0, 0.3, 1" in out
-    assert "in 0 of 4 groups" in out
-
-
-def test_a_constant_primary_reward_is_not_checked(tmp_path, gdpo_says):
-    out = gdpo_says(*small(tmp_path, [{"right": 1.0, "format": k % 2} for k in range(4)]))[1]
-    assert "right varies in no group" in out
-
-
-def test_a_primary_reward_that_opens_several_gates_is_not_decided(tmp_path, gdpo_says):
-    rewards = [
+SMALL = {
+    "in 0 of 4 groups": [{"right": value, "format": 1.0} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)],
+    "right varies in no group": [{"right": 1.0, "format": k % 2} for k in range(4)],
+    "right has no values, or opens several gates": [
         {"right": float(k), **{f"r{t}": float(k >= t) * k / 7 for t in range(1, 5)}}
         for k in range(8)
-    ]
-    assert "right has no values, or opens several gates" in gdpo_says(*small(tmp_path, rewards))[1]
+    ],
+}
+"""What is said about 4 groups of samples with these rewards, whose advantages have their order."""
+
+
+@pytest.mark.parametrize("said", SMALL)
+def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, gdpo_says, said):
+    written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
+    out = gdpo_says("analyze", tmp_path, "--no-report", "--primary", "right")[1]
+    assert said in out
+    assert "0.3, 0.3" not in out  # 0.1 + 0.2 is no other value

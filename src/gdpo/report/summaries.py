@@ -117,7 +117,7 @@ def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = Fals
         if run.answer(BOTH[0]).holds is None:
             has = "no values, or opens several gates"
             has = has if run.weights.get(run.primary, 0.0) > 0 else "no positive weight"
-            lines.append(Text(f"priority{where}: not decided, because {name} has {has}"))
+            lines.append(Text(f"priority{where}: not known, because {name} has {has}"))
             continue
         lines.append(Text(f"priority{where}: weights with which {name} always wins", style="bold"))
         grpo, gdpo = (table_of(run.combined(e), run.values, run.answer(e)) for e in BOTH)
