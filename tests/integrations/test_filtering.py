@@ -11,7 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._groups import Groups, Ranks, further_rows, replace_without_signal
+from gdpo.integrations.trl._groups import (
+    GeneratedGroups,
+    Ranks,
+    further_rows,
+    replace_without_signal,
+)
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
@@ -239,7 +244,7 @@ def test_further_prompts_are_drawn_alike_from_the_same_seed_only():
 
 def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
     def groups(alive):
-        return Groups(torch.tensor(alive).view(-1, 1, 1), None, {}, None)
+        return GeneratedGroups(torch.tensor(alive).view(-1, 1, 1), None, {}, None)
 
     asked = []
 

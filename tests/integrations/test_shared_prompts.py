@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 from gdpo.integrations.trl import _caches, _shared_prompts
-from gdpo.integrations.trl._plan import Call, Row, call_of, planned, split
+from gdpo.integrations.trl._plan import CallCost, RolloutTokens, call_of, planned, split
 from gdpo.integrations.trl._probe import Trial
 
 WINDOWS = accumulated("windows across generations, 2 iterations")
@@ -23,7 +23,7 @@ WINDOWS = accumulated("windows across generations, 2 iterations")
 @pytest.fixture
 def always(monkeypatch):
     """Let the short prompts of these tests be shared, too."""
-    monkeypatch.setattr(_shared_prompts, "call_of", lambda *_: Call())
+    monkeypatch.setattr(_shared_prompts, "call_of", lambda *_: CallCost())
 
 
 def counting(policy):
@@ -113,7 +113,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, tiny_policy
 
 
 def gap_of_a_rank(policy, folder):
-    _shared_prompts.call_of = lambda *_: Call()
+    _shared_prompts.call_of = lambda *_: CallCost()
     trl, shared, few, many = variants(policy, folder, **WINDOWS, beta=0.1)
     return [*gap(shared, trl), few / many]
 
@@ -242,8 +242,10 @@ def partitions(places):
 def test_the_plan_costs_no_more_than_any_other(seed):
     draw = torch.Generator().manual_seed(seed)
     numbers = torch.randint(1, 30, (5, 3), generator=draw).tolist()
-    rows = [Row(2 + 3 * prompt, completion, group=i % 3) for prompt, completion, i in numbers]
-    call = Call(seed % 4 * 10, seed % 3 * 50)
+    rows = [
+        RolloutTokens(2 + 3 * prompt, completion, group=i % 3) for prompt, completion, i in numbers
+    ]
+    call = CallCost(seed % 4 * 10, seed % 3 * 50)
     plan = planned(rows, call)
     plain = call.cost(5 * (max(r.prompt for r in rows) + max(r.completion for r in rows)))
     shared = min(cost_of(rows, parts, call) for parts in partitions(range(5)))
@@ -259,25 +261,27 @@ def test_the_plan_costs_no_more_than_any_other(seed):
 def test_a_gpu_computes_few_tokens_with_their_prompts():
     """In the shape of Qwen2.5-1.5B, fewer than 4,900 tokens save no time there."""
     cpu, gpu = (call_of(device, 28, 1_543_714_304) for device in ("cpu", "cuda"))
-    few, many = ([Row(600, 100, group=i // 4) for i in range(count)] for count in (8, 64))
+    few, many = ([RolloutTokens(600, 100, group=i // 4) for i in range(count)] for count in (8, 64))
     assert planned(few, cpu).shared
     assert not planned(few, gpu).shared
     assert planned(many, gpu).shared
 
 
 def test_rows_that_have_no_prompt_in_common_or_only_one_prompt_token_are_computed_as_in_trl():
-    assert not planned([Row(50, 5, group=i) for i in range(4)], Call()).shared
-    assert not planned([Row(1, n) for n in (1, 50)], Call()).shared
-    assert not planned([Row(50, 5)] * 4, None).shared
+    assert not planned([RolloutTokens(50, 5, group=i) for i in range(4)], CallCost()).shared
+    assert not planned([RolloutTokens(1, n) for n in (1, 50)], CallCost()).shared
+    assert not planned([RolloutTokens(50, 5)] * 4, None).shared
 
 
 @pytest.mark.parametrize(("prompt", "together"), [(20, False), (200, True)])
 def test_a_group_stays_together_where_its_prompt_is_long(prompt, together):
-    rows = [Row(prompt, length, group=i % 2) for i, length in enumerate([90, 80, 10, 5])]
-    places = split(rows, 4, 2, Call(50))
+    rows = [RolloutTokens(prompt, length, group=i % 2) for i, length in enumerate([90, 80, 10, 5])]
+    places = split(rows, 4, 2, CallCost(50))
     assert places == ([[0, 2], [1, 3]] if together else [[0, 1], [2, 3]])
 
 
 def test_groups_are_sorted_by_their_longest_completion():
-    rows = [Row(200, length, group=i // 2) for i, length in enumerate([5, 10, 90, 1, 50, 60])]
-    assert split(rows, 6, 3, Call()) == [[2, 3], [5, 4], [1, 0]]
+    rows = [
+        RolloutTokens(200, length, group=i // 2) for i, length in enumerate([5, 10, 90, 1, 50, 60])
+    ]
+    assert split(rows, 6, 3, CallCost()) == [[2, 3], [5, 4], [1, 0]]

@@ -45,8 +45,8 @@ def mask_that_does_not_grow(patch):
             batch._model_kwargs["attention_mask"]
         )
 
-    own = _sampling._Batch._select
-    patch.setattr(_sampling._Batch, "_select", select)
+    own = _sampling._DecodingBatch._select
+    patch.setattr(_sampling._DecodingBatch, "_select", select)
 
 
 def rows_that_leave_in_the_wrong_place(patch):
@@ -54,8 +54,8 @@ def rows_that_leave_in_the_wrong_place(patch):
         batch.is_open = batch.is_open.flip(0)
         own(batch, processors)
 
-    own = _sampling._Batch.leave
-    patch.setattr(_sampling._Batch, "leave", leave)
+    own = _sampling._DecodingBatch.leave
+    patch.setattr(_sampling._DecodingBatch, "leave", leave)
 
 
 GENERATION = [

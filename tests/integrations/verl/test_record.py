@@ -8,7 +8,7 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl._trainers import with_queue
 from gdpo.integrations.verl.scores import PATH
 from gdpo.rollouts import read_rollouts
@@ -58,7 +58,7 @@ class Trainer:
     tokenizer = Tokenizer()
 
     def __init__(self, folder):
-        self.run = Run()
+        self.run = VerlRun()
         algorithm = Config(SETTINGS, adv_estimator="gdpo/gdpo")
         if folder is not None:
             algorithm["gdpo_rollouts"] = str(folder)

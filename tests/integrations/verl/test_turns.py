@@ -12,7 +12,7 @@ from gdpo import ConfigError, gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
 from gdpo.errors import DataError
 from gdpo.integrations.verl._carried import Carried, first_turns
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_queue,
@@ -63,7 +63,7 @@ EXPECTED = tokens(turn_gdpo(grid(), [1.0, 0.5], turns=TURNS))
 
 
 def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=None, run=None):
-    zeros, run = torch.zeros(mask.shape), run or Run()
+    zeros, run = torch.zeros(mask.shape), run or VerlRun()
     with run.carrying(carried or Carried(columns)):
         return run.compute_advantages(zeros, mask, config, uids)[0]
 
@@ -197,7 +197,7 @@ class Trainer:
     tokenizer, global_steps = Tokenizer(), 1
 
     def __init__(self, mask=MASK, **algorithm):
-        self.run, self.mask = Run(), mask
+        self.run, self.mask = VerlRun(), mask
         self.config = Config(
             algorithm=Config(ALGORITHM | algorithm),
             trainer=Config(experiment_name="mine"),
