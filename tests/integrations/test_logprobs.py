@@ -79,11 +79,11 @@ def batch():
     return ids, mask, COMPLETION
 
 
-def scores(method, trainer, *, loss="both", **how):
+def scores(method, trainer, *, loss="both"):
     """Return log-probabilities, entropies, and the gradient of a random sum of them."""
     trainer._speed_ups.run(PROMPT, COMPLETION)
     trainer.model.zero_grad()
-    logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True, **how)
+    logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True)
     generator = torch.Generator().manual_seed(4)
     for_logps, for_entropies = torch.randn(2, ROWS, COMPLETION, generator=generator)
     total = (for_logps * logps).sum() if loss in ("both", "logps") else 0
@@ -107,18 +107,6 @@ def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monke
     for ours_, trls in zip(found, expected, strict=True):
         assert float((ours_ - trls).norm() / trls.norm()) < 1e-6
     assert not torch.equal(found[2], expected[2])  # it is not TRL's head
-
-
-def test_chunks_of_a_batch_and_what_is_not_asked_for(tiny_policy, tmp_path):
-    trainer = trainer_with(llama(), tiny_policy, tmp_path)
-    whole = scores(OURS, trainer)
-    parts = scores(OURS, trainer, batch_size=2)
-    for a, b in zip(whole, parts, strict=True):
-        torch.testing.assert_close(a, b)
-    with torch.no_grad():
-        logps, *others = OURS(trainer, trainer.model, *batch(), batch_size=2)
-    torch.testing.assert_close(logps, whole[0])
-    assert others == [None, None]
 
 
 @since("1.15", "zeroes the scores of padding and has gradients of entropies")

@@ -246,28 +246,19 @@ class Packer(SpeedUp):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
-        batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a micro-batch, or a generation batch in parts of at most `batch_size` rows."""
-        keep, packing = logits_to_keep, self.packing
-        more = any(value is not None and value is not False for value in options.values())
-        if packing is None or batch_size is None or more:
-            return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
-        start = input_ids.shape[1] - keep
-        mask, completions = attention_mask[:, :start], attention_mask[:, start:]
-        groups = distinct(input_ids[:, :start], mask)[1]
-        facts = torch.stack([mask.sum(1), last_places(completions), groups], 1).tolist()
-        rows = [RolloutTokens(prompt, length, group=group) for prompt, length, group in facts]
-        logps = torch.zeros(completions.shape, device=input_ids.device)
-        for here in split(rows, len(rows), -(-len(rows) // batch_size), self.shared.call):
-            prompt = packing.prompt_width([rows[i].prompt for i in here], start)
-            width = packing.width([rows[i].completion for i in here], keep)
-            index = torch.tensor(here, device=input_ids.device)
-            kept = slice(start - prompt, start + width)
-            chunk = score(model, input_ids[index, kept], attention_mask[index, kept], width)
-            logps[index, :width] = chunk[0].to(logps)
-        return logps, None, None
+        """In a trial, score rows without their padding, which `packed` removes in the training."""
+        packing, start = self.packing, input_ids.shape[1] - logits_to_keep
+        if packing is None or not self.is_tried:
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
+        mask = attention_mask[:, :start]
+        prompt = packing.prompt_width(mask.sum(1).tolist(), start)
+        lengths = last_places(attention_mask[:, start:]).tolist()
+        width = packing.width(lengths, logits_to_keep)
+        kept = slice(start - prompt, start + width)
+        logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
+        return pad(logps, (0, logits_to_keep - width)), None, None
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""

@@ -51,11 +51,9 @@ class SharedPrompts(SpeedUp):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
-        batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        if self.is_off or (batch_size or len(input_ids)) < len(input_ids):
-            options["batch_size"] = batch_size
+        if self.is_off:
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
         start = input_ids.shape[1] - logits_to_keep
         prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
