@@ -101,7 +101,7 @@ class CompletionOnlyHead(SpeedUp):
         **options: Any,
     ) -> Any:
         """Return what TRL's method returns for these arguments."""
-        shape = (*input_ids.shape, logits_to_keep)
+        shape = (len(input_ids), input_ids.shape[1], logits_to_keep)
         reason = self.not_here_because(model, shape, options)
         if reason:
             self.say(reason)
