@@ -14,7 +14,6 @@ import pytest
 import torch
 from tests.conformance.__main__ import FRAMEWORKS
 from tests.environments import ROOT
-from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, dataset, digits, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -280,23 +279,3 @@ def test_an_undeclared_package_of_old_trls_is_named():
     )
     assert "MissingExtraError: requests is needed by the GRPO trainer of TRL" in done.stderr
     assert "pip install requests" in done.stderr
-
-
-def checked_on_a_rank(policy, folder):
-    trainer = ours(policy, folder / "ours", per_device_train_batch_size=6)
-    theirs = trainer_of(
-        GRPOTrainer, GRPOConfig, policy, folder / "theirs", per_device_train_batch_size=6
-    )
-    trainer.train()
-    return {
-        "rule": rule_of(theirs),
-        "checked": trainer._between.is_checked,
-        "logged": len(trainer.state.log_history),
-    }
-
-
-@pytest.mark.slow
-def test_both_of_two_processes_check_and_name_the_rule(tiny_policy, tmp_path):
-    function = "tests.integrations.test_trl_adapter:checked_on_a_rank"
-    for rank in launched(function, tiny_policy, tmp_path):
-        assert rank == {"rule": "grpo", "checked": True, "logged": 4}

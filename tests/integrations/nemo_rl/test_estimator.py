@@ -143,15 +143,6 @@ def test_numbers_of_a_batch_stay_until_the_next_one():
     assert asked.last_metrics["gdpo/correct/mean"] == pytest.approx(scored()[:, 0].mean() + 1)
 
 
-def test_multipliers_of_constraints_are_logged_and_learn():
-    options = {"targets": {"format": 3.0}, "step_size": 1.0}
-    asked = estimator(name="gdpo/constrained_grpo", gdpo_options=options)
-    computed(scored(), asked=asked)
-    assert asked.last_metrics["gdpo/format/multiplier"] == 0  # that of this batch
-    computed(scored(), asked=asked)
-    assert asked.last_metrics["gdpo/format/multiplier"] > 0
-
-
 def test_a_finding_that_lasts_is_logged_once(caplog):
     asked = estimator()
     silent = np.ones((24, 2))
