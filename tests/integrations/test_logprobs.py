@@ -6,8 +6,8 @@ from datasets import Dataset
 from tests.integrations.needs import since
 from tests.integrations.prepared import constant, gap, options, ours, theirs
 from tests.integrations.test_packing import ACROSS
+from tests.integrations.variants import trainer_of
 from transformers import (
-    AutoTokenizer,
     Gemma2Config,
     Gemma2ForCausalLM,
     LlamaConfig,
@@ -58,13 +58,9 @@ def recurrent():
 
 
 def trainer_with(model, policy, folder, **changed):
-    return GDPOTrainer(
-        model,
-        [constant],
-        GDPOConfig(**options(folder, **changed)),
-        train_dataset=Dataset.from_dict({"prompt": ["x"] * 4}),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-    )
+    how = {"train_dataset": Dataset.from_dict({"prompt": ["x"] * 4})}
+    made = {"model": model, "rewards": [constant], "how": how, **options(folder, **changed)}
+    return trainer_of(GDPOTrainer, GDPOConfig, policy, folder, **made)
 
 
 def batch():

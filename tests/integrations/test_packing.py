@@ -267,7 +267,9 @@ def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
     assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
 
 
-def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_policy, tmp_path):
+def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(
+    tiny_policy, tmp_path, caplog
+):
     def model():
         torch.manual_seed(2)
         sizes = {"vocab_size": 260, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
@@ -277,6 +279,7 @@ def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_poli
     windows = accumulated("generation above accumulation")
     _, packed = assert_same_with(model, tiny_policy, tmp_path, **windows)
     assert any(not batch["prompt_mask"].any(0).all() for batch in packed.micro_batches)
+    assert "pack_micro_batches" not in caplog.text  # completions are trimmed
 
 
 class OwnLoss:

@@ -14,23 +14,12 @@ import pytest
 import torch
 from tests.conformance.__main__ import FRAMEWORKS
 from tests.environments import ROOT
-from tests.integrations.variants import bytes_written, dataset, digits, settings
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tests.integrations.variants import dataset, trainer_of
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _adapter
 from gdpo.integrations.trl._probe import rule_of
-
-
-def trainer_of(trainer_class, config_class, policy, folder, **options):
-    return trainer_class(
-        AutoModelForCausalLM.from_pretrained(policy),
-        [bytes_written, digits],
-        config_class(**{**settings(folder, reward_weights=None), **options}),
-        train_dataset=dataset(),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-    )
 
 
 def ours(policy, folder, trainer_class=GDPOTrainer, **options):
@@ -43,6 +32,17 @@ def generate(trainer, rows=12):
     )
 
 
+class Broken(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        raise RuntimeError(inputs[0]["a column of the dataset"])
+
+
+class Clipped(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        return {**output, "advantages": output["advantages"].clamp(-0.5, 0.5)}
+
+
 RULES = [
     (GRPOTrainer, GRPOConfig, {}, "grpo"),
     (GRPOTrainer, GRPOConfig, {"scale_rewards": "none"}, "grpo_no_std"),
@@ -50,6 +50,8 @@ RULES = [
     (GRPOTrainer, GRPOConfig, {"multi_objective_aggregation": "normalize_then_sum"}, "gdpo"),
     (RLOOTrainer, RLOOConfig, {"beta": 0.0}, "rloo"),
     (RLOOTrainer, RLOOConfig, {"beta": 0.0, "normalize_advantages": True}, None),
+    (Broken, GRPOConfig, {}, None),
+    (Clipped, GRPOConfig, {}, None),
 ]
 
 
@@ -59,26 +61,6 @@ def test_a_made_up_batch_names_the_rule_of_trls_trainers(
 ):
     trainer = trainer_of(trainer_class, config_class, tiny_policy, tmp_path, **options)
     assert rule_of(trainer) == rule
-
-
-def test_a_trainer_that_cannot_score_a_made_up_batch_has_no_rule(tiny_policy, tmp_path):
-    class Broken(GRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            raise RuntimeError(inputs[0]["a column of the dataset"])
-
-    trainer = trainer_of(Broken, GRPOConfig, tiny_policy, tmp_path)
-    assert rule_of(trainer) is None
-
-
-def test_a_rule_that_changes_advantages_has_no_name(tiny_policy, tmp_path):
-    class Clipped(GRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            output["advantages"] = output["advantages"].clamp(-0.5, 0.5)
-            return output
-
-    trainer = trainer_of(Clipped, GRPOConfig, tiny_policy, tmp_path)
-    assert rule_of(trainer) is None
 
 
 def state_of(trainer):

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.integrations.test_trl_adapter import trainer_of
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train
+from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train, trainer_of
 from tests.oracles import estimators as by_hand
 from trl import GRPOConfig, GRPOTrainer
 

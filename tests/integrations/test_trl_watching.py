@@ -193,9 +193,7 @@ def test_a_batch_with_an_infinite_reward_is_left_out_once(tiny_policy, tmp_path,
     assert len(list((tmp_path / "rollouts").glob("step_*.parquet"))) == 3
 
 
-def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
-    generate = trainer._generate_and_score_completions
+def without_advantages(trainer, generate):
     kept = []
 
     def without(inputs):
@@ -203,16 +201,32 @@ def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_
         kept.append(output.pop("advantages"))
         return output
 
-    trainer._generate_and_score_completions = without
+    def restored(watched):
+        return lambda inputs: {**watched(inputs), "advantages": kept[-1]}
+
+    return without, restored
+
+
+def scored_twice(trainer, generate):
+    return lambda inputs: (generate(inputs), generate(inputs))[1], lambda watched: watched
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without_advantages, "KeyError: 'advantages'"),
+        (scored_twice, "called _calculate_rewards 2 times for one batch"),
+    ],
+)
+def test_a_trainer_with_another_batch_is_not_watched(change, why, tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+    before, after = change(trainer, trainer._generate_and_score_completions)
+    trainer._generate_and_score_completions = before
     watch(trainer)
-    watched = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: {
-        **watched(inputs),
-        "advantages": kept[-1],
-    }
+    trainer._generate_and_score_completions = after(trainer._generate_and_score_completions)
     trainer.train()
     (message,) = [m for m in caplog.messages if "watch is switched off" in m]
-    assert "KeyError: 'advantages'" in message
+    assert why in message
 
 
 def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
@@ -245,16 +259,6 @@ def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, 
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2
     assert sum("watch is switched off" in m for m in caplog.messages) == 1
-
-
-def test_a_trainer_that_scores_a_batch_twice_is_not_watched(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
-    generate = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: (generate(inputs), generate(inputs))[1]
-    watch(trainer)
-    trainer.train()
-    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
-    assert "called _calculate_rewards 2 times for one batch" in message
 
 
 def test_a_gdpo_trainer_needs_no_watch_and_trains(tiny_policy, tmp_path, caplog):
@@ -306,10 +310,15 @@ class _Fixed:
     args = callback_handler = None
 
 
-@pytest.mark.parametrize("change", [no_names, no_callbacks, None])
+class AsyncGRPOTrainer:
+    """Calculates rewards elsewhere."""
+
+
+@pytest.mark.parametrize("change", [no_names, no_callbacks, _Fixed, AsyncGRPOTrainer])
 def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, tiny_policy, tmp_path, caplog):
-    trainer = _Fixed()
-    if change is not None:
+    if isinstance(change, type):
+        trainer = change()
+    else:
         trainer, _ = make("grpo", tiny_policy, tmp_path)
         change(trainer)
     before = dict(vars(trainer))
@@ -327,14 +336,6 @@ def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
     trainer._generate_and_score_completions = lambda inputs: watched(inputs, "tag")
     trainer.train()
     assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
-
-
-def test_a_trainer_that_scores_elsewhere_is_not_stopped(caplog):
-    class AsyncGRPOTrainer:
-        pass
-
-    watch(AsyncGRPOTrainer())
-    assert "AsyncGRPOTrainer does not calculate rewards" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gdpo.integrations.verl._trainers import (
     with_rewards_dumped,
     with_totals,
 )
-from gdpo.integrations.verl.settings import check_for_turns, read_settings
+from gdpo.integrations.verl.settings import check_for_turns
 from gdpo.rollouts import read_rollouts
 
 ALGORITHM = {
@@ -86,13 +86,6 @@ def test_options_of_turns_go_by_reward_name():
     wanted = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS, outcome=[False, True], max_advantage=0.5)
     options = {"outcome": {"won": True}, "max_advantage": 0.5}
     torch.testing.assert_close(called(config=ALGORITHM | {"gdpo_options": options}), tokens(wanted))
-
-
-def test_every_estimator_for_turns_has_a_name():
-    assert all(
-        read_settings(ALGORITHM | {"adv_estimator": f"gdpo/{name}"}).rule.wants_turns
-        for name in TURN_ESTIMATORS
-    )
 
 
 def test_rewards_of_whole_rollouts_stand_at_the_last_turn():
