@@ -126,7 +126,7 @@ def only_lists(rewards, weights):
             {"digits": 1.0},
             {"weights_column": "ww"},
             ConfigError,
-            "no such column: did you mean 'w'",
+            "did you mean 'w'",
         ),
         (
             {"digits": 1.0},
