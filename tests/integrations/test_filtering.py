@@ -6,8 +6,7 @@ import torch
 from datasets import Dataset
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import PROMPTS, SAMPLES, logged, settings
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tests.integrations.variants import PROMPTS, SAMPLES, logged, trainer_of
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
@@ -56,18 +55,16 @@ def make(policy, folder, *, rewards=(half_dead,), rows=24, rollout_func=prepared
         "filter_groups": "any_reward_varies",
         "max_completion_length": LONGEST,
         "advantage": "grpo_no_std",
-        "reward_weights": None,
         "max_steps": 2,
     }
-    trainer = Filtered(
-        AutoModelForCausalLM.from_pretrained(policy),
-        list(rewards),
-        GDPOConfig(**settings(folder, **{**wanted, **changed})),
-        train_dataset=Dataset.from_dict({"prompt": [PROMPTS[i % 6] for i in range(rows)]}),
-        eval_dataset=Dataset.from_dict({"prompt": list(DEAD)}),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-        rollout_func=rollout_func,
-    )
+    data = [PROMPTS[i % 6] for i in range(rows)]
+    how = {
+        "train_dataset": Dataset.from_dict({"prompt": data}),
+        "eval_dataset": Dataset.from_dict({"prompt": list(DEAD)}),
+        "rollout_func": rollout_func,
+    }
+    options = {**wanted, **changed, "rewards": list(rewards), "how": how}
+    trainer = trainer_of(Filtered, GDPOConfig, policy, folder, **options)
     trainer.batches = []
     return trainer
 
@@ -268,16 +265,10 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
 
 
 def test_data_without_numbered_rows_is_refused(tiny_policy, tmp_path):
+    stream = {"train_dataset": Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset()}
+    options = {"how": stream, "filter_groups": "advantage_nonzero"}
     with pytest.raises(ConfigError, match="IterableDataset"):
-        GDPOTrainer(
-            AutoModelForCausalLM.from_pretrained(tiny_policy),
-            [constant],
-            GDPOConfig(
-                **settings(tmp_path, reward_weights=None), filter_groups="advantage_nonzero"
-            ),
-            train_dataset=Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset(),
-            processing_class=AutoTokenizer.from_pretrained(tiny_policy),
-        )
+        trainer_of(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, **options)
 
 
 def batches_of_a_rank(policy, folder):

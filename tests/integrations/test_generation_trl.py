@@ -6,12 +6,11 @@ import warnings
 import pytest
 import torch
 from datasets import Dataset
+from tests.integrations import variants
 from tests.integrations.generating import GPT2, SHAPE, TOKENS, model_of, parting, ragged
 from tests.integrations.needs import since
-from tests.integrations.variants import bytes_written, digits, settings
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     CLIPVisionConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -33,16 +32,13 @@ from gdpo.rollouts import read_rollouts
 
 def trainer_of(model, tiny_policy, folder, *, ours=False, **changed):
     """Return TRL's trainer, or ours without its rollout_func."""
-    trainer_class, config_class = (GDPOTrainer, GDPOConfig) if ours else (GRPOTrainer, GRPOConfig)
+    classes = (GDPOTrainer, GDPOConfig) if ours else (GRPOTrainer, GRPOConfig)
     model.train()  # as Trainer.train leaves it while TRL samples
-    trainer = trainer_class(
-        model,
-        [bytes_written, digits],
-        config_class(**settings(folder, **{"reward_weights": None, **changed})),
-        train_dataset=Dataset.from_dict({"prompt": ["count", "say hi", "what"] * 8}),
-        eval_dataset=Dataset.from_dict({"prompt": ["go", "name a bird"]}),
-        processing_class=AutoTokenizer.from_pretrained(tiny_policy),
-    )
+    how = {
+        "train_dataset": Dataset.from_dict({"prompt": ["count", "say hi", "what"] * 8}),
+        "eval_dataset": Dataset.from_dict({"prompt": ["go", "name a bird"]}),
+    }
+    trainer = variants.trainer_of(*classes, tiny_policy, folder, model=model, how=how, **changed)
     trainer.rollout_func = None
     return trainer
 

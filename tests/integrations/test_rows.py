@@ -110,7 +110,7 @@ def test_rows_become_columns_with_none_where_a_row_lacks_one():
 @pytest.mark.parametrize(
     ("columns", "name", "error", "named"),
     [
-        ({"correct": [1.0], "uid": ["a"]}, "corect", ConfigError, "'corect'.*mean 'correct'[^u]*$"),
+        ({"correct": [1.0], "uid": ["a"]}, "corect", ConfigError, r"'corect'.*Allowed: correct\. "),
         ({"correct": [0.0, "1.0"]}, "correct", DataError, r"'correct' .*'1\.0'.* ?\(?str"),
     ],
 )

@@ -248,7 +248,7 @@ class Trial:
         rows = (model, input_ids, attention_mask, logits_to_keep)
         # Without gradients, TRL's code: a resumed run has not tried yet what the whole run has.
         known = torch.is_grad_enabled() and is_training(self._trainer)
-        if known and batch_size is None and input_ids.shape[1] <= self._longest:
+        if known and input_ids.shape[1] <= self._longest:
             return self._fast(*rows, **options)
         return self._trls(*rows, batch_size=batch_size, **options)
 
