@@ -208,7 +208,7 @@ def test_runs_of_a_comparison_with_the_same_seed_start_from_the_same_model(train
     assert code == 0, out
     first = {
         (label, seed): [
-            rollout.completion
+            (rollout.prompt, rollout.completion)
             for rollout in read_rollouts(rollout_file(Path(f"c/{label}-seed-{seed}/rollouts"), 1))
         ]
         for label in ("grpo", "gdpo")

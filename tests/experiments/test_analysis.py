@@ -83,24 +83,10 @@ def test_three_seeds_are_exploratory_and_cannot_go_below_a_tenth():
     assert further(found) == ""
 
 
-def test_no_difference_is_reported_between_estimators_that_are_alike():
-    rng = np.random.default_rng(0)
-    runs = [
-        run(label, s, format=rising(v))
-        for label in ("grpo", "gdpo")
-        for s, v in enumerate(0.9 + 0.02 * rng.standard_normal(6))
-    ]
-    found = analyse(experiment(runs))
-    assert found.differences[0].p_adjusted > 0.05
-    assert found.differences[0].final.low < 0 < found.differences[0].final.high
-    assert headline(found) == "No difference between gdpo and grpo was found with 6 seeds."
-
-
 def test_an_estimator_that_ends_lower_is_reported_as_lower():
-    (d,) = analyse(experiment(apart(gap=-0.3))).differences
-    assert d.final.high < 0
-    said = headline(analyse(experiment(apart(gap=-0.3))))
-    assert said.startswith(
+    found = analyse(experiment(apart(gap=-0.3)))
+    assert found.differences[0].final.high < 0
+    assert headline(found).startswith(
         "gdpo ends 0.296 lower than grpo in format (95 % interval 0.292 to 0.300"
     )
 
@@ -278,18 +264,6 @@ def test_the_order_of_seeds_changes_nothing_and_the_same_runs_give_the_same():
         assert [o.final for o in other.outcomes] == [o.final for o in first.outcomes]
 
 
-def test_ten_estimators_of_twenty_seeds_are_compared_in_every_reward():
-    rng = np.random.default_rng(0)
-    rewards = tuple(Measured(name, 0.0, 1.0, 1.0) for name in "abc")
-    runs = [
-        run(f"estimator{a}", s, **{r.name: rng.random(300) for r in rewards})
-        for a in range(10)
-        for s in range(20)
-    ]
-    found = analyse(experiment(runs, rewards=rewards, total_steps=300))
-    assert len(found.differences) == 27
-
-
 def test_sooner_means_sooner_in_the_statistic_that_was_tested():
     """Three of ten at once and the others never are fewer than all of them late."""
     end = [0.5] * 100
@@ -332,49 +306,23 @@ def test_a_reward_that_is_constant_in_one_estimator_only_is_counted():
     assert format_d.p_adjusted == pytest.approx(2 / 126)
 
 
-def test_whether_a_reward_counts_does_not_depend_on_which_run_is_whose():
-    """The rule looks at all runs together: with labels exchanged it decides the same."""
-    rng = np.random.default_rng(3)
-    brevity = Measured("brevity", 0.0, 1.0, 1.0)
-    runs = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in apart()]
-    for _ in range(5):
-        order = rng.permutation(len(runs))
-        mixed = [replace(runs[i], means=runs[j].means) for i, j in enumerate(order)]
-        found = analyse(experiment(mixed, rewards=(FORMAT, brevity))).differences
-        assert [d.constant for d in found] == [False, True]
-        assert found[0].p_adjusted == found[0].p_value
-
-
 def test_a_threshold_that_no_run_reached_takes_no_comparison_of_times_away():
     runs = [replace(r, means={**r.means, "correctness": np.full(100, -1.0)}) for r in apart()]
     format_d, _ = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS))).differences
     assert format_d.p_time_adjusted == format_d.p_time == pytest.approx(1 / 126)
 
 
-def test_the_headline_is_one_sentence_in_every_case():
-    cases = [apart(), apart(3), apart(1), apart()[:5], apart(gap=-0.3), apart(gap=0.0)]
-    for runs in cases:
-        said = headline(analyse(experiment(runs)))
-        assert said.endswith(".")
-        assert ". " not in said
-        assert ";" not in said or "at least" in said
-
-
 def test_a_tiny_p_value_is_written_without_an_exponent():
     assert headline(analyse(experiment(apart(12)))).endswith("12 seeds, corrected p < 0.001).")
 
 
-def saturated(*, at, seeds=5, total=100, **others):
-    """Return runs that all end at 1; `at` gives the step after which each label does."""
-    return [
-        run(label, s, format=rising(1.0, at=step + s, steps=total), **others)
-        for label, step in at.items()
-        for s in range(seeds)
-    ]
-
-
 def test_a_saturated_reward_can_be_reached_sooner_although_all_runs_end_alike():
-    found = analyse(experiment(saturated(at={"grpo": 60, "gdpo": 20})))
+    runs = [
+        run(label, s, format=rising(1.0, at=at + s))
+        for label, at in (("grpo", 60), ("gdpo", 20))
+        for s in range(5)
+    ]
+    found = analyse(experiment(runs))
     assert found.differences[0].constant
     assert "sooner than grpo" in headline(found)
 
