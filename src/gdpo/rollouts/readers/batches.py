@@ -15,7 +15,6 @@ from gdpo.errors import DataError
 from gdpo.rollouts.arrow import HAS_PYARROW
 from gdpo.rollouts.readers.columns import Batch, forget_texts, kind_of_type, numeric, paths_in
 from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, recognized
-from gdpo.rollouts.readers.infer import LOOKED_AT
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
@@ -27,6 +26,7 @@ from gdpo.rollouts.readers.names import (
     layout,
     listed,
 )
+from gdpo.rollouts.readers.propose import LOOKED_AT
 from gdpo.rollouts.readers.records import (
     Record,
     Row,
@@ -37,7 +37,7 @@ from gdpo.rollouts.readers.records import (
     plain,
     rows_by,
 )
-from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport, Values
+from gdpo.rollouts.readers.report import Details, FileReport, Problem, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     csv_batches,
@@ -132,17 +132,17 @@ def _format_of(
     words = [name for name, kind in fields.items() if kind == "text"]
     if (named := is_like_rollouts(fields)) or len(words) > 1:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
-        first = {} if named else {"prompt": words[0]}
-        file.columns = first | _inferred(layout(None, fields), asked) if unknown else {}
-    paths = numbers if paths is None else paths
-    form, file.format_from = format_of(file.kind, asked, fields, paths, record)
-    file.columns = {}
-    if form.rows is None and (record is not None or form.known is NOTHING_KNOWN):
+    known = NOTHING_KNOWN
+    if asked.format in (None, "columns") and (unknown or asked.columns is not None):
         known = layout(asked.columns, fields)
         file.columns = _inferred(known, asked)
-        form = replace(
-            form, rows=None if record is None else rows_by(known, texts=texts), known=known
-        )
+        if not (named or asked.rewards or asked.columns) and len(words) > 1:
+            file.columns = {"prompt": words[0], **file.columns}
+    paths = numbers if paths is None else paths
+    form, file.format_from = format_of(file.kind, asked, fields, paths, record)
+    if form.known is NOTHING_KNOWN:
+        rows = None if record is None else rows_by(known, texts=texts)
+        form = replace(form, rows=rows, known=known)
         file.turns = None not in (known.rollout, known.turn)
     file.format = form.name
     file.report.files.append(file)
@@ -191,7 +191,7 @@ def _of_parquet(
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
     paths |= {known.rollout, known.turn} if file.turns else set()
-    paths |= set(file.inferred.constants)
+    paths |= set(file.proposal.constants)
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]
@@ -340,7 +340,7 @@ def _rows_of(
             yield line, row
 
 
-def _misunderstood(error: Exception, form: str) -> tuple[Problem, Values]:
+def _misunderstood(error: Exception, form: str) -> tuple[Problem, Details]:
     if isinstance(error, DataError):
         return Problem.TOLD, {"why": str(error)}
     if isinstance(error, KeyError):

@@ -12,8 +12,16 @@ import numpy as np
 from gdpo._files import from_json
 from gdpo._shapes import Bool, Int
 from gdpo.rollouts.arrow import pa, pc
-from gdpo.rollouts.readers.infer import Values
-from gdpo.rollouts.readers.keys import NO_KEY, Key, group_keys, grouping, key_of, pair, restarted
+from gdpo.rollouts.readers.keys import (
+    NO_KEY,
+    Key,
+    Values,
+    group_keys,
+    grouping,
+    key_of,
+    pair,
+    restarted,
+)
 from gdpo.rollouts.readers.names import (
     GDPO,
     NAME_LISTS,

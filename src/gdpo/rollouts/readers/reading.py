@@ -23,7 +23,8 @@ from gdpo.rollouts.readers.columns import (
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.infer import Inferred, Values
+from gdpo.rollouts.readers.keys import Values
+from gdpo.rollouts.readers.propose import InTotal
 from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, Problem, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
@@ -224,7 +225,7 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     for batch in batches:
         scored = {} if rescore is None else _rescored(batch, rescore, file)
         of_batch = batch.columns()
-        for path, value in file.inferred.constants.items():
+        for path, value in file.proposal.constants.items():
             _report_varying(batch.column(path), path, value, file)
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
@@ -274,8 +275,8 @@ def _table_of(
             values[:, place] = column.usable(f"reward {name!r}", lines, file)
     if rewards is not None:
         weights = _weights(batch, rows, values, columns, of_step["groups"], file)
-        found = known.inferred
-        if found is not None and found.weights and _denied(weights, found, columns, file):
+        found = file.proposal.in_total
+        if found is not None and _denied(weights, found, columns, file):
             weights_from, file.weights = FOUND, found.weights
             values, weights = _in_total(found, columns, values, of_step["total"], lines, file)
         file.recorded |= weights is not None and weights_from == RECORDED
@@ -337,7 +338,7 @@ def _weights(
 
 def _denied(
     weights: Float[np.ndarray, "rollout reward"] | None,
-    found: Inferred,
+    found: InTotal,
     names: Iterable[str],
     file: FileReport,
 ) -> bool:
@@ -351,12 +352,12 @@ def _denied(
     if not np.any(low < _SAME_RATIO * high):
         return False
     shown = ", ".join(f"{name}={weight:g}" for name, weight in found.weights.items())
-    file.note_once(Problem.RECORDED_APART, {"total": str(found.total), "weights": shown})
+    file.note_once(Problem.RECORDED_APART, {"total": found.total, "weights": shown})
     return True
 
 
 def _in_total(
-    found: Inferred,
+    found: InTotal,
     names: Iterable[str],
     values: Float[np.ndarray, "rollout reward"],
     total: Values,
@@ -371,9 +372,9 @@ def _in_total(
     parts = np.nan_to_num(values * weights)
     size = np.abs(parts).sum(axis=1) + np.abs(total)
     apart = np.abs(total - parts.sum(axis=1) - found.constant)
-    wrong = apart > found.rounding + 1e-5 * size  # not where the total is NaN
+    wrong = apart > found.tolerance + 1e-5 * size  # not where the total is NaN
     if wrong.any():
-        line, values_of = int(lines[np.argmax(wrong)]), {"total": str(found.total)}
+        line, values_of = int(lines[np.argmax(wrong)]), {"total": found.total}
         file.note(line, Problem.OTHER_WEIGHTS, values_of, count=int(wrong.sum()))
     return values, weights
 

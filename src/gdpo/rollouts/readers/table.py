@@ -12,8 +12,7 @@ from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
-from gdpo.rollouts.readers.infer import Values
-from gdpo.rollouts.readers.keys import NO_KEY
+from gdpo.rollouts.readers.keys import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
 from gdpo.rollouts.readers.report import BY_IDS, FileReport, Problem
 from gdpo.rollouts.record import RewardArrays, common_weights
