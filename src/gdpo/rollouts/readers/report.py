@@ -27,7 +27,7 @@ Details: TypeAlias = Mapping[str, str | int | float]
 NOTHING: Details = {}
 
 
-class Problem(Enum):
+class ReadProblem(Enum):
     """Names the kinds of problems, with the template of the sentence, and a remedy, if any."""
 
     UNREADABLE = "cannot be read: {why}"
@@ -126,7 +126,7 @@ class Problem(Enum):
     )
 
 
-_OF_WEIGHTS = {Problem.OTHER_WEIGHTS, Problem.CONTRADICTED}
+_OF_WEIGHTS = {ReadProblem.OTHER_WEIGHTS, ReadProblem.CONTRADICTED}
 """Problems that show that the weights of the rewards are not those that are used."""
 
 
@@ -134,7 +134,7 @@ _OF_WEIGHTS = {Problem.OTHER_WEIGHTS, Problem.CONTRADICTED}
 class Notice:
     """Stores one kind of problem in a file."""
 
-    problem: Problem
+    problem: ReadProblem
     file: Path
     line: int | None
     """First line of a text file (from 1) or row (from 0) with the problem. None: the whole file."""
@@ -225,7 +225,7 @@ class FileReport:
     def note(
         self,
         line: int | None,
-        problem: Problem,
+        problem: ReadProblem,
         values: Details = NOTHING,
         *,
         count: int = 1,
@@ -237,24 +237,24 @@ class FileReport:
         found = replace(known, count=known.count + count, rows=known.rows + rows)
         self.report.notices[key] = found
 
-    def note_once(self, problem: Problem, values: Details) -> None:
+    def note_once(self, problem: ReadProblem, values: Details) -> None:
         """Add a notice about the whole file, unless there is one already."""
         if (self.path, problem, *values.values()) not in self.report.notices:
             self.note(None, problem, values)
 
     def lose(
-        self, line: int | None, problem: Problem, values: Details = NOTHING, *, rows: int = 1
+        self, line: int | None, problem: ReadProblem, values: Details = NOTHING, *, rows: int = 1
     ) -> None:
         """Count some of the rows in `rows` as skipped, and add a notice."""
         self.note(line, problem, values, count=rows, rows=rows)
         self.skipped += rows
 
-    def reject(self, line: int | None, problem: Problem, values: Details = NOTHING) -> None:
+    def reject(self, line: int | None, problem: ReadProblem, values: Details = NOTHING) -> None:
         """Count a new line or row as skipped, and add a notice."""
         self.rows += 1
         self.lose(line, problem, values)
 
-    def give_back(self, line: int | None, problem: Problem, *, rows: int) -> None:
+    def give_back(self, line: int | None, problem: ReadProblem, *, rows: int) -> None:
         """Count rows as skipped that were counted as read, and add a notice."""
         self.read -= rows
         self.lose(line, problem, rows=rows)
@@ -268,7 +268,7 @@ class FileReport:
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, Problem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
+        self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
     def proposed(self, propose: Callable[[], Proposal]) -> Proposal:
         """Return the proposal for the files of the run in this format, made once."""

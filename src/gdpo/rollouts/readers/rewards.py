@@ -16,7 +16,7 @@ from gdpo.rewards.gates import Range, described_ranges
 from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import (
     LARGEST,
-    Batch,
+    RolloutBatch,
     Rows,
     column_in,
     entered,
@@ -54,8 +54,15 @@ from gdpo.rollouts.readers.propose import (
     named_totals,
     propose,
 )
-from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
-from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, NAMED, FileReport, Problem
+from gdpo.rollouts.readers.records import (
+    LONGEST,
+    TOO_LONG,
+    DoubtfulText,
+    ParsedRollout,
+    is_number,
+    number,
+)
+from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, NAMED, FileReport, ReadProblem
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
@@ -68,7 +75,7 @@ _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
-_First: TypeAlias = Callable[[Sequence[str]], Iterator[Batch]]
+_First: TypeAlias = Callable[[Sequence[str]], Iterator[RolloutBatch]]
 """Function that yields the first rollouts of a file, and those of the later files of its run, with
 the fields at some paths."""
 _KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function", "ms-swift": "function"}
@@ -100,7 +107,7 @@ class RecordRewards:
         asked: ReaderOptions,
         file: FileReport,
         known: Layout | None,
-        more: Callable[[int], Sequence[Row]] = lambda _: (),
+        more: Callable[[int], Sequence[ParsedRollout]] = lambda _: (),
     ) -> None:
         self._asked, self._file, self._known, self._more = asked, file, known, more
         self._proposal: Proposal | None = None
@@ -116,7 +123,7 @@ class RecordRewards:
         """Number of rollouts needed to determine the rewards."""
         return LOOKED_AT if self._known is not None and self._proposal is None else 0
 
-    def narrow(self, row: Row, line: int) -> None:
+    def narrow(self, row: ParsedRollout, line: int) -> None:
         """Drop fields of a rollout with more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
@@ -124,7 +131,9 @@ class RecordRewards:
         if self._known is not None:
             likeliest = sorted(row.rewards, key=unlikelihood)
             if asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
+                self._file.note_once(
+                    ReadProblem.MANY, {"most": MOST, "which": "fields of its records"}
+                )
             kept = {*likeliest[:MOST], *(asked or ())}
         elif asked is not None:
             kept = {*asked, *islice(row.rewards, MOST)}
@@ -137,7 +146,7 @@ class RecordRewards:
         if row.turns is not None:
             row.turns = row.turns.only({*kept, row.total_name})
 
-    def settle(self, rows: Sequence[Row]) -> None:
+    def settle(self, rows: Sequence[ParsedRollout]) -> None:
         """Replace the records' fields with their rewards by name, if these are proposed.
 
         The proposal is made at the first call, from the first rollouts of the file.
@@ -163,14 +172,14 @@ class RecordRewards:
             named = ((self._paths[path], value) for path, value in row.rewards.items())
             row.rewards = {name: value for name, value in named if name is not None}
 
-    def _propose(self, rows: Sequence[Row], known: Layout) -> Proposal:
+    def _propose(self, rows: Sequence[ParsedRollout], known: Layout) -> Proposal:
         looked = [*rows, *self._more(LOOKED_AT - len(rows))]
-        batch = Batch(np.arange(len(looked)), self._file, looked)
+        batch = RolloutBatch(np.arange(len(looked)), self._file, looked)
         numbers, texts = _looked_at(looked, known)
         self._file.numbers = tuple(islice(numbers, MOST))
         return _proposed(self._asked, self._file, known, [batch], numbers, texts)
 
-    def of(self, batch: Batch, rows: Rows) -> Rewards:
+    def of(self, batch: RolloutBatch, rows: Rows) -> Rewards:
         """Return the rewards of some rollouts.
 
         They are the requested rewards, else all fields in which a number has occurred in these or
@@ -180,16 +189,18 @@ class RecordRewards:
         names, how, scalar = self._names(part, lines)
         numbers = list(self._file.numbers)
         if self._known is None:
-            numbers = [n for n, v in part[0].rewards.items() if type(v) is not Doubtful]
+            numbers = [n for n, v in part[0].rewards.items() if type(v) is not DoubtfulText]
             numbers += [part[0].total_name] if part[0].total is not None else []
         elif self._file.format != "columns":
             numbers.sort(key=lambda name: name == part[0].total_name)
         has = {n: any(n in row.rewards or n == row.total_name for row in part) for n in names}
         numbers = list(dict.fromkeys(numbers))
-        _seek(self._asked, self._file, has, lines[0], Problem.NO_REWARD, numbers, numbers)
+        _seek(self._asked, self._file, has, lines[0], ReadProblem.NO_REWARD, numbers, numbers)
         return Rewards({name: name for name in names}, how, scalar)
 
-    def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str, bool]:
+    def _names(
+        self, rows: Sequence[ParsedRollout], lines: Sequence[int]
+    ) -> tuple[Sequence[str], str, bool]:
         """Return the names, how they were determined, and whether there is only a scalar."""
         found = self._file.proposal
         if self._asked.rewards is not None:
@@ -206,13 +217,15 @@ class RecordRewards:
         how = "as the files name them, with weights" if weighted else "all numeric components"
         return tuple(self._found), how if self._known is None else found.how, False
 
-    def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
+    def _look(self, rows: Sequence[ParsedRollout], lines: Sequence[int]) -> None:
         """Add the fields with numbers to the rewards, and track those with only texts."""
         proposed, constants = self._file.proposal.names, self._file.proposal.constants
         numbers, texts = dict[str, None](), dict[str, list[int]]()
         for row, line in zip(rows, lines, strict=True):
             for name, value in row.rewards.items():
-                if type(value) is Doubtful and not (name in proposed and is_text_of_number(value)):
+                if type(value) is DoubtfulText and not (
+                    name in proposed and is_text_of_number(value)
+                ):
                     texts.setdefault(name, []).append(line)
                 elif (value is not None or self._known is None) and name not in constants:
                     numbers[name] = None
@@ -220,7 +233,7 @@ class RecordRewards:
             self._take(name)
         for name in [name for name in texts if name not in self._found]:
             if name not in self._texts and len(self._texts) >= _TEXTS:
-                self._file.note_once(Problem.MANY_TEXTS, {"most": _TEXTS})
+                self._file.note_once(ReadProblem.MANY_TEXTS, {"most": _TEXTS})
             else:
                 first, before = self._texts.get(name, (texts[name][0], 0))
                 self._texts[name] = first, before + len(texts[name])
@@ -229,12 +242,12 @@ class RecordRewards:
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-            self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
+            self._file.note_once(ReadProblem.MANY, {"most": MOST, "which": "fields of its records"})
             return
         self._found[name] = None
         if name in self._texts:
             line, rows = self._texts.pop(name)
-            self._file.note(line, Problem.TEXT_BEFORE, {"name": name}, count=rows)
+            self._file.note(line, ReadProblem.TEXT_BEFORE, {"name": name}, count=rows)
 
 
 class TableRewards:
@@ -246,12 +259,17 @@ class TableRewards:
         self._file, self._schema, self._asked = file, schema, asked
         kinds = paths_in(schema)
         numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
-        inside = [path for path, kind in kinds.items() if self._may_hold_rewards(path, kind)]
+        inside = [  # lists or JSON texts that may hold all rewards
+            path
+            for path, kind in kinds.items()
+            if kind in ("other", "text") and not isinstance(path, Inner) and is_container(path)
+        ]
+        inside = inside if file.format == "columns" else []
         texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
         others = [path for path in (known.group, known.prompt, known.step) if path is not None]
         looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
         self._first = first([*looked, *inside, *texts[:_MOST_LOOKED_AT], *others])
-        self._own: Batch | None = None
+        self._own: RolloutBatch | None = None
         self._kinds, self._unread = self._opened(kinds, inside)
         self.known = known if known.total in self._kinds else replace(known, total=None)
         self.split = True
@@ -270,16 +288,11 @@ class TableRewards:
             for name, path in found.paths.items()
         }
         full = [path for path, kind in self._kinds.items() if kind == "number"]
-        _seek(asked, file, has, None, Problem.NO_COLUMN, schema.names, full)
+        _seek(asked, file, has, None, ReadProblem.NO_COLUMN, schema.names, full)
 
-    def of(self, _batch: Batch, _rows: Rows) -> Rewards:
+    def of(self, _batch: RolloutBatch, _rows: Rows) -> Rewards:
         """Return the rewards, which are those of all rows."""
         return self.found
-
-    def _may_hold_rewards(self, path: str, kind: Kind) -> bool:
-        """Return whether the lists or the JSON texts in a column may hold all rewards."""
-        inside = kind in ("other", "text") and not isinstance(path, Inner) and is_container(path)
-        return inside and self._file.format == "columns"
 
     def _rows(self) -> Any:
         """Return the first rows of the file as a table, or None."""
@@ -332,7 +345,7 @@ class TableRewards:
         found = file.proposed(lambda: self._propose(own, texts, [*unread, *self._unread]))
         for name, path in found.names.items():
             if path in texts:
-                file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
+                file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
         if found.total is not None or self.known.total in found.texts:
             self.known = replace(self.known, total=found.total)
         named = {name: path for name, path in found.names.items() if path in self._kinds}
@@ -340,7 +353,7 @@ class TableRewards:
         more = {path: found.name_of(path) for path in (*own, *texts) if path not in known}
         named |= {name: path for path, name in more.items() if name is not None}
         if len(named) > MOST:
-            file.note(None, Problem.MANY, {"most": MOST, "which": "columns"})
+            file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
         return Rewards(dict(islice(named.items(), MOST)), found.how, found.kind == "total")
 
     def _propose(self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str]) -> Proposal:
@@ -380,7 +393,7 @@ def _proposed(
     asked: ReaderOptions,
     file: FileReport,
     known: Layout,
-    batches: Sequence[Batch],
+    batches: Sequence[RolloutBatch],
     paths: Sequence[str],
     texts: Sequence[str],
 ) -> Proposal:
@@ -409,8 +422,8 @@ def _proposed(
         described = asked.columns is not None
         found = propose(first, known, texts=texts, kind=kind, described=described)
     found = replace(found, texts=tuple(texts))
-    problems = [(Problem.TEXTS, {"path": path}) for path in texts]
-    problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
+    problems = [(ReadProblem.TEXTS, {"path": path}) for path in texts]
+    problems += [(ReadProblem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
     if found.names and found.kind not in ("logged", "total"):
         known = replace(known, total=found.total or known.total)
         totals = named_totals(found.names, numbers, known)
@@ -418,15 +431,15 @@ def _proposed(
         if in_total is not None:
             found = replace(found, total=in_total.total, in_total=in_total)
             zeros = sorted(in_total.zeros)
-            problems += [(Problem.ZERO, {"name": n, "total": in_total.total}) for n in zeros]
+            problems += [(ReadProblem.ZERO, {"name": n, "total": in_total.total}) for n in zeros]
         elif total := contradicting(found.names, numbers, totals):
-            problems.append((Problem.CONTRADICTED, {"total": total}))
+            problems.append((ReadProblem.CONTRADICTED, {"total": total}))
     for problem, values in problems:
         file.note(None, problem, values)
     return found
 
 
-def _first_groups(asked: ReaderOptions, file: FileReport, batches: Sequence[Batch]) -> Key:
+def _first_groups(asked: ReaderOptions, file: FileReport, batches: Sequence[RolloutBatch]) -> Key:
     """Return the group of each of the first rollouts, and record if prompts contradict the ids."""
     steps, keys = _joined([b.steps() for b in batches]), [b.keys() for b in batches]
     ids, prompts = _joined([k for k, _ in keys]), _joined([k for _, k in keys])
@@ -438,7 +451,7 @@ def _first_groups(asked: ReaderOptions, file: FileReport, batches: Sequence[Batc
     return pair(steps, prompts if alone else groups.keys)
 
 
-def _values_in(batch: Batch, path: str) -> Values:
+def _values_in(batch: RolloutBatch, path: str) -> Values:
     column = batch.column(path)
     return np.full(len(batch), nan) if column is None else column.values
 
@@ -452,7 +465,7 @@ def _seek(
     file: FileReport,
     found: Mapping[str, bool],
     line: int | None,
-    problem: Problem,
+    problem: ReadProblem,
     fields: Sequence[str],
     numbers: Sequence[str],
 ) -> None:
@@ -471,7 +484,9 @@ def _beside(name: str, path: str, among: Set[str]) -> list[str]:
     return [place for place in places if place in among]
 
 
-def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, float] | None:
+def _weights_beside(
+    row: ParsedRollout, beside: Mapping[str, Sequence[str]]
+) -> dict[str, float] | None:
     """Return the weights in an object `weights`, or next to each value, or None."""
     weights: dict[str, float] = {}
     for name, places in beside.items():
@@ -481,7 +496,7 @@ def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, 
     return weights or None
 
 
-def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]]:
+def _looked_at(rows: Sequence[ParsedRollout], known: Layout) -> tuple[list[str], list[str]]:
     """Return the fields of records with numbers, and those named as rewards with texts."""
     numbers, shorts = dict[str, None](), dict[str, bool]()
     for row in rows:
@@ -511,7 +526,7 @@ def resolved(asked: Sequence[str], paths: Sequence[str]) -> dict[str, str]:
 
 def is_text_of_number(value: Any) -> bool:
     """Return whether a value is the text of a finite number."""
-    return type(value) is Doubtful and isfinite(number(value))
+    return type(value) is DoubtfulText and isfinite(number(value))
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport, Problem
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
@@ -36,7 +36,7 @@ the parsing time."""
 _SKIPPED = 2**20
 Decoder: TypeAlias = Callable[[], json.JSONDecoder]
 
-_Elements: TypeAlias = Iterator[tuple[int, Any, Problem]]
+_Elements: TypeAlias = Iterator[tuple[int, Any, ReadProblem]]
 """Elements of a list, each with its line, and the problem if it is not an object."""
 _LIST = re.compile(rb"\[\s*[{\]]")
 _INNER_LIST = re.compile(rb'"([^"\\]{1,64})"\s*:\s*\[\s*\{')
@@ -99,14 +99,14 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
             # notices.
             named = named or repeated[0]
             which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
-            file.note(line, Problem.REPEATED_KEY, {"which": which})
+            file.note(line, ReadProblem.REPEATED_KEY, {"which": which})
         if isinstance(record, dict):
             yield line, cast("Record", record)
         else:
             file.reject(line, wrong)
 
 
-def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Problem]]:
+def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, ReadProblem]]:
     line = 0
     with opened_text(file.path) as stream:
         try:
@@ -114,28 +114,28 @@ def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Probl
                 line += 1
                 file.bytes += len(raw)
                 if len(raw) > LONGEST_LINE:
-                    file.reject(line, Problem.LONG_LINE, {"most": LONGEST_LINE})
+                    file.reject(line, ReadProblem.LONG_LINE, {"most": LONGEST_LINE})
                     while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
                         pass
                 elif not raw.isspace():
                     yield line, *_parsed(raw, decoder())
         except BROKEN as error:
-            file.note(line + 1, Problem.REST, {"why": f"{type(error).__name__}: {error}"})
+            file.note(line + 1, ReadProblem.REST, {"why": f"{type(error).__name__}: {error}"})
 
 
-def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
+def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, ReadProblem]:
     try:
         text = raw.decode().strip(_SPACES)  # json would guess the encoding of bytes
         record, end = decoder.raw_decode(text)
         if end == len(text):
-            return record, Problem.NO_OBJECT
+            return record, ReadProblem.NO_OBJECT
     except RecursionError:
-        return None, Problem.TOO_DEEP
+        return None, ReadProblem.TOO_DEEP
     except UnicodeDecodeError:
-        return None, Problem.NOT_UTF8
+        return None, ReadProblem.NOT_UTF8
     except ValueError:
         pass
-    return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
+    return None, ReadProblem.NO_JSON if raw.endswith(b"\n") else ReadProblem.CUT_LINE
 
 
 class _Text:
@@ -261,9 +261,9 @@ def _elements(text: _Text, decoder: Decoder) -> _Elements:
         try:
             if text.peek() == "":
                 raise EOFError
-            yield text.line, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
+            yield text.line, text.value(decoder()), ReadProblem.NO_OBJECT_IN_ROW
         except EOFError:
-            yield text.line, None, Problem.CUT_ROW
+            yield text.line, None, ReadProblem.CUT_ROW
             return
         if text.peek() != ",":
             break
