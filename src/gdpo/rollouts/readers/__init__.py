@@ -8,7 +8,7 @@ from gdpo.rollouts.readers.columns import Rescored, RolloutText
 from gdpo.rollouts.readers.formats import NAMES as FORMATS
 from gdpo.rollouts.readers.reading import RolloutReading, read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import ReadReport
-from gdpo.rollouts.readers.table import RolloutTable, TurnArrays, Turns
+from gdpo.rollouts.readers.table import RolloutTable, TableTurns, TurnArrays
 
 __all__ = [
     "FORMATS",
@@ -17,8 +17,8 @@ __all__ = [
     "RolloutReading",
     "RolloutTable",
     "RolloutText",
+    "TableTurns",
     "TurnArrays",
-    "Turns",
     "read_rollout_files",
     "read_texts",
 ]
