@@ -320,7 +320,7 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
 
 
-@pytest.mark.parametrize("place", [100, -100])
+@pytest.mark.parametrize("place", [0, 2**20 - 1, -(2**20), -1])
 def test_the_digest_of_the_weights_changes_with_both_ends(tmp_path, place):
     (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
     before = weights_of(str(tmp_path))

@@ -16,7 +16,7 @@ from gdpo.lab.evaluation.evaluation import Progress, Settings, read_results
 from gdpo.lab.evaluation.named import folder_of, responder_of
 from gdpo.lab.evaluation.responders import VllmOptions, check_sampling
 from gdpo.lab.evaluation.sanity import Sanity
-from gdpo.lab.evaluation.server import Server
+from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.evaluation.tables import (
     add_to_readme,
     bfcl_lines,
@@ -176,7 +176,7 @@ def run_evaluation(
     if deadline is not None and server is None:
         raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
     vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
-    asked = server and Server(
+    asked = server and ServerModel(
         server, settings.model, settings.sampling, at_once=at_once, deadline=deadline, kept=folder
     )
     answering = responder_of(
