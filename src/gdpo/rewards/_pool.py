@@ -141,7 +141,7 @@ class RewardWorker:
         return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
-class Pool:
+class RewardPool:
     """Runs calls in worker processes, and calls of coroutine functions in the event loop.
 
     Args:

@@ -17,7 +17,7 @@ from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, check_whole
-from gdpo.rewards._pool import Pool
+from gdpo.rewards._pool import RewardPool
 from gdpo.rewards.calls import SHOWN, RewardCall, RewardFailure
 from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
 from gdpo.rewards.text import completion_text, is_from_model
@@ -128,9 +128,9 @@ class Scorer:
         self.rewards = tuple(rewards)
         self.progress: OnScored = progress or _Bar()
         self._on_error: OnError = on_error
-        self._pool: Pool | None = None
+        self._pool: RewardPool | None = None
         self._new_pool = partial(
-            Pool,
+            RewardPool,
             self.rewards,
             workers=workers,
             memory=worker_memory_gb,
