@@ -20,7 +20,7 @@ import numpy as np
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.experiments.reading import ComparedRun, Experiment, Measured
 from gdpo.lab.report import write_report
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
@@ -87,7 +87,7 @@ def read(folder, runs, steps):
         path = folder / f"run_{number}"
         means = np.array(json.loads((path / "means.json").read_text()))
         by_name = {reward.name: means[:, k] for k, reward in enumerate(REWARDS)}
-        every.append(Run(LABELS[number % 2], number // 2, path, "finished", "", by_name))
+        every.append(ComparedRun(LABELS[number % 2], number // 2, path, "finished", "", by_name))
     every.sort(key=lambda run: LABELS.index(run.label))
     seeds = tuple(range(runs // 2))
     return Experiment("synthetic", folder, LABELS, seeds, REWARDS, steps, tuple(every), 0.8)

@@ -2,7 +2,8 @@
 
     python -m benchmarks.tradeoff runs/sums
     gdpo compare runs/sums --estimators grpo,gdpo --vary rewards.length.weight=1,0.75,0.5,0.25 \
-        --seeds 3 --front correctness,length
+        --seeds 3
+    gdpo report FOLDER --export NUMBERS    # ends.csv has a row for each weight
 
 A problem is a sum of 2 or 4 digits. The policy (0.4 M parameters) either writes only the result,
 which is short and mostly wrong for 4 digits, or adds step by step, which is too long. In the
@@ -134,7 +135,7 @@ def main() -> None:
     file = write_recipe(options.folder, steps=options.steps)
     print(
         f"gdpo compare {file} --estimators grpo,gdpo "
-        "--vary rewards.length.weight=1,0.75,0.5,0.25 --seeds 3 --front correctness,length"
+        "--vary rewards.length.weight=1,0.75,0.5,0.25 --seeds 3"
     )
 
 

@@ -6,7 +6,6 @@
 - maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
   and group sizes. Counts the seeds that have the format at the end.
-- requested: tools and maths with equal requested influence shares, compared with fixed weights.
 
 With `--warm-starts`, each seed starts from its own policy, so that the intervals are over warm
 starts; `python -m benchmarks.study.warm_starts` decides what is registered. Otherwise, all seeds
@@ -23,12 +22,11 @@ from pathlib import Path
 
 from benchmarks.study._map import draw_map, map_cells, map_table
 from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, of_warm_starts, tools_recipe
-from benchmarks.study._requested import FIXED, asked, requested_table
 from benchmarks.study._tables import outcome_table
 from rich.console import Console
 
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.comparison import details, headline
+from gdpo.lab.experiments.comparison import further, headline
 from gdpo.lab.experiments.display import grid_display
 from gdpo.lab.experiments.grid import make_grid, run_grid
 from gdpo.lab.experiments.reading import read_experiment
@@ -57,7 +55,7 @@ MAP_ESTIMATORS = (
     "per_reward_batch_std",
 )
 
-PARTS = ("tools", "maths", "map", "requested")
+PARTS = ("tools", "maths", "map")
 
 _FIRST_SEED = 1
 
@@ -75,22 +73,6 @@ def compare(recipe, labels, seeds, folder, options):
     if not options.tables:
         write_report(comparison, folder / "report.html")
     return comparison
-
-
-def requested(name, recipe, output, options):
-    """Train with fixed weights and with equal requested influence shares, and print the table.
-
-    Over warm starts, only the requested shares are trained: no hypothesis uses the fixed weights.
-    """
-    folder = output / "requested"
-    if options.warm_starts:
-        known = read_experiment(output / name)
-        compare(asked(recipe, known), FIXED[:1], options.seeds, folder / name, options)
-        return
-    fixed = compare(recipe, FIXED, options.seeds, folder / f"{name}-fixed", options)
-    own = compare(asked(recipe, fixed.experiment), FIXED[:1], options.seeds, folder / name, options)
-    table = requested_table(fixed.experiment, own.experiment)
-    print(f"\n## requested, {name}\n\n{table}", flush=True)
 
 
 def read_options():
@@ -128,10 +110,8 @@ def main():
         if name in parts:
             recipe = recipe_in(output)
             done = compare(recipe, chosen or ESTIMATORS, options.seeds, output / name, options)
-            answer = " ".join([headline(done), *details(done)])
+            answer = f"{headline(done)} {further(done)}".strip()
             print(f"\n## {name}\n\n{answer}\n\n{outcome_table(done)}", flush=True)
-    for name in recipes if "requested" in parts else ():
-        requested(name, recipes[name](output), output, options)
     if "map" in parts:
         labels = chosen or MAP_ESTIMATORS
         cells = {

@@ -20,7 +20,6 @@ import torch
 import transformers
 import trl
 from benchmarks.study._map import REWARD, map_cells
-from benchmarks.study._requested import share_errors
 
 from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.experiments.statistics import log_rank_scores, paired_difference, permutation_test
@@ -63,9 +62,6 @@ def collect(folder, record=RECORD):
     for name in ("tools", "maths", *(cell.name for cell in map_cells())):
         if (folder / name).exists():
             found[name] = outcomes(folder / name)
-    for name in ("tools", "maths"):
-        if (asked := folder / "requested" / name).exists():
-            found[f"requested {name}"] = share_errors(read_experiment(asked))
     record.write_text(json.dumps(found, indent=1) + "\n")
 
 

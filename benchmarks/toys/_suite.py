@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.toys._run import rule_for, run_toy
 from benchmarks.toys._toys import TOYS
 
-from gdpo.lab.experiments.reading import Experiment, Run, estimator_of, run_name
+from gdpo.lab.experiments.reading import ComparedRun, Experiment, estimator_of, run_name
 from gdpo.lab.experiments.threshold import first_reached
 
 _ALL = tuple(TOYS.values())
@@ -49,7 +49,7 @@ def _curves(task):
 def _experiment(toy, curves, seeds):
     folder = Path("toys", toy.name)  # nothing is written there
     runs = [
-        Run(
+        ComparedRun(
             label,
             seed,
             folder / run_name(label, seed),

@@ -6,6 +6,8 @@ Nothing in this module needs torch. The TRL trainer is `gdpo.integrations.trl.GD
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gdpo._left import absent
+
 if TYPE_CHECKING:
     from gdpo.advantages.estimators.gdpo import gdpo
     from gdpo.advantages.estimators.grpo import grpo
@@ -44,4 +46,4 @@ def __getattr__(name: str) -> Any:
         if name in names:
             found = globals()[name] = getattr(import_module(module), name)
             return found
-    raise AttributeError(f"module 'gdpo' has no attribute {name!r}")
+    raise absent(__name__, name)

@@ -9,6 +9,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
+from gdpo._left import LEFT
 from gdpo.errors import ConfigError
 
 Named = TypeVar("Named")
@@ -43,7 +44,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    r"""Return the end of an unknown-name message: the nearest name and the allowed names.
+    r"""Return the end of an unknown-name message: what was meant or has left, and what is allowed.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
@@ -52,11 +53,13 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     near = nearest(name, names)
+    meant = f"did you mean {near!r}? " if near is not None else ""
+    if name in LEFT:
+        meant = f"it has left: {LEFT[name]}. "
     # Reward names can come from a file, so they may contain control characters.
     shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    everything = f"Allowed: {', '.join(shown)}{more}"
-    return f"did you mean {near!r}? {everything}" if near is not None else everything
+    return f"{meant}Allowed: {', '.join(shown)}{more}"
 
 
 def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) -> None:

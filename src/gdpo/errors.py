@@ -1,4 +1,4 @@
-"""Defines the errors that a user of gdpo can cause and fix.
+"""Defines the errors that a user of gdpo can cause and fix, and the exit codes of the command line.
 
 ```
 GdpoError
@@ -12,6 +12,29 @@ GdpoError
 Messages say what is wrong, where, what is allowed and what to do. The command line prints them
 without a traceback. Any other exception is a bug in gdpo or a library.
 """
+
+import os
+
+FAILED = 1
+"""A check failed, a finding met `gdpo analyze --fail-on`, or a training run failed."""
+
+MISTAKE = 2
+"""The command line, a recipe or a file is invalid. A message on stderr explains the error."""
+
+CRASHED = 70
+"""A failure of gdpo or of the machine. The traceback or the reason is on stderr.
+
+Python's default exit code for a crash is 1, which scripts could not distinguish from FAILED.
+"""
+
+CLOSED = 141
+"""The reader of the output closed the pipe. Shells report this code for SIGPIPE."""
+
+INTERRUPTED = 130
+"""The user pressed Ctrl-C. Shells report this code for SIGINT."""
+
+STOPPED = "stopped. Rerun the same command; add --resume if training had started"
+"""What is printed with INTERRUPTED."""
 
 
 class GdpoError(Exception):
@@ -71,3 +94,8 @@ def install_hint(extra: str) -> str:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra in a clone of gdpo."""
     return f"pip install '.[{extra}]'"
+
+
+def rank() -> str:
+    """Return the rank of this process in a distributed run."""
+    return os.environ.get("RANK", "0")

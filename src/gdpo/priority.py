@@ -45,7 +45,7 @@ SUMS = ("corr_grpo", "dvao", "grpo", "grpo_batch_norm", "grpo_batch_std", "grpo_
 SCORES = ("gdpo", "mo_grpo")
 """Estimators that order a group by the weighted sum of the standardized rewards."""
 
-_ORDER_KEPT = ("scale_half_life", "token_counts", "schedules", "influence")
+_ORDER_KEPT = ("scale_half_life", "token_counts", "schedules")
 """Options that do not change the order within a group, given the weights."""
 
 _MOST_GROUPS = 1000
@@ -83,7 +83,7 @@ class Combination:
     """Stores how the rewards of a run are combined.
 
     Args:
-        weights: Weights, with the factors of schedules and requested influence.
+        weights: Weights, with the factors of schedules.
         samples: Samples in a group, at least 2.
         estimator: Name of the estimator.
         options: The estimator's options, as in `AdvantageRule`.

@@ -3,11 +3,26 @@
 from functools import partial
 
 import numpy as np
-from benchmarks.turn_findings import NAMES, per_turn
 from tests.rollouts.built import rollout
 
 from gdpo.advantages import turn_gdpo
 from gdpo.rollouts import Turn, rollout_file, write_rollouts
+
+NAMES = ["format", "correct"]
+LONGEST, SAMPLES = 6, 8
+
+
+def per_turn(random, groups, *, pays, rate=1.0, logit=-0.4):
+    """The number of turns of each rollout, and rewards `[prompt, sample, turn, reward]`.
+
+    The first reward is paid at each turn with this rate, the second for the outcome, at the end.
+    """
+    counts = np.minimum(random.geometric(1 / (1 + np.exp(0.4)), (groups, SAMPLES)), LONGEST)
+    right = (random.logistic(size=counts.shape) < logit).astype(float)
+    at_the_end = np.where(np.arange(LONGEST) == counts[..., None] - 1, right[..., None], 0.0)
+    paid = pays * (random.random((*counts.shape, LONGEST)) < rate)
+    return counts, np.stack([paid, at_the_end], axis=-1)
+
 
 PAID = partial(per_turn, pays=0.5)
 

@@ -14,7 +14,7 @@ from tests.report.runs import experiment_of, record
 from gdpo.diagnostics import Watch
 from gdpo.integrations.rows import Groups, compute, make_settings
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.reading import Measured, Run
+from gdpo.lab.experiments.reading import ComparedRun, Measured
 from gdpo.lab.report import write_report
 
 NAMES = ("brevity", "correctness")
@@ -40,7 +40,7 @@ def recorded(folder, *, weights=(1.0, 0.0), **kwargs):
         record(path, "gdpo", step, rewards, names=NAMES, weights=weights)
         means.append(rewards.mean(axis=(0, 1)))
     by_name = dict(zip(NAMES, np.array(means).T, strict=True))
-    return Run("gdpo", 1, path, "finished", "", by_name)
+    return ComparedRun("gdpo", 1, path, "finished", "", by_name)
 
 
 def text_of(page):

@@ -14,7 +14,7 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_figures_and_tables_are_exported_beside_the_page(gdpo_says, runs, tmp_path):
+def test_the_numbers_are_exported_beside_the_page(gdpo_says, runs, tmp_path):
     code, out, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
     assert (code, err) == (0, "")
     assert str(tmp_path / "paper") in out
@@ -22,8 +22,8 @@ def test_figures_and_tables_are_exported_beside_the_page(gdpo_says, runs, tmp_pa
     with (tmp_path / "paper" / "results.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["estimator"] for row in rows] == ["grpo", "gdpo"]
-    assert float(rows[1]["difference from grpo"]) == pytest.approx(0.7)
-    assert (tmp_path / "paper" / "reward-1-format.svg").is_file()
+    assert float(rows[1]["difference"]) == pytest.approx(0.7)
+    assert (tmp_path / "paper" / "curves.csv").is_file()
 
 
 def test_a_folder_with_files_is_refused_before_anything_is_written(gdpo_says, runs, tmp_path):
@@ -44,24 +44,4 @@ def test_the_current_folder_or_a_link_is_filled(gdpo_says, runs, tmp_path, monke
     monkeypatch.chdir(tmp_path / "paper")
     code, _, err = gdpo_says("report", str(runs), "--export", path)
     assert (code, err) == (0, "")
-    assert (tmp_path / "paper" / "README.md").is_file()
-
-
-def test_a_front_is_printed_for_each_estimator(gdpo_says, tmp_path):
-    for label, level in (("grpo", 0.1), ("gdpo", 0.8)):
-        for seed in range(3):
-            curves = {"format": [level] * 4, "length": [0.5 + seed / 100] * 4}
-            write_run(tmp_path / "runs", label, seed, curves)
-    code, out, err = gdpo_says("report", str(tmp_path / "runs"), "--front", "format,length")
-    assert (code, err) == (0, "")
-    (row,) = [line.split() for line in out.splitlines() if line.startswith("grpo ")][-1:]
-    assert (row[2], row[-1]) == ("0.100", "yes")
-    page = (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
-    assert "Trade-off between <bdi>format</bdi> and <bdi>length</bdi>" in page
-
-
-def test_a_front_of_an_unknown_reward_is_refused_before_anything_is_written(gdpo_says, runs):
-    code, _, err = gdpo_says("report", str(runs), "--front", "format,lenght")
-    assert code == 2
-    assert "no reward 'lenght'" in err
-    assert not (runs / "report.html").exists()
+    assert (tmp_path / "paper" / "ends.csv").is_file()

@@ -4,13 +4,12 @@ from math import nan
 
 import numpy as np
 import pytest
-from benchmarks.credit._subjects import as_estimator, index_centred
-from benchmarks.turn_findings import HEALTHY, NAMES, PLANTED, of_batch, of_run, per_turn
+from tests.analysis.turn_rollouts import NAMES, per_turn
 
 from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
 from gdpo.diagnostics import Thresholds, diagnose, diagnose_turns
-from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.diagnostics.turns import TurnWindow, pooled_turns, to_go
+from gdpo.diagnostics.diagnosis import Kind
+from gdpo.diagnostics.turns import pooled_turns, to_go
 from gdpo.errors import ConfigError, DataError
 
 A, B = ["a"], ["a", "b"]
@@ -37,11 +36,6 @@ def the(kind, rewards, counts, names=NAMES, weights=None, **options):
     found = diagnose_turns(rewards, weights, names, turns=counts, **options).findings
     (finding,) = [finding for finding in found if finding.kind is kind]
     return finding
-
-
-def planted(which, seed=0, groups=64):
-    counts, rewards = PLANTED[which][0](np.random.default_rng(seed), groups)
-    return rewards, counts
 
 
 # Two groups. In the first, two rollouts take a second turn; in the second, one does.
@@ -209,21 +203,6 @@ def test_an_infinite_reward_and_wrong_shapes_are_named():
         diagnose_turns(rewards, None, A, turns=counts)
 
 
-def test_after_the_last_turn_with_signal_no_reward_varies():
-    rewards, counts = planted("nothing after turn 1")
-    finding = the(Kind.CONSTANT_TURNS, rewards, counts)
-    taken = np.arange(6) < counts[..., None]
-    share = taken[:, :, 1:].sum() / taken.sum()
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ())
-    assert finding.evidence["turn"] == 1
-    assert finding.evidence["share"] == pytest.approx(share)
-    assert all(w in finding.message for w in ("after turn 1", "95 %", f"{100 * share:.0f} %"))
-    # A reward with weight 0 does not count, one with a weight does.
-    watched = np.concatenate([rewards, np.random.default_rng(1).random((64, 8, 6, 1))], axis=-1)
-    assert Kind.CONSTANT_TURNS in kinds(watched, counts, [*NAMES, "c"], [1, 1, 0])
-    assert Kind.CONSTANT_TURNS not in kinds(watched, counts, [*NAMES, "c"], [1, 1, 1])
-
-
 def varying_later(groups, varying):
     """Two turns; the first reward varies at turn 1, and at turn 2 in so many groups."""
     rewards = np.zeros((groups, 4, 2, 1))
@@ -255,63 +234,11 @@ def test_if_no_reward_varies_at_any_turn_the_turns_are_not_to_blame():
     assert kinds(np.ones_like(rewards), np.full_like(counts, 4), B) == set()
 
 
-def test_a_reward_of_every_turn_that_outweighs_the_end_is_reported_with_its_ratio():
-    rewards, counts = planted("paid on 97 % of the turns, 5 times")
-    for estimator in ("turn_gdpo", "gdpo", "grpo"):
-        finding = the(Kind.PAID_PER_TURN, rewards, counts, estimator=estimator)
-        assert (finding.severity, finding.rewards) == (Severity.WARNING, ("format",))
-    taken = np.arange(6) < counts[..., None]
-    paid = rewards[..., 0][taken]
-    total = paid.sum() / counts.size
-    assert finding.evidence["paid"] == pytest.approx((paid > 0).mean())
-    assert finding.evidence["ratio"] == finding.evidence["total"] == pytest.approx(total)
-    assert 4.5 < total < 5.5
-    assert "5 times" in finding.message
-    assert "`correct`: 1" in finding.message
-    assert kinds(rewards, counts) == {Kind.PAID_PER_TURN}  # not turn_count as well
-
-
-def test_weights_count_in_the_ratio():
-    rewards, counts = planted("paid per turn, 1.2 times the end")
-    plain = the(Kind.PAID_PER_TURN, rewards, counts).evidence["ratio"]
-    doubled = the(Kind.PAID_PER_TURN, rewards, counts, weights=[2, 1]).evidence["ratio"]
-    assert doubled == pytest.approx(2 * plain)
-    negative = the(Kind.PAID_PER_TURN, rewards * [-1, 1], counts, weights=[-1, 1])
-    assert negative.evidence["ratio"] == pytest.approx(plain)
-    assert Kind.PAID_PER_TURN not in kinds(rewards, counts, weights=[0.5, 1])
-    assert kinds(rewards, counts, weights=[0.5, 1]) == {Kind.TURN_COUNT}
-    assert Kind.PAID_PER_TURN not in kinds(rewards, counts, weights=[1, 2])
-
-
-def test_without_a_reward_at_the_end_there_is_nothing_to_outweigh():
-    rewards, counts = planted("paid per turn, 1.2 times the end")
-    rewards[..., 1] = 0.0
-    assert Kind.PAID_PER_TURN not in kinds(rewards, counts)
-    assert Kind.TURN_COUNT in kinds(rewards, counts)
-
-
 def test_a_reward_that_is_paid_on_few_turns_is_not_paid_per_turn():
     counts, rewards = per_turn(np.random.default_rng(0), 64, pays=2.0, rate=0.9)
     assert kinds(rewards, counts) == {Kind.TURN_COUNT}
     rewards[..., 0][rewards[..., 0] == 0] = -0.1  # taken away is not paid
     assert kinds(rewards, counts) == {Kind.TURN_COUNT}
-
-
-def test_a_reward_of_every_turn_that_longer_rollouts_get_less_of_makes_fewer_turns_better():
-    rewards, counts = planted("paid per turn, 1.2 times the end")
-    rewards[..., 0] = 6.0 / counts[..., None] ** 2
-    assert kinds(rewards, counts) == {Kind.TURN_COUNT}
-    assert "fewer turns" in the(Kind.TURN_COUNT, rewards, counts).message
-
-
-def test_advantages_that_do_not_follow_the_number_of_turns_make_neither_better():
-    rewards, counts = planted("paid per turn, 1.2 times the end")
-    centred = as_estimator(index_centred)(rewards, np.ones(2), turns=counts)
-    assert kinds(rewards, counts, advantages=centred) == set()
-    unrelated = np.random.default_rng(1).standard_normal(counts.shape)
-    assert kinds(rewards, counts, advantages=unrelated) == set()
-    against = -turn_gdpo(rewards, [1, 1], turns=counts)
-    assert kinds(rewards, counts, advantages=against) == set()
 
 
 def test_a_reward_without_influence_is_not_blamed():
@@ -321,13 +248,6 @@ def test_a_reward_without_influence_is_not_blamed():
     any_share = Thresholds(turn_count_influence=0.0)
     found = kinds(rewards, counts, estimator="grpo", thresholds=any_share)
     assert found == {Kind.TURN_COUNT}
-
-
-def test_a_reward_that_is_only_watched_is_not_blamed():
-    rewards, counts = planted("paid on 60 % of the turns")
-    watched = np.concatenate([rewards, np.ones_like(rewards[..., :1])], axis=-1)
-    found = diagnose_turns(watched, [1, 1, 0], [*NAMES, "c"], turns=counts).findings
-    assert [finding.rewards for finding in found] == [("format",)]
 
 
 def test_a_reward_that_is_outweighed_by_a_cost_of_turns_does_not_make_more_turns_better():
@@ -360,26 +280,6 @@ def test_a_correlation_that_few_groups_do_not_show_clearly_is_not_reported(
     counts = np.tile([1, 2], (groups, 1))
     found = kinds(rewards, counts, A, advantages=advantages)
     assert (Kind.TURN_COUNT in found) == reported
-
-
-@pytest.mark.parametrize(
-    ("which", "more", "name"),
-    [
-        ("a cost per turn", "fewer", "format"),
-        ("paid on 60 % of the turns", "more", "format"),
-        ("only long rollouts are right", "more", "correct"),
-    ],
-)
-def test_the_reward_that_makes_more_or_fewer_turns_better_is_named(which, more, name):
-    rewards, counts = planted(which)
-    finding = the(Kind.TURN_COUNT, rewards, counts)
-    assert (finding.severity, finding.rewards) == (Severity.NOTE, (name,))
-    assert f"favors {more} turns" in finding.message
-    assert f"{more} turns" in finding.remedy
-    sign = 1 if more == "more" else -1
-    assert sign * finding.evidence["correlation"] >= 0.5
-    other = the(Kind.TURN_COUNT, rewards * -1, counts, weights=[-1, -1])
-    assert f"favors {more} turns" in other.message
 
 
 def test_the_correlation_with_the_number_of_turns_is_that_within_groups():
@@ -459,50 +359,3 @@ def test_steps_with_other_rewards_and_more_turns_are_pooled():
     rollouts = {name: each.rollouts for name, each in both.rewards.items()}
     assert rollouts == {"a": 96, "b": 192, "c": 96}
     assert both.rewards["a"].lowest == one.rewards["a"].lowest
-
-
-def test_small_batches_are_found_over_the_window_which_forgets_earlier_steps():
-    window, random = TurnWindow(Thresholds(window=64)), np.random.default_rng(0)
-    bad, good = PLANTED["nothing after turn 1"][0], HEALTHY["paid once, outcome"]
-    found = []
-    for scenario in [bad] * 8 + [good] * 8 + [bad] * 8:
-        counts, rewards = scenario(random, 8)
-        sums = diagnose_turns(rewards, None, NAMES, turns=counts).sums
-        found.append([finding.kind for finding in window.add(sums)])
-    assert found[0] == found[15] == []
-    assert found[7] == found[23] == [Kind.CONSTANT_TURNS]
-
-
-def test_the_table_has_a_row_for_each_turn_and_the_findings_below():
-    rewards, counts = planted("nothing after turn 1")
-    found = diagnose_turns(rewards, None, NAMES, turns=counts)
-    lines = str(found).splitlines()
-    assert [line.split()[0] for line in lines[:7]] == ["turn", *"123456"]
-    assert lines[1].split()[1:4] == ["100", "%", "64"]
-    assert lines[7].startswith("! after turn 1")
-    plain = found.as_dict()
-    assert [turn["turn"] for turn in plain["turns"]] == [1, 2, 3, 4, 5, 6]
-    assert plain["findings"][0]["kind"] == "constant_turns"
-    lonely = diagnose_turns(np.ones((2, 2, 2, 1)), None, A, turns=[[2, 1], [1, 1]])
-    assert str(lonely).splitlines()[2].split() == ["2", "25", "%", "0", "–", "–"]
-    assert lonely.as_dict()["turns"][1]["diagnosis"] is None
-
-
-@pytest.mark.parametrize("which", HEALTHY)
-def test_healthy_turns_have_no_findings(which):
-    alarms = [of_batch(HEALTHY[which], seed, "turn_gdpo") for seed in range(6)]
-    assert sum(map(bool, alarms)) <= 1
-
-
-@pytest.mark.parametrize("which", PLANTED)
-def test_planted_problems_are_found(which):
-    scenario, kind = PLANTED[which]
-    assert all(kind in of_batch(scenario, seed, "gdpo") for seed in range(3))
-
-
-@pytest.mark.slow
-def test_planted_problems_are_found_in_runs_of_small_batches_and_healthy_runs_have_none():
-    for scenario, kind in PLANTED.values():
-        assert kind in of_run(scenario, 0, "turn_gdpo", steps=10)
-    for scenario in HEALTHY.values():
-        assert not of_run(scenario, 0, "turn_gdpo", steps=10)

@@ -263,7 +263,7 @@ def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_
     assert seen.startswith(
         f"15 runs in {tmp_path / 'c'}, 15 left to train, 2 at a time: 3 variants"
     )
-    assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in seen
+    assert "gdpo format.weight=0.5: 0 of 5 done; folders gdpo_format.weight_0.5-seed-0, …" in seen
     assert "2 variants with gdpo in vowels and format: 2 comparisons." in seen
     assert "format is not compared for 2 variants" in seen
     assert "With 5 seeds no p-value can be below 0.016" in seen
@@ -320,7 +320,7 @@ def existing(recipe, folder, labels):
 def test_a_new_name_cannot_take_the_runs_of_another_estimator(recipe, tmp_path, name, other):
     folder = tmp_path / "compare"
     existing(recipe, folder, "grpo,gdpo.advantages:mo_grpo,mine=gdpo")
-    with pytest.raises(ConfigError, match=rf"'{name}' .*'{other}'.*--output"):
+    with pytest.raises(ConfigError, match=rf"'{other}' and '{name}' .*folder.*--output"):
         make_grid(recipe, read_labels(f"{name}=rloo"), [1], folder, reach=0.8)
 
 
@@ -332,9 +332,9 @@ def test_new_labels_whose_folders_differ_only_in_case_are_refused(recipe, tmp_pa
 @pytest.mark.parametrize(
     ("old", "new", "twins"),
     [
-        ("grpo,gdpo", "grpo,ours=gdpo", "'ours' .*'gdpo'"),
-        ("grpo,gdpo", "base=grpo,gdpo", "'base' .*'grpo'"),
-        ("grpo,ours=gdpo", "grpo,gdpo", "'gdpo' .*'ours'"),
+        ("grpo,gdpo", "grpo,ours=gdpo", "'gdpo' and 'ours'"),
+        ("grpo,gdpo", "base=grpo,gdpo", "'grpo' and 'base'"),
+        ("grpo,ours=gdpo", "grpo,gdpo", "'ours' and 'gdpo'"),
     ],
 )
 def test_the_same_training_is_not_added_under_another_name(recipe, tmp_path, old, new, twins):
@@ -510,12 +510,7 @@ def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path,
     assert not list(tmp_path.rglob("*.log")), "three of three jobs were taken"
     assert ours.wait() == -signal.SIGTERM
     assert (unknown.poll(), theirs.poll()) == (None, None)
-    stopped, first, *others, last = grid.conclusion().split("; ")
-    assert stopped == "stopped with 0 of 6 runs done"
-    assert first == "grpo, seed 1: stopped before its first step"
-    assert [other.partition(":")[0] for other in others] == ["gdpo, seed 1", "mo_grpo, seed 1"]
-    assert all("another process" in other for other in others)
-    assert "same command" in last
+    assert grid.conclusion() == "stopped with 0 of 6 runs done; rerun the same command to resume"
 
 
 def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, holder):
@@ -543,7 +538,7 @@ def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_
     assert Training(recipe, tmp_path / "log", process).interrupted == interrupted
 
 
-def test_a_run_that_was_killed_says_by_what_and_after_which_step(recipe, tmp_path):
+def test_a_run_that_was_killed_says_by_what(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
     [cell] = grid.cells
@@ -554,13 +549,13 @@ def test_a_run_that_was_killed_says_by_what_and_after_which_step(recipe, tmp_pat
 
     run_grid(grid, jobs=1, update=kill_it)
     assert cell.failed
-    assert cell.why() == "killed by SIGKILL before its first step (out of memory?)"
+    assert cell.why() == "killed by SIGKILL (out of memory?)"
     write_run(folder, "gdpo", 1, {"format": [0.0] * 4}, finished=False)
     process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
     process.wait()
     (tmp_path / "log").write_text("step 4/4 | all is well")
     why = Training(cell.recipe, tmp_path / "log", process).why()
-    assert why.splitlines()[-2:] == ["step 4/4 | all is well", "killed by SIGABRT after step 4"]
+    assert why.splitlines()[-2:] == ["step 4/4 | all is well", "killed by SIGABRT"]
     assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()
 
 

@@ -16,8 +16,8 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import headline
 from gdpo.lab.experiments.reading import (
+    ComparisonPlan,
     Label,
-    Plan,
     estimator_of,
     failure_file,
     read_experiment,
@@ -49,7 +49,7 @@ def test_one_run_is_an_experiment_too(two_estimators):
 
 
 def test_a_plan_keeps_the_estimators_of_names_of_ones_own(tmp_path):
-    plan = Plan("task: x", ("grpo", Label("mine a=1", "m:e"), "gdpo a=1"), (1,), 0.8)
+    plan = ComparisonPlan("task: x", ("grpo", Label("mine a=1", "m:e"), "gdpo a=1"), (1,), 0.8)
     plan.write(tmp_path)
     read = read_plan(tmp_path)
     assert read == plan
@@ -63,7 +63,7 @@ def test_a_label_keeps_its_estimator_in_copies():
 
 
 def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_estimators):
-    plan = Plan("task: x", ("grpo", "gdpo"), (1, 2, 3), 0.5)
+    plan = ComparisonPlan("task: x", ("grpo", "gdpo"), (1, 2, 3), 0.5)
     plan.write(two_estimators)
     assert read_plan(two_estimators) == plan
     shutil.rmtree(two_estimators / "grpo-seed-1")
@@ -142,7 +142,7 @@ def test_a_broken_plan_is_named(tmp_path):
     (tmp_path / "comparison.json").write_text("{")
     with pytest.raises(DataError, match=r"comparison.json"):
         read_experiment(tmp_path)
-    Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
+    ComparisonPlan("task: x", ("gdpo",), (1,)).write(tmp_path)
     with pytest.raises(DataError, match="has started yet"):
         read_experiment(tmp_path)
 
@@ -157,7 +157,7 @@ def test_a_plan_that_is_not_an_object_is_named(tmp_path, text):
 @pytest.mark.parametrize("key", ["labels", "seeds"])
 @pytest.mark.parametrize("value", ["grpo", "12", [], None, {"grpo": 1}])
 def test_a_plan_whose_labels_or_seeds_are_not_a_filled_list_is_named(tmp_path, key, value):
-    Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
+    ComparisonPlan("task: x", ("gdpo",), (1,)).write(tmp_path)
     file = tmp_path / "comparison.json"
     plain = json.loads(file.read_text())
     file.write_text(json.dumps({**plain, key: value}))
@@ -174,7 +174,7 @@ def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
 
 
 def test_a_run_that_is_being_trained_is_running(two_estimators):
-    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
+    ComparisonPlan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
     path = two_estimators / "gdpo-seed-1"
     holder = (
         "import sys, fcntl; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print()"
@@ -199,7 +199,7 @@ def test_a_run_that_is_being_trained_is_running(two_estimators):
 
 
 def test_a_run_that_was_finished_by_hand_has_not_failed(two_estimators):
-    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
+    ComparisonPlan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
     failure = failure_file(two_estimators, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
@@ -233,13 +233,13 @@ def test_labels_may_differ_in_the_varied_keys_and_in_nothing_else(tmp_path):
         for seed in (1, 2):
             label = weighted(tmp_path, weight, seed)
     labels = ("gdpo format.weight=1", label)
-    Plan("task: x", labels, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
+    ComparisonPlan("task: x", labels, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
     experiment = read_experiment(tmp_path)
     assert [reward.weight for reward in experiment.rewards] == [None, 1.0]
     assert [(run.label, run.seed) for run in experiment.runs] == [
         (a, s) for a in labels for s in (1, 2)
     ]
-    Plan("task: x", labels, (1, 2), 0.8).write(tmp_path)
+    ComparisonPlan("task: x", labels, (1, 2), 0.8).write(tmp_path)
     with pytest.raises(DataError, match=r"rewards\.0\.weight is 1\.0 and 0\.5"):
         read_experiment(tmp_path)
 
@@ -270,7 +270,7 @@ def test_a_reward_with_another_gate_than_the_baseline_is_not_compared(tmp_path):
         weighted(tmp_path, 0.5, seed, gate={"on": "correctness", "at_least": 1}, level=0.9)
     labels = ("gdpo format.weight=1", "gdpo format.weight=0.5")
     varied = ("rewards.0.weight", "rewards.0.gate", "rewards.0.gate.on", "rewards.0.gate.at_least")
-    Plan("task: x", labels, tuple(range(5)), 0.8, varied).write(tmp_path)
+    ComparisonPlan("task: x", labels, tuple(range(5)), 0.8, varied).write(tmp_path)
     comparison = analyse(read_experiment(tmp_path))
     assert comparison.experiment.unlike == {(labels[1], "format")}
     assert [(d.label, d.reward) for d in comparison.differences] == [(labels[1], "correctness")]
@@ -288,34 +288,31 @@ def test_the_range_of_a_reward_holds_for_all_labels(tmp_path):
         entries = [{"name": "format", "weight": weight}]
         write_run(tmp_path, label, 1, {"format": [0.6]}, entries=entries, declared=declared)
     labels = ("gdpo format.weight=1", "gdpo format.weight=0.5")
-    Plan("task: x", labels, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
+    ComparisonPlan("task: x", labels, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.low, reward.high) == (0.0, 1.0)
 
 
 def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
-    Plan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
+    ComparisonPlan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
     np.testing.assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
     np.testing.assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
 
 
-def test_the_weights_and_requests_of_set_points_are_read_from_the_metrics(tmp_path):
+def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
     file = tmp_path / run_name(label, 1) / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for place, row in enumerate(rows[1:]):
         row["rewards/a/b/weight"] = 1.0 + place
-        row["rewards/a/b/requested_share"] = 0.7
-        row["rewards/a/b/set_point_status"] = 3.0
-        row["other/requested_share"] = 0.1
+        row["other/weight"] = 0.1
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Plan("task: x", (label,), (1,), 0.8).write(tmp_path)
+    ComparisonPlan("task: x", (label,), (1,), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
     (run,) = experiment.runs
-    assert run.requested == {"a/b": 0.7}
-    np.testing.assert_array_equal(run.statuses["a/b"], [np.nan, 3, 3, 3])
+    assert set(run.weights) == {"a/b"}
     np.testing.assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
 
 

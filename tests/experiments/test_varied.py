@@ -58,13 +58,9 @@ def test_a_value_that_cannot_be_varied_is_refused(vary, message):
         read_variants(vary)
 
 
-def test_schedules_and_requested_influence_are_varied_like_numbers():
+def test_schedules_are_varied_like_numbers():
     schedule = "{from: 1, to: 0.2, steps: 200}"
     assert list(read_variants([f"rewards.length.weight=1,{schedule}"]).values()) == [
         ("rewards.length.weight=1",),
         (f"rewards.length.weight={schedule}",),
-    ]
-    shares = ("{a: 0.7, b: 0.3}", "{a: 0.5, b: 0.5}")
-    assert list(read_variants([f"influence={','.join(shares)}"])) == [
-        f"influence={each}" for each in shares
     ]

@@ -4,7 +4,7 @@ import numpy as np
 from tests.rollouts.built import rollout
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.lab.experiments.reading import Experiment, Measured, Run
+from gdpo.lab.experiments.reading import ComparedRun, Experiment, Measured
 from gdpo.rollouts import rollout_file, write_rollouts
 
 REWARDS = (Measured("format", 0.0, 1.0, 1.0), Measured("correct", -3.0, 3.0, 1.0))
@@ -59,14 +59,14 @@ def trained(folder, label, seed, *, steps=12, groups=GROUPS, **kwargs):
         means.append(rewards.mean(axis=(0, 1)))
     names = kwargs.get("names", ("format", "correct"))
     by_name = {name: np.array(means)[:, k] for k, name in enumerate(names)}
-    return Run(label, seed, path, "finished", "", by_name)
+    return ComparedRun(label, seed, path, "finished", "", by_name)
 
 
 def unrecorded(label, seed, folder, *, steps=12, state="finished", why="", rewards=REWARDS):
     """A run that left no rollouts, as those of the toys."""
     rise = np.linspace(0.1, 0.9, steps) + 0.01 * seed
     means = {r.name: r.low + rise * (r.high - r.low) for r in rewards}
-    return Run(label, seed, folder / f"{len(label)}-{seed}", state, why, means)
+    return ComparedRun(label, seed, folder / f"{len(label)}-{seed}", state, why, means)
 
 
 def experiment_of(folder, runs, *, rewards=REWARDS, name="toy", total_steps=None):

@@ -89,8 +89,8 @@ def failing(rewards, weights):
 
 
 PAGES = {
-    "a run": (lambda folder: runs_page(folder, of_a_run(folder)), 33),
-    "a comparison": (lambda folder: runs_page(folder, of_a_comparison(folder)), 36),
+    "a run": (lambda folder: runs_page(folder, of_a_run(folder)), 31),
+    "a comparison": (lambda folder: runs_page(folder, of_a_comparison(folder)), 33),
     "rollouts": (rollouts_page, 30),
 }
 

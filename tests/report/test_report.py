@@ -21,7 +21,7 @@ from tests.report.runs import REWARDS, experiment_of, record, trained, two_estim
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.comparison import details, headline, question
+from gdpo.lab.experiments.comparison import further, headline
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.report import summary, write_report
@@ -82,12 +82,12 @@ def usual(compared):
     return comparison, *read(file)
 
 
-def test_it_shows_the_question_the_headline_the_details_and_that_it_is_exploratory(usual):
+def test_it_shows_the_headline_the_numbers_of_runs_and_that_it_is_exploratory(usual):
     comparison, _, parsed, _ = usual
     text = "".join(parsed.text)
-    assert question(comparison.experiment) in text
+    assert "toy" in text
+    assert "4 runs of 12 steps · seeds 1, 2" in text
     assert headline(comparison) in text
-    assert all(sentence in text for sentence in details(comparison))
     assert "Exploratory: 2 seeds" in text
     more = replace(
         comparison,
@@ -445,8 +445,24 @@ def test_the_summary_says_the_same_in_twenty_lines(usual):
     text = printed(comparison)
     assert len(text.splitlines()) <= 20
     flat = " ".join(text.split())
-    assert question(comparison.experiment) in flat
+    assert "toy: 4 runs of 12 steps · seeds 1, 2" in flat
     assert headline(comparison) in flat
-    assert all(sentence in flat for sentence in details(comparison))
     assert "Exploratory: 2 seeds" in flat
     assert f"{comparison.outcome('gdpo', 'format').final.value:.3f}" in flat
+
+
+def test_further_differences_and_failed_and_open_runs_are_named_everywhere(tmp_path):
+    runs = [
+        replace(each, means={n: v * 0 + 0.1 + k / 2 + seed / 50 for n, v in each.means.items()})
+        for k, label in enumerate(("grpo", "gdpo"))
+        for seed in range(6)
+        for each in [unrecorded(label, seed, tmp_path)]
+    ]
+    runs[0] = replace(runs[0], state="failed", why="out of memory")
+    runs[-1] = replace(runs[-1], state="running")
+    comparison = analyse(experiment_of(tmp_path, runs))
+    sentence = further(comparison)
+    assert sentence == "Also: gdpo higher in correct."
+    for text in (made(tmp_path, comparison)[0], " ".join(printed(comparison).split())):
+        assert sentence in text
+        assert "· 1 failed · 1 not ended" in text

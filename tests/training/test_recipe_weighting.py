@@ -1,4 +1,4 @@
-"""Weights in a recipe that change during a run, and requested influence shares."""
+"""Weights in a recipe that change during a run."""
 
 import pytest
 
@@ -52,13 +52,6 @@ def test_set_overrides_a_part_of_a_schedule(tmp_path):
     assert recipe.rewards[1].weight == {**LINEAR, "steps": 50}
 
 
-def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
-    file = recipe_of(tmp_path, more="influence: {correctness: 0.7, format: 0.3}")
-    resolved = resolve(load_recipe(file))
-    assert resolved.options == {"influence": {"correctness": 0.7, "format": 0.3}}
-    assert resolved.rule.weights_in_force([1.0, 1.0]) == pytest.approx([1.4, 0.6])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -71,19 +64,9 @@ def test_requested_influence_becomes_an_option_of_the_rule(tmp_path):
             {"weight": "{after: {reward: correctness, mean_at_least: 95}, value: 0.2}"},
             "recipe.yaml:7: .*never at least 95, .*from 0 to 1",
         ),
-        ({"more": "influence: {correct: 1}"}, "recipe.yaml:8: .*'correct'"),
-        ({"more": "influence: {correctness: 1}"}, "recipe.yaml:8: .*no share for 'format'"),
         (
-            {"weight": "2.0", "more": "influence: {correctness: 1, format: 1}"},
-            "recipe.yaml:8: .*'format' has the weight 2 and a requested share",
-        ),
-        (
-            {"more": "influence: {correctness: 1, format: 1}\nadvantage: grpo"},
-            "recipe.yaml:8: .*rare reward cannot get its share",
-        ),
-        (
-            {"more": "advantage_options: {influence: {correctness: 1}}"},
-            "recipe.yaml:8: advantage_options contains influence: use `influence:`",
+            {"more": "advantage_options: {schedules: {correctness: 1}}"},
+            "recipe.yaml:8: advantage_options contains schedules: use `weight:` of a reward",
         ),
     ],
 )

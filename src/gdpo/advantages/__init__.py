@@ -4,6 +4,7 @@ Each is a file in `gdpo.advantages.estimators`, whose docstring states their con
 `gdpo.testing.check_estimator` tests your own estimator against it.
 """
 
+from gdpo._left import absent
 from gdpo.advantages._rule import AdvantageRule
 from gdpo.advantages._stateful import DualAscent, RunningScale
 from gdpo.advantages._turns import (
@@ -43,4 +44,4 @@ def __getattr__(name: str) -> Estimator:
     """Return an estimator by name, so that `from gdpo.advantages import grpo` works for each."""
     if name in ESTIMATORS:
         return ESTIMATORS[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise absent(__name__, name)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
 from math import nan
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import device as device_of
@@ -17,7 +17,6 @@ from array_api_compat import is_array_api_obj
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Real
-from gdpo.advantages._set_points import FOLLOWING, STATUSES, SetPoint, SetPoints
 from gdpo.advantages._stateful import DualAscent, RunningScale
 from gdpo.advantages._trial import ToArray, made_up_batches, try_out
 from gdpo.advantages._turns import TURN_ESTIMATORS, TurnAdvantages, TurnRewards
@@ -25,7 +24,6 @@ from gdpo.advantages._types import Advantages, Number, Rewards, Weights
 from gdpo.advantages.arrays import broadcast_weights, number, positive
 from gdpo.advantages.estimators import ESTIMATORS
 from gdpo.advantages.estimators.gdpo import gdpo
-from gdpo.advantages.estimators.mo_grpo import mo_grpo
 from gdpo.advantages.registry import check_advantages, keyword_parameters, resolve_estimator
 from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
@@ -58,12 +56,6 @@ _SCALE_OPTION = "scale_half_life"
 _SCHEDULES = "schedules"
 """Name of the option of every estimator that changes weights by step."""
 
-_INFLUENCE = "influence"
-"""Name of the option that requests influence shares instead of weights."""
-
-_WITH_INFLUENCE = (gdpo, mo_grpo)
-"""Estimators that take the option `influence`."""
-
 
 class AdvantageRule:
     """Stores an estimator with its options and any state.
@@ -77,10 +69,7 @@ class AdvantageRule:
             name), `step_size`, `start` and `maximum`. `gdpo` takes `scale_half_life`, the half-life
             of a `RunningScale` that replaces batch normalization. Every estimator takes
             `schedules`, which multiply the weights of the named rewards: `{from: 1.0, to: 0.2,
-            steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`. `gdpo`
-            and `mo_grpo` take `influence`, a mapping from reward name to requested influence share.
-            The rule then computes the weights, and for `gdpo` without `scale_half_life` also the
-            scale that replaces batch normalization.
+            steps: 200}`, or `{after: {reward: format, mean_at_least: 0.95}, value: 0.2}`.
         low: Declared lowest value of each reward, in its unit. NaN: not declared.
         high: Declared highest value, in the same form.
         weights: Weights of later calls. Your own estimator is tried with them on made-up batches,
@@ -99,12 +88,6 @@ class AdvantageRule:
         array([[-0.7071,  0.7071]])
     """
 
-    SET_POINT_STATUSES: ClassVar[tuple[str, ...]] = STATUSES
-    """Statuses of a reward with a requested share, in the order of their numbers in metrics."""
-
-    FOLLOWING: ClassVar[tuple[str, ...]] = FOLLOWING
-    """Statuses in which the weight follows the request."""
-
     def __init__(
         self,
         name: str,
@@ -122,8 +105,8 @@ class AdvantageRule:
         self.wants_turns = parameters.pop(_TURNS, None) is not None
         if self.estimator is gdpo:
             parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
-        weighting = {k: given.pop(k) for k in (_SCHEDULES, _INFLUENCE) if k in given}
         self._refuse_unknown(given, parameters)
+        has_schedules, schedules = _SCHEDULES in given, given.pop(_SCHEDULES, None)
         self.wants_token_counts = given.pop(_BY_BATCH, False)
         if not isinstance(self.wants_token_counts, bool):
             raise ConfigError(
@@ -133,11 +116,11 @@ class AdvantageRule:
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
         half_life = given.pop(_SCALE_OPTION, None) if self.estimator is gdpo else None
         self._options = {key: _by_name(key, value, names) for key, value in given.items()}
-        self.scale: RunningScale | SetPoints | None = None
+        self.scale: RunningScale | None = None
         if half_life is not None:
             positive(_SCALE_OPTION, half_life)
             self.scale = RunningScale(half_life, self._options.get("noise_floor"))
-        self.weighting: Schedules | SetPoints | None = None
+        self.weighting: Schedules | None = None
         for key, declared in (("low", low), ("high", high)):
             if key in parameters and declared is not None:
                 self._options[key] = _completed(self._options.get(key), declared)
@@ -145,9 +128,8 @@ class AdvantageRule:
         self._is_ours = self.estimator in (*ESTIMATORS.values(), *TURN_ESTIMATORS.values())
         self._to_array: ToArray = np.asarray
         self._to_array = self._try_out() if self._is_ours else self._try_own(low, high, weights)
-        self.weighting = self._weighting_of(names, weighting, low, high)
-        if self.estimator is gdpo and isinstance(self.weighting, SetPoints):
-            self.scale = self.scale or self.weighting
+        if has_schedules:
+            self.weighting = Schedules(names, schedules, low=low, high=high)
 
     def __call__(
         self,
@@ -163,8 +145,8 @@ class AdvantageRule:
             rewards: Raw rewards, `[prompt, sample, reward]`, or `[prompt, sample, turn, reward]` if
                 the estimator wants turns. NaN: the reward does not apply.
             weights: One weight per reward, or weights `[prompt, reward]`, NaN where the reward does
-                not apply to the prompt. Schedules and requested shares multiply them. The estimator
-                gets weights of each prompt as `[prompt, 1, reward]`.
+                not apply to the prompt. Schedules multiply them. The estimator gets weights of each
+                prompt as `[prompt, 1, reward]`.
             token_counts: Number of tokens in each response, for this option.
             turns: Number of turns of each rollout, for an estimator for turns.
 
@@ -211,14 +193,11 @@ class AdvantageRule:
             weights: Weights that this rule was called with.
         """
         rewards, in_force = broadcast_weights(rewards, self._weighted(weights))
-        if isinstance(self.weighting, SetPoints):
-            advantages = self._computed(rewards, weights, None, None)
-            self.weighting.update(rewards, advantages)
-        elif self.weighting is not None:
+        if self.weighting is not None:
             self.weighting.update(rewards)
         if self.duals is not None:
             self.duals.update(rewards)
-        if isinstance(self.scale, RunningScale):
+        if self.scale is not None:
             self.scale.update(rewards, in_force)
 
     def state(self) -> dict[str, Any]:
@@ -237,10 +216,7 @@ class AdvantageRule:
     def weights_in_force(self, weights: Weights) -> Any:
         r"""Return the weights of the next batch: a list, or an array `[prompt, reward]`.
 
-        Schedules and set-points multiply weights, and $\lambda$ those of constraints.
-
-        Raises:
-            ConfigError: If the weights contradict the requested influence shares.
+        Schedules multiply weights, and $\lambda$ those of constraints.
         """
         given = self._weighted(weights)
         plain = given.tolist() if hasattr(given, "tolist") else list(given)
@@ -260,10 +236,8 @@ class AdvantageRule:
 
         Raises:
             ConfigError: If the same weights as a list and for each prompt give different
-                advantages, or influence shares are requested.
+                advantages.
         """
-        if isinstance(self.weighting, SetPoints):
-            self.weighting.check(np.ones((1, self._count)))
         if self._is_ours:
             return
         rewards = self._to_array(np.random.default_rng(0).random((3, 4, self._count)))
@@ -286,9 +260,7 @@ class AdvantageRule:
         """Return what changes during a run.
 
         These are `rewards/<name>/multiplier` for constraints, and the weight in force,
-        `rewards/<name>/weight`, for rewards with a schedule or a requested share. The latter also
-        have `requested_share` and `set_point_status`: 0 governed, 1 at its bound, 2 does not vary,
-        3 learned and released, 4 not attainable, 5 settling, 6 missed.
+        `rewards/<name>/weight`, for rewards with a schedule.
 
         Args:
             names: Names of the rewards.
@@ -301,60 +273,21 @@ class AdvantageRule:
             for name, weight, changes in zip(names, now, self.weighting.changing, strict=True):
                 if changes:
                     found[f"rewards/{name}/weight"] = weight
-        for point in self.set_points:
-            found[f"rewards/{point.name}/requested_share"] = point.requested
-            found[f"rewards/{point.name}/set_point_status"] = float(point.code)
         return found
 
     @property
-    def set_points(self) -> list[SetPoint]:
-        """Return the request, weight and status of each reward with a requested share."""
-        return self.weighting.set_points if isinstance(self.weighting, SetPoints) else []
-
-    @property
-    def _parts(self) -> list[DualAscent | RunningScale | Schedules | SetPoints]:
-        """Return what has a state. Set-points can also be the scale."""
-        scale = self.scale if isinstance(self.scale, RunningScale) else None
-        return [part for part in (self.duals, scale, self.weighting) if part is not None]
+    def _parts(self) -> list[DualAscent | RunningScale | Schedules]:
+        """Return what has a state."""
+        return [part for part in (self.duals, self.scale, self.weighting) if part is not None]
 
     def _weighted(self, weights: Any) -> Any:
         if self.weighting is None:
             return weights
-        self.weighting.check(weights)
         if not is_array_api_obj(weights):
             return np.asarray(weights, dtype=np.float64) * np.asarray(self.weighting.factors)
         given: Any = weights
         xp, place = namespace(given), device_of(given)
         return given * xp.asarray(self.weighting.factors, dtype=given.dtype, device=place)
-
-    def _weighting_of(
-        self,
-        names: Sequence[str],
-        weighting: Mapping[str, Any],
-        low: Sequence[Number] | None,
-        high: Sequence[Number] | None,
-    ) -> Schedules | SetPoints | None:
-        if _INFLUENCE not in weighting:
-            schedules = weighting.get(_SCHEDULES)
-            return Schedules(names, schedules, low=low, high=high) if weighting else None
-        if _SCHEDULES in weighting:
-            raise ConfigError(
-                "influence and schedules cannot be combined, because both change the weights: "
-                "remove one of them"
-            )
-        if self.wants_token_counts:
-            raise ConfigError(
-                f"influence and {_BY_BATCH} cannot be combined, because influence is measured over "
-                f"rollouts and {_BY_BATCH} over tokens: remove one of them"
-            )
-        if self.estimator not in _WITH_INFLUENCE:
-            raise ConfigError(
-                f"estimator {self.name!r} cannot give rewards requested influence shares. If the "
-                "rewards are added first, a rare reward cannot get its share. Use gdpo or mo_grpo, "
-                "or remove influence and set weights"
-            )
-        floor, request = self._options.get("noise_floor"), weighting[_INFLUENCE]
-        return SetPoints(names, request, low=low, high=high, noise_floor=floor)
 
     def _of_one_turn(self, rewards: Any, weights: Any) -> Any:
         ones = self._to_array(np.ones(rewards.shape[:2]))
@@ -363,9 +296,8 @@ class AdvantageRule:
         return self(rewards, weights, token_counts=ones)
 
     def _refuse_unknown(self, given: Options, parameters: Mapping[str, Parameter]) -> None:
-        weighting = (_SCHEDULES, _INFLUENCE) if self.estimator in _WITH_INFLUENCE else (_SCHEDULES,)
         duals = _DUAL_OPTIONS if _DUALS in parameters else ()
-        allowed = [*weighting, *(key for key in parameters if key != _DUALS), *duals]
+        allowed = [_SCHEDULES, *(key for key in parameters if key != _DUALS), *duals]
         refuse_unknown(given, allowed, f"estimator {self.name!r} has no option")
 
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:

@@ -1,12 +1,16 @@
 """Changes weights during a run, by step or after a reward has reached a mean."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, cast
 
+import numpy as np
+from array_api_compat import is_torch_array
+
 from gdpo._naming import refuse_unknown
-from gdpo.advantages._recent import RecentMean, as_numpy, wrong_state
+from gdpo._shapes import Float
 from gdpo.advantages._types import Number, Rewards
 from gdpo.advantages.arrays import number
 from gdpo.errors import ConfigError, check_whole
@@ -14,6 +18,9 @@ from gdpo.errors import ConfigError, check_whole
 FORMS = (
     "{from: 1.0, to: 0.2, steps: 200} or {after: {reward: format, mean_at_least: 0.95}, value: 0.2}"
 )
+
+_LEAST_GROUPS = 64
+"""Minimum number of groups for a decision about a mean, because the mean of fewer is noisy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,34 @@ class After:
     def __str__(self) -> str:
         """Return the schedule in words."""
         return f"{self.start:g}, {self.end:g} after mean {self.reward} ≥ {self.at_least:g}"
+
+
+class _RecentMean:
+    """Stores the most recent batches that together contain `_LEAST_GROUPS` groups with a reward."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, int, float]] = deque()  # groups, values, sum of the values
+
+    @property
+    def value(self) -> float | None:
+        if sum(groups for groups, _, _ in self._batches) < _LEAST_GROUPS:
+            return None
+        return sum(total for _, _, total in self._batches) / sum(n for _, n, _ in self._batches)
+
+    def add(self, values: Float[np.ndarray, "prompt sample"]) -> None:
+        there = ~np.isnan(values)
+        groups = int(np.sum(np.any(there, axis=1)))
+        if not groups:
+            return
+        self._batches.append((groups, int(np.sum(there)), float(np.sum(values[there]))))
+        while sum(n for n, _, _ in self._batches) - self._batches[0][0] >= _LEAST_GROUPS:
+            self._batches.popleft()
+
+    def state(self) -> list[list[float | int]]:
+        return [list(batch) for batch in self._batches]
+
+    def restore(self, state: Sequence[Sequence[float | int]]) -> None:
+        self._batches = deque((int(g), int(n), float(total)) for g, n, total in state)
 
 
 class Schedules:
@@ -89,7 +124,7 @@ class Schedules:
         self._step = 0
         self._met: set[str] = set()
         watched = {s.reward for s in self._schedules.values() if isinstance(s, After)}
-        self._means = {name: RecentMean() for name in names if name in watched}
+        self._means = {name: _RecentMean() for name in names if name in watched}
 
     @property
     def changing(self) -> list[bool]:
@@ -107,14 +142,14 @@ class Schedules:
         ends = [(s.start, s.end) if (s := self._schedules.get(n)) else (1, 1) for n in self._names]
         return [(float(min(pair)), float(max(pair))) for pair in ends]
 
-    def check(self, weights: Any) -> None:
-        """Accept all weights, because a schedule multiplies them."""
-
     def update(self, rewards: Rewards) -> None:
         """Count a batch, `[prompt, sample, reward]`, and test the conditions."""
         self._step += 1
         if self._means:
-            values = as_numpy(rewards)
+            given: Any = rewards
+            if is_torch_array(given):
+                given = given.detach().double().cpu().numpy()
+            values = np.asarray(given, dtype=np.float64)
             for name, mean in self._means.items():
                 mean.add(values[:, :, self._names.index(name)])
         for name, schedule in self._schedules.items():
@@ -136,7 +171,10 @@ class Schedules:
                 mean.restore(saved["means"][name])
             self._step, self._met = int(saved["step"]), set(saved["met"])
         except (KeyError, OverflowError, TypeError, ValueError) as error:
-            raise wrong_state("schedules", error) from error
+            raise ConfigError(
+                f"the saved state does not fit the schedules of this run ({type(error).__name__}: "
+                f"{error}): resume with the same rewards and options"
+            ) from error
 
     def _factor(self, name: str) -> float:
         schedule = self._schedules.get(name)

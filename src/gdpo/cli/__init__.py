@@ -1,7 +1,6 @@
 """Implements the `gdpo <verb>` command line, with one file per verb.
 
-This module defines the exit codes, and handles Ctrl-C. All heavy imports happen later, so that
-Ctrl-C works from the start.
+This module handles Ctrl-C. All heavy imports happen later, so that Ctrl-C works from the start.
 """
 
 import atexit
@@ -13,35 +12,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from gdpo.errors import INTERRUPTED, STOPPED, rank
+
 __all__ = ["main"]
-
-FAILED = 1
-"""A check failed, a finding met `gdpo analyze --fail-on`, or a training run failed."""
-
-MISTAKE = 2
-"""The command line, a recipe or a file is invalid. A message on stderr explains the error."""
-
-CRASHED = 70
-"""A failure of gdpo or of the machine. The traceback or the reason is on stderr.
-
-Python's default exit code for a crash is 1, which scripts could not distinguish from FAILED.
-"""
-
-CLOSED = 141
-"""The reader of the output closed the pipe. Shells report this code for SIGPIPE."""
-
-INTERRUPTED = 130
-"""The user pressed Ctrl-C. Shells report this code for SIGINT."""
-
-STOPPED = "stopped. Rerun the same command; add --resume if training had started"
 
 _AGAIN_S = 0.05
 """Delay in seconds before resending a Ctrl-C that was swallowed."""
-
-
-def rank() -> str:
-    """Return the rank of this process in a distributed run."""
-    return os.environ.get("RANK", "0")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

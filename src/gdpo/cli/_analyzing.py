@@ -24,11 +24,10 @@ from gdpo.analysis.logs.sources import METRICS, read_logs
 from gdpo.analysis.logs.trends import RunTrends, logged_runs, trends_of
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.steps import refuse_unnamed
-from gdpo.cli import FAILED, INTERRUPTED
 from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import FAILED, INTERRUPTED, ConfigError, DataError
 from gdpo.report import write_rollouts_report
 from gdpo.report.summaries import (
     LINES,

@@ -19,12 +19,21 @@ from rich.text import Text
 
 from gdpo import __version__
 from gdpo._files import is_full
+from gdpo._left import LEFT
 from gdpo._naming import last_line, search_also
 from gdpo._terminal import terminal
 from gdpo._text import visible
-from gdpo.cli import CLOSED, CRASHED, INTERRUPTED, MISTAKE, STOPPED, rank
 from gdpo.cli.analyze import analyze
-from gdpo.errors import GdpoError, MissingExtraError
+from gdpo.errors import (
+    CLOSED,
+    CRASHED,
+    INTERRUPTED,
+    MISTAKE,
+    STOPPED,
+    GdpoError,
+    MissingExtraError,
+    rank,
+)
 
 _FULL_DISK = "the disk that contains {place} is full. Free some space, then rerun the same command"
 
@@ -61,6 +70,8 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
 
 
 def _message(option: str, arguments: Any) -> str:
+    if option in LEFT:
+        return f"The option {option} has left: {LEFT[option]}."
     name = option.lstrip("-")
     options = [each[2:] for argument in arguments for each in argument.names if each[:2] == "--"]
     meant = _near(name, options, _SURE) or _set(name, options) or _near(name, options, 0.6)

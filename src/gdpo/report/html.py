@@ -50,11 +50,6 @@ def render(template: str, *, data: Any, package: str = "gdpo.report", **content:
     return environment.get_template(template).render(content, data=Markup(embedded(data)))
 
 
-def render_figure(template: str, *, package: str, **content: Any) -> str:
-    """Return a chart as an SVG file. The arguments are those of `render`."""
-    return _environment(package).get_template(template).render(content)
-
-
 @cache
 def _environment(package: str) -> "Environment":
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined

@@ -91,7 +91,6 @@ def objective_of(
     )
     if rule.wants_turns:
         check_turns(args.advantage, args)
-    rule.weights_in_force(weights)  # refuses weights that contradict requested shares
     if args.weights_column is not None:
         rule.check_prompt_weights()
         check_weights_column(arguments, args.weights_column, names)

@@ -11,11 +11,9 @@ from rich.console import Console
 
 from gdpo._files import is_full
 from gdpo.advantages import ESTIMATORS
-from gdpo.cli import FAILED, INTERRUPTED
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import FAILED, INTERRUPTED, ConfigError, MissingExtraError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.display import grid_display
-from gdpo.lab.experiments.fronts import read_front
 from gdpo.lab.experiments.grid import (
     Cell,
     Grid,
@@ -30,10 +28,9 @@ from gdpo.lab.experiments.reading import LOGS, read_experiment
 from gdpo.lab.experiments.threshold import REACHED
 from gdpo.lab.recipes.models import locate_model
 from gdpo.lab.recipes.read import read_recipe
-from gdpo.lab.recipes.resolve import Resolved, resolve
+from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import check_fields
-from gdpo.lab.report import front_summary, summary, write_report
-from gdpo.lab.report.requested import requested_summary
+from gdpo.lab.report import summary, write_report
 from gdpo.lab.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -54,7 +51,6 @@ def compare_recipe(
     jobs: int | None,
     reach: float | None,
     price: float,
-    front: str | None = None,
     retry_failed: bool,
     dry_run: bool,
 ) -> int:
@@ -66,7 +62,6 @@ def compare_recipe(
         ConfigError: If an argument is invalid. Arguments are checked before training starts.
     """
     shared = resolve(read_recipe(path, overrides))
-    _check_front(front, shared)
     recipe = shared.recipe
     task = re.sub(r"[^\w.-]", "_", recipe.task.rpartition(":")[2])
     folder = output or recipe.run_dir.with_name(f"{task}-compare")
@@ -99,11 +94,7 @@ def compare_recipe(
     except KeyboardInterrupt:
         _say(console, grid.conclusion())
         return INTERRUPTED
-    except BaseException:
-        if any(cell.ending for cell in grid.cells):
-            _say(console, grid.conclusion())
-        raise
-    return _conclude(grid, console, front)
+    return _conclude(grid, console)
 
 
 def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
@@ -118,15 +109,7 @@ def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
     return []
 
 
-def _check_front(front: str | None, shared: Resolved) -> None:
-    names = [reward.name for reward in shared.rewards]
-    if missing := [name for name in (read_front(front) if front else ()) if name not in names]:
-        raise ConfigError(
-            f"--front {front}: there is no reward {missing[0]!r}. The rewards: {', '.join(names)}"
-        )
-
-
-def _conclude(grid: Grid, console: Console, front: str | None) -> int:
+def _conclude(grid: Grid, console: Console) -> int:
     """Write the report, print the failed and remaining runs, and return the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
     for cell in failed:
@@ -134,7 +117,7 @@ def _conclude(grid: Grid, console: Console, front: str | None) -> int:
     if failed:
         _say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
     if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
-        make_report(grid.folder, None, console, front=front)
+        make_report(grid.folder, None, console)
     if left := grid.open():
         _say(console, grid.conclusion())
     return FAILED if failed else INTERRUPTED if left else 0
@@ -145,12 +128,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def make_report(
-    folder: Path,
-    output: Path | None,
-    console: Console,
-    *,
-    export: Path | None = None,
-    front: str | None = None,
+    folder: Path, output: Path | None, console: Console, *, export: Path | None = None
 ) -> None:
     """Write the HTML report of the runs in a folder, and print the summary.
 
@@ -162,9 +140,8 @@ def make_report(
     """
     file = output or folder / "report.html"
     comparison = analyse(read_experiment(folder))
-    rewards = None if front is None else read_front(front)
     try:
-        requested = write_report(comparison, file, export=export, front=rewards)
+        write_report(comparison, file, export=export)
     except OSError as error:
         if is_full(error):
             raise
@@ -175,13 +152,9 @@ def make_report(
             f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
-    if requested:
-        console.print(requested_summary(requested))
-    if rewards is not None:
-        console.print(front_summary(comparison, rewards))
     console.print(f"report: {file}", markup=False, soft_wrap=True)
     if export is not None:
-        console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
+        console.print(f"numbers: {export}", markup=False, soft_wrap=True)
 
 
 def _seeds(text: str) -> list[int]:

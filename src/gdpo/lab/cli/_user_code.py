@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from gdpo._text import one_line
-from gdpo.cli import MISTAKE
+from gdpo.errors import MISTAKE
 
 _leave = os._exit
 

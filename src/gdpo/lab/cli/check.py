@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from gdpo.cli import FAILED
-from gdpo.errors import ConfigError
+from gdpo.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
     from gdpo.lab.training.reward_checks import CheckResult

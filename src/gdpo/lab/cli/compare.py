@@ -18,7 +18,6 @@ def compare(
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
     reach: float | None = None,
-    front: str | None = None,
     price: Annotated[float, Parameter(validator=Number(gte=0), show_default=False)] = 0.0,
     retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -52,9 +51,6 @@ def compare(
             `runs_dir`.
         reach: Threshold, as a share of each reward's range. Compares the steps at which the runs
             first reach this threshold. Default: 0.8.
-        front: Two rewards, as in `--front correctness,length`. Prints both final values of each
-            variant, and whether it is on its estimator's Pareto front. The report shows a chart.
-            Default: no front.
         price: Price per hour of one run, in any currency. Prints the cost of the remaining runs.
             Default: print no cost.
         retry_failed: Train failed runs again.
@@ -76,7 +72,6 @@ def compare(
         jobs=jobs,
         reach=reach,
         price=price,
-        front=front,
         retry_failed=retry_failed,
         dry_run=dry_run,
     )

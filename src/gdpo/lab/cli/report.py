@@ -9,7 +9,6 @@ def report(
     *,
     output: Path | None = None,
     export: Path | None = None,
-    front: str | None = None,
 ) -> int:
     """Write an HTML report of a run, a folder of runs or a comparison, and print its summary.
 
@@ -20,14 +19,11 @@ def report(
     Args:
         run: A run directory, a folder of run directories, or a folder that `gdpo compare` wrote.
         output: Path of the HTML file. An existing file is replaced. Default: `report.html` in RUN.
-        export: Write every figure (SVG, CSV) and every table (CSV, Markdown) to this folder. The
-            folder must be empty or not exist.
-        front: Two rewards, as in `--front correctness,length`. Prints both final values of each
-            variant, and whether it is on its estimator's Pareto front. The report shows a chart.
-            Default: no front.
+        export: Write the numbers as CSV files to this folder. The folder must be empty or not
+            exist.
     """
     from gdpo._terminal import terminal
     from gdpo.lab.cli._comparing import make_report
 
-    make_report(run, output, terminal(), export=export, front=front)
+    make_report(run, output, terminal(), export=export)
     return 0

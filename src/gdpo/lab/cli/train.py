@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gdpo.cli import INTERRUPTED
+from gdpo.errors import INTERRUPTED
 
 
 def train(

@@ -1,28 +1,21 @@
-"""Shows a comparison's progress: each run's state, the remaining time and the cost."""
+"""Shows a comparison's progress: the runs, the remaining time and the cost."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from gdpo._terminal import Shown
+from gdpo._text import one_line
 from gdpo.lab.experiments.grid import Cell, Grid
-from gdpo.lab.experiments.reading import state_of
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.runs.summary import duration, number
 
 _RECENT = 5
-"""Number of most recent steps over which the displayed reward is averaged."""
-
-_MOST_ROWS = 30
-"""Maximum number of runs in the table: those in progress, then those that ended most recently."""
+"""Number of last steps over which the printed rewards are averaged."""
 
 _HOUR = 3600.0
 
@@ -31,79 +24,46 @@ _HOUR = 3600.0
 def grid_display(
     grid: Grid, console: Console, *, jobs: int, total_steps: int, price: float
 ) -> Generator[Callable[[], None]]:
-    """Show a live table of runs. Outside a terminal, print a line when a run ends.
+    """Print a line when a run ends. In a terminal, also show the step of each run in training.
 
     Yield a function that updates the display. `total_steps` of a run and its `price` per hour are
     0 if unknown.
     """
-    board = _Board(grid, jobs, total_steps, price)
-    if not console.is_terminal:
-        yield lambda: board.print_ended(console)
-        board.print_ended(console)
-        return
-    with Live(Shown(board.table()), console=console, refresh_per_second=2) as live:
-        yield lambda: live.update(Shown(board.table()))
-        live.update(Shown(board.table()))
+    began = time.monotonic()
+    open_cells = grid.open()
 
+    def update() -> None:
+        for cell in [cell for cell in open_cells if cell.done]:
+            open_cells.remove(cell)
+            ended = f"{'failed' if cell.failed else 'finished'} at step {len(_rows(cell))}"
+            console.print(
+                f"{cell.name}: {ended}; {_means(cell)}. {left()}", markup=False, soft_wrap=True
+            )
+        steps = (f"{cell.name} at step {len(_rows(cell))}" for cell in grid.running())
+        status.update(Text(one_line("; ".join([left(), *steps]))))
 
-class _Board:
-    def __init__(self, grid: Grid, jobs: int, total_steps: int, price: float) -> None:
-        self._grid, self._jobs, self._total, self._price = grid, jobs, total_steps, price
-        self._began = time.monotonic()
-        self._printed = {id(cell) for cell in grid.cells if cell not in grid.open()}
-
-    def table(self) -> RenderableType:
-        shown = self._grid.cells
-        if len(shown) > _MOST_ROWS:
-            running = self._grid.running()
-            ended = [cell for cell in shown if cell.training is None and cell.begun]
-            room = max(0, _MOST_ROWS - len(running))
-            shown = [*running, *ended[len(ended) - min(room, len(ended)) :]]
-        names = _rewards([_rows(cell) for cell in shown])
-        table = Table("estimator", "seed", "state", "step", *map(escape, names))
-        for cell in shown:
-            rows = _rows(cell)
-            means = [_recent(rows, name) for name in names]
-            step = f"{len(rows)}/{self._total}" if self._total else str(len(rows))
-            trains = cell.training is not None
-            state = "running" if trains else state_of(cell.run, cell.failure)[0]
-            table.add_row(escape(cell.label), str(cell.seed), state, step, *means)
-        ended = sum(cell.done for cell in self._grid.cells)
-        return Group(table, Text(self._left(ended)))
-
-    def print_ended(self, console: Console) -> None:
-        for cell in self._grid.cells:
-            if id(cell) not in self._printed and cell.done:
-                self._printed.add(id(cell))
-                rows = _rows(cell)
-                means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([rows]))
-                ended = "failed" if cell.failed else "finished"
-                line = f"{cell.label}, seed {cell.seed}: {ended} at step {len(rows)}; {means}"
-                left = self._left(len(self._printed))
-                console.print(f"{line}. {left}", markup=False, soft_wrap=True)
-
-    def _left(self, ended: int) -> str:
+    def left() -> str:
         """Return the number of ended runs, and the remaining time and cost at the current pace."""
-        cells = self._grid.cells
-        done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
-        passed = time.monotonic() - self._began
-        text = f"{ended} of {len(cells)} runs"
-        rest = sum(self._total - len(_rows(cell)) for cell in cells if not cell.done)
-        if not self._total or done < 1 or rest < 1:
+        text = f"{len(grid.cells) - len(open_cells)} of {len(grid.cells)} runs"
+        done = sum(len(_rows(cell)) - cell.steps_before for cell in grid.cells if cell.began)
+        rest = sum(total_steps - len(_rows(cell)) for cell in open_cells)
+        if not total_steps or done < 1 or rest < 1:
             return text
-        left = rest * passed / done
-        text += f"; {duration(left)} left"
-        if self._jobs > 1:
-            text += f" ({duration(left * self._jobs)} of run time)"
-        if self._price:
-            text += f", cost {left * self._jobs / _HOUR * self._price:.2f}"
-        return text
+        seconds = rest * (time.monotonic() - began) / done
+        text += f"; {duration(seconds)} left"
+        if jobs > 1:
+            text += f" ({duration(seconds * jobs)} of run time)"
+        return f"{text}, cost {seconds * jobs / _HOUR * price:.2f}" if price else text
+
+    with console.status("") as status:
+        yield update
+        update()
 
 
-def _rows(cell: Cell) -> list[dict[str, Any]]:
+def _rows(cell: Cell) -> tuple[dict[str, Any], ...]:
     """Return a run's metrics. Read the file again only if its size has changed."""
     file = cell.run.metrics
-    return list(_read(cell.run, file.stat().st_size)) if file.is_file() else []
+    return _read(cell.run, file.stat().st_size) if file.is_file() else ()
 
 
 @lru_cache(maxsize=4096)
@@ -111,14 +71,17 @@ def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
     return tuple(run.read_steps())
 
 
-def _rewards(runs: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-    keys = dict.fromkeys(key for rows in runs for row in rows[-1:] for key in row)
-    means = (key for key in keys if key.startswith("rewards/") and key.endswith("/mean"))
-    return [key.removeprefix("rewards/").removesuffix("/mean") for key in means]
-
-
-def _recent(rows: Sequence[dict[str, Any]], name: str) -> str:
-    values = [
-        v for row in rows[-_RECENT:] if (v := number(row, f"rewards/{name}/mean")) is not None
-    ]
-    return f"{sum(values) / len(values):.2f}" if values else "–"
+def _means(cell: Cell) -> str:
+    """Return the mean of each reward over the last steps."""
+    rows = _rows(cell)[-_RECENT:]
+    keys = [key for key in (rows[-1] if rows else ()) if key.startswith("rewards/")]
+    means = {
+        key.removeprefix("rewards/").removesuffix("/mean"): [
+            value for row in rows if (value := number(row, key)) is not None
+        ]
+        for key in keys
+        if key.endswith("/mean")
+    }
+    return ", ".join(
+        f"{name} {sum(values) / len(values):.2f}" for name, values in means.items() if values
+    )

@@ -20,7 +20,6 @@ from gdpo.lab.experiments.process import (
     NOTE,
     Orphan,
     Training,
-    describe_ending,
     find_orphan,
     forget_ended,
     noted,
@@ -31,8 +30,8 @@ from gdpo.lab.experiments.process import (
 )
 from gdpo.lab.experiments.reading import (
     LOGS,
+    ComparisonPlan,
     Label,
-    Plan,
     estimator_of,
     failure_file,
     label_of,
@@ -43,7 +42,7 @@ from gdpo.lab.experiments.reading import (
     unlike,
 )
 from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, fewest_seeds, least_p
-from gdpo.lab.recipes.recipe import Recipe, RewardConfig, differences
+from gdpo.lab.recipes.recipe import Recipe, differences
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import split_values
 from gdpo.lab.runs.directory import RunDirectory
@@ -154,8 +153,6 @@ class Cell:
     """The process that trains the run."""
     device: str | None = None
     """Device for the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
-    ending: str = ""
-    """How the run ended, if it was stopped early."""
     began: float = 0.0
     """Monotonic time at which this call to `run_grid` started the run, in seconds."""
     steps_before: int = 0
@@ -212,7 +209,7 @@ class Grid:
     """Stores the plan, the rewards and the runs of a comparison."""
 
     folder: Path
-    plan: Plan
+    plan: ComparisonPlan
     cells: list[Cell]
     rewards: tuple[str, ...]
     """Names of the rewards in the logs."""
@@ -226,13 +223,12 @@ class Grid:
         return [cell for cell in self.cells if cell.training is not None]
 
     def conclusion(self) -> str:
-        """Return one line: the stopped runs and how to resume them."""
+        """Return one line: how many runs are done, and how to resume the others."""
         done = sum(cell.finished for cell in self.cells)
         failed = sum(cell.failed for cell in self.cells)
         text = f"stopped with {done} of {len(self.cells)} runs done"
         text += f" and {failed} failed" if failed else ""
-        ended = [f"{cell.name}: {cell.ending}" for cell in self.cells if cell.ending]
-        return "; ".join([text, *ended, "rerun the same command to resume"])
+        return f"{text}; rerun the same command to resume"
 
 
 def make_grid(
@@ -285,8 +281,10 @@ def make_grid(
         key for each in of_one_seed.values() for key in differences(shared.recipe, each.recipe)
     )
     varied = tuple(key for key in changed if not may_differ(key))
-    plan = Plan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
+    plan = ComparisonPlan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
+    _refuse_same({label: _meaning(label) for label in plan.labels}, "are the same configuration")
+    _refuse_same({label: _folder_of(label) for label in plan.labels}, "would share a run folder")
     cells = [
         Cell(label, seed, one, failure_file(folder, label, seed))
         for (label, seed), one in found.items()
@@ -310,7 +308,7 @@ def run_grid(
     included in the statistics. If another process is training a run, for example because an earlier
     comparison was killed, `run_grid` counts it in `jobs`, waits for it, and resumes the run if it
     exits early. After Ctrl-C, `run_grid` waits until all runs have saved and exited. A second
-    Ctrl-C kills them. `Grid.conclusion` describes how they ended.
+    Ctrl-C kills them.
 
     If CUDA_VISIBLE_DEVICES lists several devices, each run gets one device. `update` is called
     repeatedly, for a display, and `say` to show a message.
@@ -355,26 +353,28 @@ def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
 
 
 def _check_labels(labels: Mapping[str, Resolved]) -> None:
-    """Raise ConfigError if labels repeat a recipe, share a folder or have different rewards."""
-    seen: dict[str, str] = {}
-    folders: dict[str, str] = {}
+    """Raise ConfigError if labels have the same recipe or different rewards."""
+    digests = {label: _what_trains(found.recipe).digest for label, found in labels.items()}
+    _refuse_same(digests, "would train identical runs")
     first = next(iter(labels))
     rewards = [reward.name for reward in labels[first].rewards]
     for label, found in labels.items():
-        digest = _what_trains(found.recipe).digest
-        if (other := seen.setdefault(digest, label)) != label:
-            raise ConfigError(
-                f"{str(other)!r} and {str(label)!r} would train identical runs: remove one"
-            )
-        if (other := folders.setdefault(_folder_of(label), label)) != label:
-            raise ConfigError(
-                f"{str(other)!r} and {str(label)!r} would share a run folder: rename one"
-            )
         if (names := [reward.name for reward in found.rewards]) != rewards:
             raise ConfigError(
                 f"{str(first)!r} has the rewards {', '.join(rewards)}, but {str(label)!r} has "
                 f"{', '.join(names)}: all must have the same rewards. To log a reward "
                 "without training on it, set its weight to 0"
+            )
+
+
+def _refuse_same(labels: Mapping[str, object], what: str) -> None:
+    """Raise ConfigError if two labels have the same value."""
+    seen: dict[object, str] = {}
+    for label, value in labels.items():
+        if (other := seen.setdefault(value, label)) != label:
+            raise ConfigError(
+                f"{str(other)!r} and {str(label)!r} {what}: remove or rename one, or choose "
+                "another folder with --output"
             )
 
 
@@ -405,7 +405,7 @@ def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
     )
 
 
-def _joined(folder: Path, plan: Plan) -> Plan:
+def _joined(folder: Path, plan: ComparisonPlan) -> ComparisonPlan:
     """Return the plan, merged with that of an existing comparison in the folder."""
     there = read_plan(folder)
     if there is None:
@@ -424,40 +424,21 @@ def _joined(folder: Path, plan: Plan) -> Plan:
             f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
             "folder with --output"
         )
-    _refuse_other_estimators(folder, there, plan)
+    before_by_name = {label: estimator_of(label) for label in there.labels}
+    for label in plan.labels:
+        if (named := before_by_name.get(label, estimator_of(label))) != estimator_of(label):
+            raise ConfigError(
+                f"{folder}: in this comparison, {str(label)!r} is the name of {named}, not of "
+                f"{estimator_of(label)}. Choose another name, or another folder with --output"
+            )
     named_all = set(there.labels) <= set(plan.labels)
-    return Plan(
+    return ComparisonPlan(
         plan.recipe,
         plan.labels if named_all else tuple(dict.fromkeys((*there.labels, *plan.labels))),
         tuple(dict.fromkeys((*there.seeds, *plan.seeds))),
         plan.reach,
         tuple(dict.fromkeys((*there.varied, *plan.varied))),
     )
-
-
-def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
-    """Raise ConfigError if a label conflicts with the existing comparison."""
-    old = {label: estimator_of(label) for label in there.labels}
-    folders = {_folder_of(label): label for label in there.labels}
-    trained = {_meaning(label): label for label in there.labels}
-    for label in plan.labels:
-        if (before := old.get(label, estimator_of(label))) != estimator_of(label):
-            raise ConfigError(
-                f"{folder}: in this comparison, {str(label)!r} is the name of {before}, not of "
-                f"{estimator_of(label)}. Choose another name, or another folder with --output"
-            )
-        if label in old:
-            continue
-        if (other := trained.get(_meaning(label))) is not None:
-            raise ConfigError(
-                f"{folder}: {str(label)!r} is the same configuration as {str(other)!r} in this "
-                f"comparison. Use {str(other)!r}, or another folder with --output"
-            )
-        if (other := folders.get(_folder_of(label))) is not None:
-            raise ConfigError(
-                f"{folder}: {str(label)!r} would share the run folders of {str(other)!r} in this "
-                "comparison. Choose another name, or another folder with --output"
-            )
 
 
 def _folder_of(label: str) -> str:
@@ -504,7 +485,7 @@ def _start(cell: Cell, device: str) -> None:
 
 
 def _begin(cell: Cell, training: Training | Orphan, device: str | None) -> None:
-    cell.training, cell.device, cell.ending = training, device, ""
+    cell.training, cell.device = training, device
     cell.began = time.monotonic()
     cell.steps_before = len(cell.run.read_metrics()) if cell.begun else 0
 
@@ -521,8 +502,6 @@ def _over(cell: Cell) -> bool:
     if training.failed and not training.interrupted:
         failure = {"exit_code": training.process.returncode, "why": training.why()}
         write_whole(cell.failure, to_json(failure, indent=2))
-    elif not cell.finished:
-        cell.ending = describe_ending(cell.run, killed=False)
     return True
 
 
@@ -549,31 +528,16 @@ def _stopped_at_the_end(
     try:
         yield
     finally:
-        running = grid.running()
-        ours = [cell for cell in running if not _is_foreign(cell.training)]
-        killed = stop_trainings([cell.training for cell in ours if cell.training], say, update)
-        for cell in running:
-            cell.ending = _ending(cell, killed=any(cell.training is each for each in killed))
-        for cell in ours:
+        ours = [
+            (cell, cell.training)
+            for cell in grid.running()
+            if cell.training and not cell.training.is_foreign
+        ]
+        stop_trainings([training for _, training in ours], say, update)
+        for cell, _ in ours:
             cell.note.unlink(missing_ok=True)
-        for cell in running:
+        for cell in grid.running():
             cell.training = None
-
-
-def _is_foreign(training: Training | Orphan | None) -> bool:
-    return isinstance(training, Orphan) and training.pid is None
-
-
-def _ending(cell: Cell, *, killed: bool) -> str:
-    training = cell.training
-    if cell.finished:
-        return ""
-    if _is_foreign(training):
-        return "still being trained by another process"
-    ending = describe_ending(cell.run, killed=killed)
-    if isinstance(training, Training) and training.failed and not (killed or training.interrupted):
-        return f"failed while stopping ({training.why().splitlines()[-1]}); {ending}"
-    return ending
 
 
 def described(grid: Grid, *, jobs: int) -> list[str]:
@@ -586,28 +550,13 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
         f"{counted(len(grid.cells), 'run')} in {grid.folder}, {left} left to train, {jobs} at a "
         f"time: {counted(len(labels), what)} with {counted(len(seeds), 'seed')} "
         f"({', '.join(map(str, seeds))})",
-        *(_describe(grid, [c for c in grid.cells if c.label == label]) for label in labels),
+        *(
+            f"  {label}: {sum(c.done for c in grid.cells if c.label == label)} of {len(seeds)} "
+            f"done; folders {run_name(label, seeds[0])}{', …' * (len(seeds) > 1)}"
+            for label in labels
+        ),
         *decidable(grid),
     ]
-
-
-def _describe(grid: Grid, cells: Sequence[Cell]) -> str:
-    entries = zip(grid.rewards, cells[0].recipe.rewards, strict=True)
-    rewards = ", ".join(f"{name} × {each.weight_in_words}{_gate(each)}" for name, each in entries)
-    shares = cells[0].recipe.influence or {}
-    if shares:
-        shown = ", ".join(f"{name} {share:g}" for name, share in shares.items())
-        rewards += f" with requested influence {shown}"
-    done = sum(cell.done for cell in cells)
-    folder = run_name(cells[0].label, cells[0].seed) + ", …" * (len(cells) > 1)
-    return f"  {cells[0].label}: {rewards}; {done} of {len(cells)} done; folder {folder}"
-
-
-def _gate(entry: RewardConfig) -> str:
-    if entry.gate is None:
-        return ""
-    otherwise = " (else missing)" if entry.gate.otherwise == "missing" else ""
-    return f" where {entry.gate.on} ≥ {entry.gate.at_least:g}{otherwise}"
 
 
 def decidable(grid: Grid) -> list[str]:

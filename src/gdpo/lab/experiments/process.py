@@ -12,9 +12,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gdpo._files import write_whole
+from gdpo._text import counted
+from gdpo.errors import INTERRUPTED
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.runs.lock import is_held, is_locked
@@ -31,14 +33,14 @@ class Orphan:
     """The run directory, which may not exist yet."""
     note: Path
     pid: int | None
-    """Process id. None: no comparison started the process, so no comparison stops the process."""
+    """Process id. None: no comparison started the process."""
     device: str | None
     """Device of the process, as in CUDA_VISIBLE_DEVICES. None: unknown."""
 
     @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.run.path.name
+    def is_foreign(self) -> bool:
+        """Whether no comparison started the process, so that no comparison stops it."""
+        return self.pid is None
 
     @property
     def running(self) -> bool:
@@ -102,18 +104,12 @@ _RESUME = ("--resume", "--from-scratch")
 
 _POLL_S = 0.1
 
-_INTERRUPTED = 130
-"""Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
-
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that stop a run on purpose. Any other signal means that the run failed, for example
 SIGSEGV, or SIGKILL if memory runs out."""
 
 _LOG_LINES = 15
 """Number of last output lines to show for a failed run."""
-
-_NAMED = 3
-"""Maximum number of runs to list in the waiting message."""
 
 _ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
@@ -133,16 +129,7 @@ class Training:
     log: Path
     """File with the output of the process."""
     process: "subprocess.Popen[bytes]"
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.recipe.name
-
-    @property
-    def run(self) -> RunDirectory:
-        """The run directory."""
-        return RunDirectory(self.recipe.run_dir)
+    is_foreign: ClassVar[bool] = False
 
     @property
     def running(self) -> bool:
@@ -162,7 +149,7 @@ class Training:
     def interrupted(self) -> bool:
         """Whether the process was stopped from outside, so that the run can be resumed."""
         code = self.process.poll()
-        return code is not None and (-code in _STOPS or code == _INTERRUPTED)
+        return code is not None and (-code in _STOPS or code == INTERRUPTED)
 
     def why(self) -> str:
         """Return the last output lines of a failed run, and the signal that killed it, if any."""
@@ -177,7 +164,7 @@ class Training:
         except ValueError:  # a real-time signal has no name
             name = f"signal {-code}"
         guess = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return f"{text}\nkilled by {name} {_after(len(self.run.read_steps()))}{guess}"
+        return f"{text}\nkilled by {name}{guess}"
 
 
 def start_training(
@@ -213,52 +200,31 @@ def stop_trainings(
     trainings: Sequence[Training | Orphan],
     say: Callable[[str], None],
     update: Callable[[], None] = lambda: None,
-) -> tuple[Training | Orphan, ...]:
+) -> None:
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
-    `say` shows a message before waiting, and `update` is called meanwhile. Return the killed
-    processes.
+    `say` shows a message before waiting, and `update` is called meanwhile.
     """
-    running = tuple(training for training in trainings if training.running)
-    killed: tuple[Training | Orphan, ...] = ()
+    running = [training for training in trainings if training.running]
     with _signals_kept() as kept:
         for training in running:
             training.send(signal.SIGTERM)
         if running:
-            names = [training.name for training in running]
-            listed = " and ".join(names[:_NAMED])
-            listed += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            _print_if_possible(
-                lambda: say(
-                    f"stopping: waiting for {listed} to save and exit; press Ctrl-C again to kill "
-                    "them"
-                )
-            )
-        while running := tuple(training for training in running if training.running):
-            if signal.SIGINT in kept and not killed:
-                killed = running
-                for training in killed:
+            runs = counted(len(running), "run")
+            message = f"stopping: waiting for {runs} to save and exit; Ctrl-C again kills them"
+            _print_if_possible(lambda: say(message))
+        while running := [training for training in running if training.running]:
+            if signal.SIGINT in kept:
+                for training in running:
                     training.send(signal.SIGKILL)
             _print_if_possible(update)
             time.sleep(_POLL_S)
-    return killed
 
 
 def _print_if_possible(to_print: Callable[[], None]) -> None:
     """Print, but ignore a closed terminal or pipe: the runs must be stopped in any case."""
     with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits if a pipe is closed
         to_print()
-
-
-def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return a phrase with the step at which a stopped run was saved or resumes."""
-    checkpoint = run.last_checkpoint()
-    saved = 0 if checkpoint is None else checkpoint.step
-    done = max(saved, *(row["step"] for row in run.read_steps()), 0)
-    if not killed and done == saved:
-        return f"saved at step {saved}" if saved else "stopped before its first step"
-    resumes = f"resumes from step {saved}" if saved else "will start over: nothing was saved"
-    return f"{'killed' if killed else 'ended'} {_after(done)}, {resumes}"
 
 
 @contextmanager
@@ -290,7 +256,3 @@ def _signals_kept() -> Generator[list[int]]:
     finally:
         for each, former in zip(caught, before, strict=True):
             signal.signal(each, former)
-
-
-def _after(steps: int) -> str:
-    return f"after step {steps}" if steps else "before its first step"

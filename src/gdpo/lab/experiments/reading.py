@@ -90,7 +90,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ComparedRun:
     """Stores one training run."""
 
     label: str
@@ -111,14 +111,7 @@ class Run:
     weights: Mapping[str, Float[np.ndarray, " step"]] = field(
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
-    """For each reward with a schedule or a requested share, its weight in each finished step."""
-    requested: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For each reward with a requested influence share, this share. From 0 to 1."""
-    statuses: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
-    """For each reward with a requested influence share, the status number of its set-point in
-    each finished step. See `AdvantageRule.metrics`."""
+    """For each reward with a schedule, its weight in each finished step."""
 
     @property
     def steps(self) -> int:
@@ -140,7 +133,7 @@ class Experiment:
     rewards: tuple[Measured, ...]
     total_steps: int
     """Number of steps per run."""
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     """One run per label and seed, grouped by label."""
     reach: float
     """Threshold for every reward, as a share of its range."""
@@ -148,7 +141,7 @@ class Experiment:
     """Pairs of label and reward in which the reward's gate or options differ from those of the
     baseline. The means of these pairs measure something different and are not compared."""
 
-    def runs_of(self, label: str) -> tuple[Run, ...]:
+    def runs_of(self, label: str) -> tuple[ComparedRun, ...]:
         """Return the runs of a label, one per seed."""
         return tuple(run for run in self.runs if run.label == label)
 
@@ -201,22 +194,17 @@ _MAY_DIFFER = (
 """Recipe keys in which compared runs may differ."""
 
 _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
-"""Metrics with the lengths of a step's completions in tokens, and their names in `Run.lengths`."""
+"""Metrics with the lengths of a step's completions in tokens, and their names in `lengths`."""
 
-_OF_REWARDS = {
-    "mean": "means",
-    "weight": "weights",
-    "requested_share": "requested",
-    "set_point_status": "statuses",
-}
-"""Metrics of a reward, and the fields of `Run` that they belong to."""
+_OF_REWARDS = {"mean": "means", "weight": "weights"}
+"""Metrics of a reward, and the fields of `ComparedRun` that they belong to."""
 
 _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ComparisonPlan:
     """Stores which runs a comparison trains."""
 
     recipe: str
@@ -241,7 +229,7 @@ class Plan:
         write_whole(folder / COMPARISON_FILE, to_json(plain, indent=2))
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> ComparisonPlan | None:
     """Return the plan of a comparison, or None if there is none.
 
     Raises:
@@ -262,7 +250,7 @@ def read_plan(folder: Path) -> Plan | None:
         )
         seeds = tuple(map(int, _entries(plain, "seeds")))
         varied = tuple(map(str, plain["varied"]))
-        return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
+        return ComparisonPlan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{file} cannot be read: {error}. `gdpo compare` wrote this file: restore it, or "
@@ -314,7 +302,7 @@ def read_experiment(folder: Path) -> Experiment:
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
     own = _own([recipe for recipe, _ in found])
     recipes = [(_label_by_hand(recipe, path, own), recipe) for recipe, path in found]
-    runs: list[Run] = []
+    runs: list[ComparedRun] = []
     seen: dict[tuple[str, int], Path] = {}
     for (label, recipe), (_, path) in zip(recipes, found, strict=True):
         if (other := seen.setdefault((label, recipe.seed), path)) != path:
@@ -362,7 +350,7 @@ def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -
     return label_of(recipe.advantage, " ".join(values))
 
 
-def _compared(folder: Path, plan: Plan) -> Experiment:
+def _compared(folder: Path, plan: ComparisonPlan) -> Experiment:
     cells = [(label, seed) for label in plan.labels for seed in plan.seeds]
     runs = tuple(
         _read_run(label, seed, folder / run_name(label, seed), failure_file(folder, label, seed))
@@ -384,7 +372,7 @@ def _experiment(
     folder: Path,
     labels: tuple[str, ...],
     seeds: tuple[int, ...],
-    runs: tuple[Run, ...],
+    runs: tuple[ComparedRun, ...],
     recipes: Sequence[tuple[str, Recipe]],
     reach: float,
     *,
@@ -408,7 +396,7 @@ def _experiment(
     )
 
 
-def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
+def _measured(recipes: Sequence[Recipe], runs: Sequence[ComparedRun]) -> tuple[Measured, ...]:
     """Return the rewards with ranges that are valid for all runs. A gate extends a range to 0."""
     begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
     weights = (
@@ -441,11 +429,11 @@ def unlike(
     )
 
 
-def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
+def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> ComparedRun:
     run = RunDirectory(path)
     rows = run.read_steps() if path.is_dir() else []
     state, why = state_of(run, failed)
-    return Run(label, seed, path, state, why, **_curves(rows))
+    return ComparedRun(label, seed, path, state, why, **_curves(rows))
 
 
 def state_of(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
@@ -464,7 +452,7 @@ def state_of(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of `Run` that come from metrics, with NaN for steps without a log."""
+    """Return the fields of `ComparedRun` from metrics, with NaN for steps without a log."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
     fields: dict[str, dict[str, _Curve]] = {kind: {} for kind in (*_OF_REWARDS.values(), "lengths")}
@@ -476,12 +464,11 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             curve = fields[kind].setdefault(name, np.full(count, np.nan))
             if isinstance(value, int | float):
                 curve[row["step"] - 1] = value
-    shares = {name: curve[~np.isnan(curve)] for name, curve in fields["requested"].items()}
-    return fields | {"requested": {name: float(s[-1]) for name, s in shares.items() if len(s)}}
+    return fields
 
 
 def _field_of(metric: str) -> tuple[str, str]:
-    """Return the field of `Run` that a metric belongs to, and the key in this field, or ""."""
+    """Return the field of `ComparedRun` for a metric, and the key in this field, or ""."""
     if metric in _LENGTHS:
         return "lengths", _LENGTHS[metric]
     name, _, what = metric.removeprefix("rewards/").rpartition("/")

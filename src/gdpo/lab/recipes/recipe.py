@@ -243,10 +243,6 @@ class Recipe(Config):
     """Data for evaluation during training. Default: no evaluation."""
     rewards: Annotated[tuple[RewardConfig, ...], Field(strict=False)] = ()
     """List of the rewards. Default: every reward of the task, with weight 1."""
-    influence: dict[str, float] | None = None
-    """Influence share that each reward should have, such as `{correctness: 0.7, brevity: 0.3}`. The
-    run computes the weights. Only the ratios of the numbers matter. Name every reward, except
-    rewards with weight 0. Only for `gdpo` and `mo_grpo`. Default: the weights are used."""
     lora: LoraSettings | None = None
     """LoRA settings. Default: train all weights without LoRA."""
     scorer: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -268,10 +264,10 @@ class Recipe(Config):
     @field_validator("advantage_options")
     @classmethod
     def _without_weights(cls, options: dict[str, Any]) -> dict[str, Any]:
-        instead_of = {"schedules": "`weight:` of a reward", "influence": "`influence:`"}
-        for option, instead in instead_of.items():
-            if option in options:
-                raise ValueError(f"advantage_options contains {option}: use {instead} instead")
+        if "schedules" in options:
+            raise ValueError(
+                "advantage_options contains schedules: use `weight:` of a reward instead"
+            )
         return options
 
     @field_validator("eval_data")

@@ -44,7 +44,7 @@ class Resolved:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the options of the rule: the estimator's, the schedules and the influence."""
+        """Return the options of the rule: the estimator's, and the schedules."""
         return _options(self.recipe, self.names)
 
     @property
@@ -125,19 +125,15 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
             tried = torch.tensor(weights, dtype=torch.float64)
 
     def build(options: Mapping[str, Any]) -> AdvantageRule:
-        rule = AdvantageRule(
+        return AdvantageRule(
             recipe.advantage, names, options, low=low, high=high, weights=tried, turns=True
         )
-        rule.weights_in_force(weights)
-        return rule
 
     options = _options(recipe, names)
     try:
         rule = build(options)
     except ConfigError as error:
         match _culprit(build, options):
-            case ["influence"]:
-                place = recipe.place("influence")
             case ["schedules"]:
                 each = options["schedules"]
                 wrong = _culprit(lambda some: build(options | {"schedules": some}), each)
@@ -164,8 +160,7 @@ def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:
 def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
     entries = zip(names, recipe.rewards, strict=True)
     schedules = {name: each.weight for name, each in entries if isinstance(each.weight, dict)}
-    influence = {} if recipe.influence is None else {"influence": recipe.influence}
-    return recipe.advantage_options | influence | ({"schedules": schedules} if schedules else {})
+    return recipe.advantage_options | ({"schedules": schedules} if schedules else {})
 
 
 def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, Gate]:

@@ -3,7 +3,7 @@
 The page shows which estimator is better, by how much, and with what confidence.
 """
 
-from gdpo.lab.report._summary import front_summary, summary
+from gdpo.lab.report._summary import summary
 from gdpo.lab.report.runs_page import write_report
 
-__all__ = ["front_summary", "summary", "write_report"]
+__all__ = ["summary", "write_report"]

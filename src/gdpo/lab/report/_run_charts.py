@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gdpo.lab.experiments.comparison import Comparison, Outcome, listed
+from gdpo.lab.experiments.comparison import Comparison, Outcome
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.experiments.threshold import first_reached
 from gdpo.report.charts import Chart, Curves, Line, Points, binned, fitted, running_mean, smoothing
 from gdpo.report.colours import styles
-from gdpo.report.text import number
 
 _POINTS = 20_000
 """Maximum total number of points in all thin lines, which limits the size of the page."""
@@ -78,12 +77,12 @@ def lengths(comparison: Comparison) -> list[Chart]:
     return charts
 
 
-def survival(comparison: Comparison, reward: Measured) -> Chart | str:
+def survival(comparison: Comparison, reward: Measured) -> Chart | None:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
     An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
-    the threshold. Return a sentence instead if no estimator has two runs, no run reached the
-    threshold, or all reached it at the same step.
+    the threshold. Return None if no estimator has two runs, no run reached the threshold, or all
+    reached it at the same step: then the table has everything.
     """
     experiment = comparison.experiment
     threshold = experiment.threshold(reward)
@@ -99,19 +98,8 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
         label: [first_reached(curve, threshold) for curve in curves]
         for label, curves in begun.items()
     }
-    known = [step for steps in times.values() for step in steps]
-    shown = number(threshold, reward.low, reward.high)
-    if not any(known):
-        return f"No run reached {shown} in {reward.name}."
-    if max(map(len, times.values())) < 2:
-        each = [
-            f"{label} at step {step}" if step else f"{label} never"
-            for label, steps in times.items()
-            for step in steps
-        ]
-        return f"{reward.name} reached {shown}: {listed(each)}."
-    if len(set(known)) == 1:
-        return f"Every run reached {shown} in {reward.name} at step {known[0]}."
+    if max(map(len, times.values())) < 2 or len({s for each in times.values() for s in each}) == 1:
+        return None
     total = max(1, experiment.total_steps)
     grid = np.unique(np.linspace(0, total, min(total, 300) + 1).round())
     places = styles(experiment.labels)

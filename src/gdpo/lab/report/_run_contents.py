@@ -1,4 +1,4 @@
-"""Collects the contents of the page about runs and of its export."""
+"""Analyzes the rollouts of an experiment, and collects the findings that lasted."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,16 +8,10 @@ from gdpo.diagnostics import Finding
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.diagnostics.watch import Span
 from gdpo.errors import GdpoError
-from gdpo.lab.experiments.comparison import Comparison
-from gdpo.lab.experiments.fronts import TradeOff, trade_off
-from gdpo.lab.experiments.grid import estimator_of
-from gdpo.lab.experiments.reading import Experiment
+from gdpo.lab.experiments.reading import Experiment, estimator_of
 from gdpo.lab.recipes.read import read_recipe
-from gdpo.lab.report._run_charts import curves, lengths, survival, weights
-from gdpo.lab.report.requested import RequestedShare, requested_shares
 from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
-from gdpo.report.charts import Chart
 from gdpo.report.html import in_words
 
 
@@ -34,58 +28,6 @@ class Lasting:
     def when(self) -> list[str]:
         """Return a phrase with the seed and the steps for each run."""
         return [f"seed {seed}: {in_words(spans)}" for seed, spans in sorted(self.spans)]
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Stores the contents of the page and its export."""
-
-    comparison: Comparison
-    analysis: TrainedAnalysis
-    rewards: list[Chart]
-    """One chart for each reward."""
-    lengths: list[Chart]
-    times: list[Chart]
-    """Charts of the time to the threshold, for rewards where a chart is useful."""
-    sentences: list[str]
-    """Sentences about the time to the threshold, for rewards without such a chart."""
-    weights: list[Chart]
-    """One chart for each reward whose weight a schedule or a requested share changes."""
-    requested: list[RequestedShare]
-    findings: list[tuple[str, bool, list[Lasting]]]
-    """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
-    first."""
-    trade_off: TradeOff | None = None
-    """Where the variants end in two rewards. None: the page shows no trade-off."""
-
-
-def read_contents(comparison: Comparison, front: tuple[str, str] | None = None) -> Contents:
-    """Read the rollouts of a comparison's runs and return the contents of its page.
-
-    `front` names two rewards whose trade-off the page shows.
-
-    Raises:
-        ConfigError: If `front` does not name two rewards that all labels define alike.
-        DataError: If a rollout file in a run directory cannot be read.
-    """
-    shown = None if front is None else trade_off(comparison, front)
-    experiment = comparison.experiment
-    analysis = analyze_experiment(experiment)
-    # The survival curve of a single run has only one step, so it is not drawn.
-    timed = experiment.rewards if len(experiment.runs) > 1 else ()
-    times = [survival(comparison, reward) for reward in timed]
-    return Contents(
-        comparison=comparison,
-        analysis=analysis,
-        rewards=[curves(comparison, reward) for reward in experiment.rewards],
-        lengths=lengths(comparison),
-        times=[each for each in times if isinstance(each, Chart)],
-        sentences=[each for each in times if isinstance(each, str)],
-        weights=weights(comparison),
-        requested=requested_shares(experiment, analysis),
-        findings=list(_findings(experiment, analysis)),
-        trade_off=shown,
-    )
 
 
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
@@ -136,7 +78,7 @@ def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], 
         return {}, str(error)
 
 
-def _findings(
+def lasting_findings(
     experiment: Experiment, analysis: TrainedAnalysis
 ) -> Iterator[tuple[str, bool, list[Lasting]]]:
     """Yield each estimator, whether it has rollouts, and its lasting findings, worst first."""

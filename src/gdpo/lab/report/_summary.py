@@ -1,39 +1,34 @@
-"""Summarizes the results of a comparison, and a trade-off of two rewards, for a terminal."""
+"""Summarizes the results of a comparison for a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gdpo._text import counted, visible
-from gdpo.lab.experiments.comparison import Comparison, details, headline, question
-from gdpo.lab.experiments.fronts import trade_off
-from gdpo.lab.experiments.statistics import FEWEST_SEEDS
-from gdpo.lab.report._front_chart import front_table
-from gdpo.lab.report._tables import NOTHING, Name, estimate
-from gdpo.report.text import NAME, probability
-
-_FRONT_NOTE = (
-    "front: yes if no variant of the same estimator has means at least as high in both rewards and "
-    "higher in at least one. Intervals: Student's t over the seeds, 95 %."
-)
+from gdpo.lab.experiments.comparison import Comparison, further, headline
+from gdpo.lab.experiments.reading import OPEN, Experiment, Measured
+from gdpo.lab.experiments.statistics import FEWEST_SEEDS, Interval
+from gdpo.report.html import shortened
+from gdpo.report.text import NAME, number, probability
 
 
 def summary(comparison: Comparison) -> RenderableType:
-    """Return the question, the conclusion and a table of the results, to print with rich."""
+    """Return the conclusion and a table of the results, to print with rich."""
+    experiment = comparison.experiment
     parts: list[RenderableType] = [
-        Text(visible(question(comparison.experiment)), style="dim"),
+        Text(visible(f"{experiment.name}: {setup(experiment)}"), style="dim"),
         Text(visible(headline(comparison)), style="bold"),
     ]
-    if sentences := details(comparison):
-        parts.append(Text(visible(" ".join(sentences))))
+    if sentence := further(comparison):
+        parts.append(Text(visible(sentence)))
     if comparison.exploratory:
         parts.append(Text(caution(comparison), style="yellow"))
     parts.append(_table(comparison))
-    if comparison.experiment.unlike:
-        first = visible(comparison.experiment.labels[0])
+    if experiment.unlike:
+        first = visible(experiment.labels[0])
         note = f"–: not compared, because its gate or options differ from those of {first}"
         parts.append(Text(note, "dim"))
-    failed = [run for run in comparison.experiment.runs if run.state == "failed"]
+    failed = [run for run in experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()
         reason = visible(why[-1])[:200] if why else "the reason is not known"
@@ -43,27 +38,33 @@ def summary(comparison: Comparison) -> RenderableType:
     return Group(*parts)
 
 
-def front_summary(comparison: Comparison, rewards: tuple[str, str]) -> RenderableType:
-    """Return a table of the variants and their trade-off between two rewards.
-
-    Raises:
-        ConfigError: If the experiment has no such reward, or labels define it differently.
-    """
-    shown = front_table(trade_off(comparison, rewards))
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("variant", style="bold", overflow="fold")
-    for heading in shown.columns[2:]:
-        table.add_column(Text(visible(heading)), justify="right")
-    for _, *row in shown.rows:
-        texts = (cell.text if isinstance(cell, Name) else str(cell) for cell in row)
-        table.add_row(*(Text(visible(text)) for text in texts))
-    return Group(table, Text(_FRONT_NOTE, style="dim"))
+def setup(experiment: Experiment) -> str:
+    """Return the numbers of runs, steps, seeds, failed runs and runs that have not ended."""
+    states = [run.state for run in experiment.runs]
+    failed, going = states.count("failed"), sum(state in OPEN for state in states)
+    seeds = shortened(", ".join(map(str, experiment.seeds)))
+    parts = [
+        f"{counted(len(states), 'run')} of {experiment.total_steps:,} steps",
+        f"seed{'s' * (len(experiment.seeds) != 1)} {seeds}",
+        f"{failed} failed" if failed else "",
+        f"{going} not ended" if going else "",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def caution(comparison: Comparison) -> str:
     """Return a warning about the small number of seeds."""
     seeds = counted(comparison.fewest_seeds, "seed")
     return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to report a difference."
+
+
+def with_interval(found: Interval, reward: Measured, *, sign: bool = False) -> str:
+    """Return a number with its interval, rounded to about a thousandth of the reward's range."""
+    value, low, high = (
+        number(end, reward.low, reward.high, sign=sign)
+        for end in (found.value, found.low, found.high)
+    )
+    return value if low == high == "–" else f"{value} [{low}, {high}]"
 
 
 def _table(comparison: Comparison) -> Table:
@@ -83,14 +84,14 @@ def _table(comparison: Comparison) -> Table:
             outcome = comparison.outcome(label, reward.name)
             median = outcome.survival.median.value
             found = differences.get((label, reward.name))
-            compared = [NOTHING, NOTHING] if differences else []
+            compared = ["–", "–"] if differences else []
             if found is not None:
                 p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
-                compared = [str(estimate(found.final, reward, sign=True)), p]
+                compared = [with_interval(found.final, reward, sign=True), p]
             cells = [
                 visible(reward.name) if place == 0 else "",
                 visible(label),
-                str(estimate(outcome.final, reward)),
+                with_interval(outcome.final, reward),
                 *compared,
                 f"{outcome.reached} of {outcome.runs}",
                 "never" if median != median else f"{median:.0f}",

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
-from gdpo._text import counted, visible
+from gdpo._text import visible
 from gdpo.diagnostics.watch import LASTING
-from gdpo.lab.experiments.comparison import Comparison, Outcome, details, headline, question
+from gdpo.lab.experiments.comparison import Comparison, Outcome, further, headline
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
-from gdpo.lab.report._front_chart import front_chart, front_table
-from gdpo.lab.report._run_contents import Contents, Lasting, read_contents
-from gdpo.lab.report._run_tables import off_record
-from gdpo.lab.report._summary import caution
+from gdpo.lab.report._run_charts import curves, lengths, survival, weights
+from gdpo.lab.report._run_contents import Lasting, analyze_experiment, lasting_findings
+from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
-from gdpo.lab.report.requested import HEADINGS, RequestedShare, cells, note
+from gdpo.lab.report.trained import TrainedAnalysis
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import bars, finding_row, render
@@ -30,13 +29,7 @@ _LINES = 3
 """Number of last output lines to show for a failed run."""
 
 
-def write_report(
-    comparison: Comparison,
-    file: Path,
-    *,
-    export: Path | None = None,
-    front: tuple[str, str] | None = None,
-) -> list[RequestedShare]:
+def write_report(comparison: Comparison, file: Path, *, export: Path | None = None) -> None:
     """Write a self-contained HTML file that shows which estimator is better.
 
     All data comes from the run directories. The page loads no external files, and escapes a model's
@@ -46,37 +39,28 @@ def write_report(
     Args:
         comparison: The result of `gdpo.lab.experiments.analysis.analyse`, even for a single run.
         file: The HTML file, replaced if it exists.
-        export: New or empty folder for every figure (SVG, CSV) and table (CSV, Markdown). None: no
-            export.
-        front: Two rewards. The page and the export show where each estimator's variants end in
-            both. None: no trade-off.
-
-    Returns:
-        The requested and the realized influence shares.
+        export: New or empty folder for the numbers as CSV files. None: no export.
 
     Raises:
-        ConfigError: If `export` exists and is not an empty folder, or contains `file`, or `front`
-            does not name two rewards that all labels define alike. Then nothing is written.
+        ConfigError: If `export` exists and is not an empty folder. Then nothing is written.
         DataError: If a rollout file in a run directory cannot be read.
     """
     if export is not None:
-        check_destination(export, page=file)
-    contents = read_contents(comparison, front)
-    write_whole(file, _page(contents))
+        check_destination(export)
+    write_whole(file, _page(comparison))
     if export is not None:
-        write_export(contents, export)
-    return contents.requested
+        write_export(comparison, export)
 
 
-def _page(contents: Contents) -> str:
-    comparison, analysis = contents.comparison, contents.analysis
+def _page(comparison: Comparison) -> str:
     experiment = comparison.experiment
-    viewer = viewer_data(analysis.sample, _labels(contents), tuple(analysis.estimators))
-    drawn = [*contents.rewards, *contents.lengths]
-    charts = list(enumerate([*drawn, *contents.times, *contents.weights]))
-    times, weights = len(drawn), len(drawn) + len(contents.times)
+    analysis = analyze_experiment(experiment)
+    viewer = viewer_data(analysis.sample, _labels(experiment, analysis), tuple(analysis.estimators))
+    drawn = [curves(comparison, reward) for reward in experiment.rewards] + lengths(comparison)
+    times = [survival(comparison, reward) for reward in experiment.rewards]
+    timed = [*drawn, *(chart for chart in times if chart is not None)]
+    charts = list(enumerate([*timed, *weights(comparison)]))
     rewards = {reward.name: reward for reward in experiment.rewards}
-    found = contents.trade_off
 
     def finals(outcome: Outcome) -> str:
         reward = rewards[outcome.reward]
@@ -87,41 +71,33 @@ def _page(contents: Contents) -> str:
         package="gdpo.lab.report",
         data={"charts": [chart.data() for _, chart in charts], "rollouts": viewer},
         title=f"{experiment.name}: {headline(comparison)}",
-        setup=_setup(experiment),
+        setup=setup(experiment),
         comparison=comparison,
         experiment=experiment,
         rewards=rewards,
-        question=question(experiment),
         headline=headline(comparison),
-        details=details(comparison),
+        further=further(comparison),
         caution=caution(comparison),
         colours={label: each.place for label, each in styles(experiment.labels).items()},
         differences={(d.label, d.reward): d for d in comparison.differences},
         results=[(reward, *_scale(comparison, reward)) for reward in experiment.rewards],
         fewest=FEWEST_SEEDS,
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
-        trade_off=None if found is None else [reward.name for reward in found.rewards],
-        front_chart=None if found is None else front_chart(found),
-        front_table=None if found is None else front_table(found),
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
-        survival=charts[times:weights],
-        weights=charts[weights:],
+        survival=charts[len(drawn) : len(timed)],
+        weights=charts[len(timed) :],
         weight_of=partial(_weight, experiment),
-        requested=[(share, cells(share)) for share in contents.requested],
-        requested_headings=HEADINGS,
-        requested_note=note(contents.requested),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
-        sentences=contents.sentences,
         listed=_listed,
         finals=finals,
         last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
         analysis=analysis,
-        off_record=off_record,
+        off_record=_off_record,
         lasting=LASTING,
         findings=[
             (label, recorded, [_finding(each, experiment) for each in found])
-            for label, recorded, found in contents.findings
+            for label, recorded, found in lasting_findings(experiment, analysis)
         ],
         sampled=count_shown(viewer),
     )
@@ -133,18 +109,6 @@ def _weight(experiment: Experiment, reward: Measured) -> str:
     if reward.weight is None or len(changes) > 1:
         return "varied"
     return "changing" if changes == {True} else short(reward.weight)
-
-
-def _setup(experiment: Experiment) -> str:
-    runs, failed = len(experiment.runs), sum(run.state == "failed" for run in experiment.runs)
-    return " · ".join(
-        (
-            experiment.name,
-            f"{counted(runs, 'run')} of {experiment.total_steps:,} steps",
-            f"seed{'s' * (len(experiment.seeds) != 1)} {_listed(experiment.seeds)}",
-            *([f"{failed} failed"] if failed else ()),
-        )
-    )
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -165,9 +129,14 @@ def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     return max((end for end in ends if end == end), default=0.0) or 1.0, floors
 
 
-def _labels(contents: Contents) -> Labels:
-    names = dict.fromkeys(n for run in contents.analysis.runs.values() for n in run.names)
-    runs = contents.comparison.experiment.runs
+def _off_record(value: float | None) -> str:
+    """Return a difference from recorded advantages, with two significant digits."""
+    return "–" if value is None else f"{value:.1e}".replace("-", "−")
+
+
+def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:
+    names = dict.fromkeys(n for run in analysis.runs.values() for n in run.names)
+    runs = experiment.runs
     return Labels(
         runs={str(place): visible(run.label) for place, run in enumerate(runs)},
         rewards={name: visible(name) for name in names},

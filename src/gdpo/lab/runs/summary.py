@@ -26,7 +26,7 @@ class RewardChange:
 
     name: str
     weight: float
-    """The weight in the last step, which a schedule or a requested influence may have changed."""
+    """The weight in the last step, which a schedule may have changed."""
     low: float
     high: float
     start: float | None

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from gdpo.cli import rank
+from gdpo.errors import rank
 from gdpo.lab.recipes.batches import processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

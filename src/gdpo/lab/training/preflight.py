@@ -174,9 +174,6 @@ class _Inspection:
     def run(self) -> Job | None:
         recipe, task = self.recipe, self.resolved.task
         rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
-        if recipe.influence is not None:
-            shares = ", ".join(f"{name} {share:g}" for name, share in recipe.influence.items())
-            rewards = f"with requested influence {shares}"
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
         self._attempt(self._describe_lora)
         self._attempt(self._find_place)

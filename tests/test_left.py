@@ -1,0 +1,44 @@
+"""What left in this version is told from a typing error, wherever its name is typed."""
+
+import importlib
+
+import pytest
+
+from gdpo._left import LEFT
+from gdpo._naming import did_you_mean
+from gdpo.cli import main
+from gdpo.errors import ConfigError
+from gdpo.lab.recipes import read_recipe
+
+IMPORTS = [name for name in LEFT if name.startswith("gdpo.")]
+OPTIONS = [name for name in LEFT if name.startswith("--")]
+KEYS = sorted({*LEFT} - {*IMPORTS, *OPTIONS})
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_an_import_says_what_replaces_it(name):
+    module, _, attribute = name.rpartition(".")
+    with pytest.raises(ImportError) as raised:
+        exec(f"from {module} import {attribute}")
+    assert str(raised.value) == f"{name} has left: {LEFT[name]}"
+    with pytest.raises(AttributeError, match="has no attribute 'never_there'"):
+        importlib.import_module(module).never_there  # noqa: B018
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("verb", ["analyze", "compare"])
+def test_an_option_says_what_replaces_it(option, verb, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        main([verb, "x", option])
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert f"The option {option} has left: {LEFT[option]}." in said
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
+    assert did_you_mean(key, ["other"]) == f"it has left: {LEFT[key]}. Allowed: other"
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"task: gsm8k\n{key}: 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        read_recipe(recipe)
+    assert f"recipe.yaml:2: unknown key '{key}': it has left: {LEFT[key]}." in str(raised.value)
