@@ -66,9 +66,6 @@ class DataConfig(Config):
     """Split of a Hub dataset."""
     limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
     """Use only the first N rows of each source. Default: all rows."""
-    near_duplicates: Literal["drop", "keep"] | None = None
-    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` for several sources,
-    `keep` for a single source."""
     max_prompt_length: PositiveInt | None = None
     """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
     weights_column: str | None = None
@@ -80,11 +77,6 @@ class DataConfig(Config):
     def sources(self) -> tuple[str, ...]:
         """Return all sources as a tuple."""
         return (self.source,) if isinstance(self.source, str) else self.source
-
-    @property
-    def drops_near_duplicates(self) -> bool:
-        """Return True if near-duplicates are dropped."""
-        return (self.near_duplicates or ("keep", "drop")[len(self.sources) > 1]) == "drop"
 
 
 class BatchConfig(Config):

@@ -1,6 +1,5 @@
 """Defines tasks, which turn dataset rows into prompts, references and rewards."""
 
-from gdpo.lab.tasks.likeness import near_duplicates
 from gdpo.lab.tasks.rows import load_problems, load_rows
 from gdpo.rewards.task import TASKS, Problem, Task, resolve_task
 
@@ -10,6 +9,5 @@ __all__ = [
     "Task",
     "load_problems",
     "load_rows",
-    "near_duplicates",
     "resolve_task",
 ]
