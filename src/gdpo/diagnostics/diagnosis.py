@@ -32,8 +32,6 @@ class Kind(StrEnum):
     """A reward is missing from every rollout."""
     REVERSED = "reversed"
     """The update pushes a reward in the direction opposite to the sign of its weight."""
-    PARTED = "parted"
-    """A trained reward rises while a watch-only reward (weight 0) falls."""
     OUT_OF_REACH = "out_of_reach"
     """A reward is constant at the bottom of its range."""
     IGNORED = "ignored"

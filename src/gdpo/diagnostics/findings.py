@@ -172,14 +172,6 @@ TABLE: Mapping[Kind, Row] = {
         f"`{{0}}` may be pushed against its weight: {_MAY}",
         _RECORD,
     ),
-    Kind.PARTED: Row(
-        Severity.WARNING,
-        "`{0}` {gained} while the watched `{1}` falls: from about step {step} on, `{0}` is {rise} "
-        "and `{1}` is {fall} than before. The update lowers `{1}`",
-        "gate `{0}` on `{1}`, lower the weight of `{0}`, or give `{1}` a weight, so that it is "
-        "trained",
-        verdict="read rollouts: {names} diverge, so the policy may exploit a reward",
-    ),
     Kind.OUT_OF_REACH: Row(
         Severity.WARNING,
         f"{_CONSTANT}, the {{end}} of its range. The policy almost never earns it",

@@ -2,8 +2,8 @@
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
 next 64 groups, because selection biases the numbers of the block. If these do not show it, there is
-no finding. `parted` and `never_applies` are computed over the whole run. All others come from a
-single batch, and may be due to chance in one, but hardly in several in a row.
+no finding. `never_applies` is computed over the whole run. All others come from a single batch, and
+may be due to chance in one, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._parting import Block, Course
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Diagnosis,
@@ -52,9 +51,6 @@ LASTING = 5
 OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES)
 """Kinds of findings that the sums of all groups show."""
 
-OVER_STEPS = (*OF_GROUPS, Kind.PARTED)
-"""Kinds of findings that are computed over many groups of several steps."""
-
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
 Span: TypeAlias = tuple[int, int]
@@ -67,7 +63,7 @@ class Step:
 
     influence: Influence
     findings: tuple[Finding, ...]
-    """Findings of the step. Those in `OVER_STEPS` are skipped."""
+    """Findings of the step. Those in `OF_GROUPS` are skipped."""
     ranges: Mapping[str, Range]
     observed: Mapping[str, tuple[float, float]]
     """Lowest and highest value of each reward that is not missing everywhere."""
@@ -117,7 +113,7 @@ class HeldFinding:
     @property
     def certain(self) -> bool:
         """Return whether the finding is hardly due to chance, even in an unfinished run."""
-        if self.finding.kind in OVER_STEPS:
+        if self.finding.kind in OF_GROUPS:
             return not self.at_once
         return self.in_a_row >= LASTING
 
@@ -192,7 +188,6 @@ class FindingHistory:
         self._window = Window(self._thresholds.window)
         self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
-        self._course = Course()
         self._looks = Looks()
         self._measuring: dict[tuple[str, ...], _Measuring] = {}
         self._ranges: dict[str, Range] = {}
@@ -209,7 +204,7 @@ class FindingHistory:
         self._all = influence if self._all is None else pooled([self._all, influence])
         self._widen(step)
         window = self._window.add(influence)
-        of_batch = [finding for finding in step.findings if finding.kind not in OVER_STEPS]
+        of_batch = [finding for finding in step.findings if finding.kind not in OF_GROUPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
@@ -226,11 +221,7 @@ class FindingHistory:
             if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
                 self._hold(finding, self.steps)
                 in_force.append(finding)
-        self._course.add(influence, self.steps if number is None else number)
-        parted = list(self._course.findings())
-        for finding, steps in parted:
-            self._hold(finding, self.steps - steps + 1)
-        return window, in_order([*of_batch, *in_force, *(finding for finding, _ in parted)])
+        return window, in_order([*of_batch, *in_force])
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
@@ -292,7 +283,6 @@ class FindingHistory:
             "window": list(self._window),
             "all": self._all,
             "held": list(self._held.values()),
-            "course": self._course.blocks,
             "looks": self._looks,
             "measuring": list(self._measuring.values()),
             "ranges": self._ranges,
@@ -306,12 +296,6 @@ class FindingHistory:
         for step in state["window"]:
             self._window.add(_influence(step))
         self._all = _known(state["all"])
-        self._course.restore(
-            [
-                Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
-                for block in state["course"]
-            ]
-        )
         self._held = {}
         for held in state["held"]:
             finding = _finding(held["finding"])
