@@ -41,6 +41,7 @@ from gdpo.diagnostics.effect import (
     learned_rewards,
     noticed,
     remedies,
+    severity_of,
 )
 from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
@@ -238,11 +239,13 @@ class FindingHistory:
         assert self._all is not None, "a step was added"
         before = self.steps - last.steps
         late = self._at_once(last.influence, last.replay, last.first)
-        now = {f.rewards: (before + 1, f) for f in late} | {
-            f.rewards: (1, f)
+        found = [(before + 1, f) for f in late] + [
+            (1, f)
             for f in self._at_once(self._all, replay)
             if not ended(f, last.influence, self._thresholds)
-        }
+        ]
+        notes_first = sorted(found, key=lambda each: each[1].severity is Severity.WARNING)
+        now = {f.rewards: (first, f) for first, f in notes_first}
         shown = [
             HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
             for first, f in now.values()
@@ -337,8 +340,9 @@ class FindingHistory:
                 if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
-                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.rewards)]
-                worse = not known or OF_SUMS.index(found.kind) < min(known)
+                known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
+                severity = severity_of(found, block, self._thresholds)
+                worse = not known or _place(found.kind, severity) < min(known)
                 if found.rewards in self._measuring or not worse:
                     continue
                 # A reward that was learned within a long block has a small share in it.
@@ -450,9 +454,7 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        known = {*self._reported}
-        known |= {(Kind.IGNORED, of) for kind, of in known if kind is Kind.UNDER_WEIGHTED}
-        self.due = [finding for key, finding in lasting.items() if key not in known]
+        self.due = [finding for key, finding in lasting.items() if key not in self._reported]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
         columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
@@ -470,6 +472,11 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING
+
+
+def _place(kind: Kind, severity: Severity) -> tuple[int, int]:
+    """Return the position of a finding about sums, the worst first."""
+    return OF_SUMS.index(kind), list(Severity).index(severity)
 
 
 def _order(held: HeldFinding) -> tuple[int, int, int, float]:
