@@ -37,7 +37,7 @@ from gdpo.diagnostics.effect import (
     noticed,
     severity_of,
 )
-from gdpo.diagnostics.influence import NORMAL_95, Batch, Influence, Sums, group_sums
+from gdpo.diagnostics.influence import NORMAL_95, Influence, PreparedStep, Sums, group_sums
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800
@@ -254,7 +254,7 @@ def by_group(scenario: Scenario, seed: int, groups: int = GROUPS) -> np.ndarray:
 
 
 def _by_group(rewards: np.ndarray, advantages: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    batch = Batch.of(rewards, weights)
+    batch = PreparedStep.of(rewards, weights)
     return group_sums(advantages, batch.z, batch.std, batch.prompt_weights, batch.values)
 
 

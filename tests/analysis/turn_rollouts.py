@@ -1,18 +1,23 @@
 """A recorded run with turns, whose first reward is paid per turn."""
 
-from functools import partial
-
 import numpy as np
-from benchmarks.turn_findings import NAMES, per_turn
 from tests.rollouts.built import rollout
 
 from gdpo.advantages import turn_gdpo
 from gdpo.rollouts import Turn, rollout_file, write_rollouts
 
-PAID = partial(per_turn, pays=0.5)
+NAMES, SAMPLES, LONGEST = ("format", "correct"), 8, 6
 
 
-def arrays(step, *, scenario=PAID, groups=16):
+def paid_per_turn(random, groups):
+    """Rollouts of one to six turns, with 0.5 at each turn, and an outcome of 0 or 1 at the end."""
+    counts = np.minimum(random.geometric(0.4, (groups, SAMPLES)), LONGEST)
+    last = np.arange(LONGEST) == counts[..., None] - 1
+    correct = last * (random.random((groups, SAMPLES, 1)) < 0.4)
+    return counts, np.stack([np.full(last.shape, 0.5), correct], axis=-1)
+
+
+def arrays(step, *, scenario=paid_per_turn, groups=16):
     """The numbers of turns, rewards and advantages of a step."""
     counts, rewards = scenario(np.random.default_rng(step), groups)
     return counts, rewards, turn_gdpo(rewards, np.ones(rewards.shape[-1]), turns=counts)

@@ -10,7 +10,7 @@ from gdpo.advantages import grpo
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.effect import holds
-from gdpo.diagnostics.influence import Batch, influence_of, pooled
+from gdpo.diagnostics.influence import PreparedStep, influence_of, pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step, _is_apart
 
 NAMES = ["big", "mid", "tiny"]
@@ -400,7 +400,7 @@ def test_a_learned_reward_has_no_effect_and_needs_none(declared, sign):
 
 
 def under_grpo(rewards):
-    batch, a = Batch.of(rewards, [1, 1]), grpo(rewards, [1, 1])
+    batch, a = PreparedStep.of(rewards, [1, 1]), grpo(rewards, [1, 1])
     return influence_of(a, batch, ["a", "b"])
 
 

@@ -27,9 +27,6 @@ from gdpo.rollouts.readers.report import can_be_named
 _BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED)
 """Kinds of findings for which settings are replayed."""
 
-_TURN_GROUPS = 40
-"""Number of groups that findings about turns need (see `Thresholds.constant_turns`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
@@ -211,7 +208,6 @@ def _unchecked(
     run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
-    turns = run.turns()
     if report.scalar_only:
         yield Unchecked(
             "effect of each reward",
@@ -222,21 +218,15 @@ def _unchecked(
         record = f"record at least {LEAST_GROUPS} groups"
         if "trl" in report.formats and min(np.diff(run.steps), default=1) != 1:
             record += ". TRL writes rollouts only at logging steps: set logging_steps=1"
-        yield Unchecked("effect of each reward", _only(groups), record)
+        few = f"{counted(groups, 'group')} {'is' if groups == 1 else 'are'} too few to tell"
+        yield Unchecked("effect of each reward", few, record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
         for held in run.findings()
         if at_unknown_place(held.finding)
     }
     if places:
-        yield _unknown_range(places, of_sum=bool(turns))
-    if len(turns) > 1 and turns[0].groups < _TURN_GROUPS:
-        record = f"record at least {_TURN_GROUPS} groups"
-        yield Unchecked("findings about turns", _only(turns[0].groups), record)
-
-
-def _only(groups: int) -> str:
-    return f"{counted(groups, 'group')} {'is' if groups == 1 else 'are'} too few to tell"
+        yield _unknown_range(places, of_sum=bool(run.turns()))
 
 
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:

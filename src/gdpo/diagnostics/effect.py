@@ -54,7 +54,7 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.findings import Thresholds, finding
-from gdpo.diagnostics.influence import Batch, Influence, Vector, influence_of, pooled
+from gdpo.diagnostics.influence import Influence, PreparedStep, Vector, influence_of, pooled
 
 LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
@@ -602,7 +602,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     """
     if not any(name in step.names for step in steps):
         return ()
-    batches = [Batch.of(step.rewards, step.weights) for step in steps]
+    batches = [PreparedStep.of(step.rewards, step.weights) for step in steps]
     used = {step.estimator for step in steps}
     others = [Remedy(estimator) for estimator in TRIED if {estimator} != used]
     found = [_tried(steps, batches, name, other) for other in others]
@@ -644,7 +644,9 @@ _WEIGHTED = ("grpo", "grpo_no_std", "rloo", "grpo_batch_std", "grpo_batch_norm",
 """Estimators for which a larger weight is replayed. Others need a state or options."""
 
 
-def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy: Remedy) -> Remedy:
+def _tried(
+    steps: Sequence[Scored], batches: Sequence[PreparedStep], name: str, remedy: Remedy
+) -> Remedy:
     parts: list[Influence] = []
     for step, batch in zip(steps, batches, strict=True):
         weights = np.array(step.weights, np.float64)

@@ -56,24 +56,6 @@ class Thresholds:
     variance."""
     zero_advantage: float = 0.9
     """Minimum share of zero-advantage groups at which a batch counts as having no signal."""
-    constant_turns: float = 0.95
-    """Minimum share of zero-variance groups of every reward at which a turn counts as constant,
-    even if two more groups varied. This takes at least 40 groups. A reward that varies in a group
-    with probability 0.1 varies in none of 40 in 1.5 % of cases."""
-    paid_turns: float = 0.95
-    """Minimum share of the turns with a positive value at which a reward counts as paid per turn.
-    It counts as paid at the end if the share of the earlier turns with a value other than 0 is at
-    most 1 minus this share."""
-    paid_ratio: float = 1.0
-    """A reward that is paid per turn is reported if its mean total is at least this multiple of the
-    difference between the best and the worst end of a rollout."""
-    turn_count: float = 0.5
-    """Minimum absolute correlation of a reward's total with the number of turns for a finding. An
-    outcome that longer rollouts reach somewhat more often stays far below it."""
-    turn_count_groups: int = 16
-    """Minimum number of groups in which the reward and the number of turns vary."""
-    turn_count_influence: float = 0.1
-    """Minimum influence share of a reward at the first turn for the same two findings."""
 
     def effect(self, weight_share: Any) -> dict[Kind, Any]:
         """Return the influence share below which a reward has each kind of finding, worst first."""
@@ -94,7 +76,7 @@ class Thresholds:
         return Kind.OUT_OF_REACH if place <= self.bottom else Kind.CONSTANT
 
 
-class Row(NamedTuple):
+class Wording(NamedTuple):
     """Stores the words of one kind of finding.
 
     Numbers are inserted at `{number}`, and the names of the rewards at `{0}` and `{1}`.
@@ -124,8 +106,8 @@ _RECORD = (
 )
 _KEEP = "no action needed: keep the reward, so that the policy keeps what it learned"
 
-TABLE: Mapping[Kind, Row] = {
-    Kind.NO_SIGNAL: Row(
+TABLE: Mapping[Kind, Wording] = {
+    Kind.NO_SIGNAL: Wording(
         Severity.WARNING,
         "all advantages are exactly 0 in {share} of the {groups} groups{start}, so these groups do "
         "not train the policy",
@@ -135,31 +117,31 @@ TABLE: Mapping[Kind, Row] = {
         "use prompts of another difficulty, more samples per prompt or a warm start: most groups "
         "have no signal",
     ),
-    Kind.NEVER_APPLIES: Row(
+    Kind.NEVER_APPLIES: Wording(
         Severity.WARNING,
         "`{0}` is missing from every rollout of {groups} groups{start}",
         "check whether the reward function fails, whether its gate ever opens, and whether the "
         "dataset has the column that it reads",
         verdict="check the reward function: {names} is missing from every rollout",
     ),
-    Kind.REVERSED: Row(
+    Kind.REVERSED: Wording(
         Severity.WARNING,
         _EFFECT,
         "{remedy}",
         f"`{{0}}` may be pushed against its weight: {_MAY}",
         _RECORD,
     ),
-    Kind.OUT_OF_REACH: Row(
+    Kind.OUT_OF_REACH: Wording(
         Severity.WARNING,
         f"{_CONSTANT}, the {{end}} of its range. The policy almost never earns it",
         "{remedy}",
         f"{_LOGGED}, the {{end}} of its range. The policy almost never earns it",
         "use easier prompts, larger groups or partial credit, or warm-start the policy",
     ),
-    Kind.IGNORED: Row(
+    Kind.IGNORED: Wording(
         Severity.WARNING, _EFFECT, "{remedy}", f"`{{0}}` may be ignored: {_MAY}", _RECORD
     ),
-    Kind.OPPOSED: Row(
+    Kind.OPPOSED: Wording(
         Severity.WARNING,
         "`{0}` and `{1}` pull in opposite directions: {related}",
         "set the weights by priority, or gate one reward on the other, so that it counts only "
@@ -167,7 +149,7 @@ TABLE: Mapping[Kind, Row] = {
         verdict="set the weights by priority, or gate one reward on the other: {names} pull in "
         "opposite directions",
     ),
-    Kind.BELOW_RESOLUTION: Row(
+    Kind.BELOW_RESOLUTION: Wording(
         Severity.WARNING,
         "`{0}` differs in {share} of its groups by no more than the rounding error of {precision} "
         "(its mean is {mean:.3g}), so these groups count as constant",
@@ -176,7 +158,7 @@ TABLE: Mapping[Kind, Row] = {
         verdict="subtract the constant part of {names}, or round it: it differs only by rounding "
         "errors",
     ),
-    Kind.CONSTANT: Row(
+    Kind.CONSTANT: Wording(
         Severity.WARNING,
         f"{_CONSTANT}, {{where}}",
         "{remedy}",
@@ -184,50 +166,26 @@ TABLE: Mapping[Kind, Row] = {
         "{remedy}",
         "change {names}, or remove it: it does not vary within groups",
     ),
-    Kind.PAID_PER_TURN: Row(
-        Severity.WARNING,
-        "`{0}` is paid on {paid} of the turns, so longer is better: it adds up to {total} per "
-        "rollout, {ratio} the difference that the end makes ({ends}: {worth}), and it has a "
-        "correlation of {correlation} with the number of turns",
-        "give `{0}` once, at the last turn, or multiply its weight by {factor} or less",
-        verdict="pay less of {names} per turn: its total exceeds what the end pays",
-    ),
-    Kind.CONSTANT_TURNS: Row(
-        Severity.WARNING,
-        "after turn {turn}, no reward varies: in at least {least} of the {groups} groups, all "
-        "rollouts that take turn {next} earn the same from there on, so {share} of all turns give "
-        "no signal",
-        "limit the number of turns to {turn}, add a reward that varies at later turns, or check "
-        "why all rollouts that continue earn the same",
-        verdict="end rollouts earlier, or reward the later turns: they give no signal",
-    ),
-    Kind.REDUNDANT: Row(
+    Kind.REDUNDANT: Wording(
         Severity.WARNING,
         "`{0}` and `{1}` measure nearly the same thing, which counts twice: {related}",
         "remove one of them, halve both weights, or use the gdpo_decorrelated estimator",
         verdict="remove one of {names}: they measure nearly the same thing",
     ),
-    Kind.ONE_GROUP: Row(
+    Kind.ONE_GROUP: Wording(
         Severity.WARNING,
         "the batch has only one group, and its advantages are divided by their own standard "
         "deviation. This removes the differences in size that the estimator creates between groups",
         "put more prompts into a batch, or use an estimator without batch normalization (mo_grpo)",
         verdict="put more prompts into a batch",
     ),
-    Kind.MOSTLY_MISSING: Row(
+    Kind.MOSTLY_MISSING: Wording(
         Severity.NOTE,
         "`{0}` is missing from {missing} of the rollouts, so only a few rollouts train it",
         "no action needed if the reward is meant to be rare; otherwise check whether its function "
         "fails, or choose prompts to which it applies",
     ),
-    Kind.TURN_COUNT: Row(
-        Severity.NOTE,
-        "`{0}` favors {which} turns: over {groups} groups, its total has a correlation of "
-        "{correlation} with the number of turns, and the advantages have one of {advantages}",
-        "no action needed if rollouts with {which} turns are meant to be better; otherwise "
-        "{remedy}",
-    ),
-    Kind.SATURATED: Row(
+    Kind.SATURATED: Wording(
         Severity.NOTE,
         f"{_CONSTANT}, {{end}}. The policy has learned it, so it gives no further signal",
         _KEEP,

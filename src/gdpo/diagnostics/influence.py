@@ -87,7 +87,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PreparedStep:
     """Stores the arrays of a step from which its numbers are computed."""
 
     values: Values
@@ -103,12 +103,12 @@ class Batch:
     """Standard deviation of Σ w_k z_k over the batch."""
 
     @staticmethod
-    def of(rewards: Rewards, weights: Weights) -> "Batch":
+    def of(rewards: Rewards, weights: Weights) -> "PreparedStep":
         """Prepare the arrays of a step."""
         x, w = prepare(rewards, weights)
         z = standardize(x, over=SAMPLES)
         applies = np.any(~np.isnan(x.values), axis=SAMPLES)
-        return Batch(
+        return PreparedStep(
             values=x.values,
             weights=w,
             prompt_weights=np.reshape(w, (-1, w.shape[-1])),
@@ -246,7 +246,7 @@ class Window:
         return pooled(self._steps)
 
 
-def influence_of(advantages: Scores, batch: Batch, names: Sequence[str]) -> Influence:
+def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) -> Influence:
     """Return the influence sums of one step."""
     z, std, weights, values = batch.z, batch.std, batch.prompt_weights, batch.values
     by_group = group_sums(advantages, z, std, weights, values)
@@ -258,7 +258,7 @@ def influence_of(advantages: Scores, batch: Batch, names: Sequence[str]) -> Infl
 def group_sums(
     advantages: Scores, z: Values, std: PerGroup, weights: PromptWeights, values: Values
 ) -> Float[np.ndarray, "sum prompt reward"]:
-    """Return the fields of `Sums` for each group. The arguments are those of a `Batch`."""
+    """Return the fields of `Sums` for each group. The arguments are those of a `PreparedStep`."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)

@@ -164,7 +164,7 @@ class Looks:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Recorded:
     finding: Finding
     spans: list[Span] = field(default_factory=list[Span])
 
@@ -188,7 +188,7 @@ class FindingHistory:
         self._thresholds = thresholds or Thresholds()
         self._window = Window(self._thresholds.window)
         self._all: Influence | None = None
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, _Recorded] = {}
         self._looks = Looks()
         self._measuring: dict[tuple[str, ...], _Measuring] = {}
         self._ranges: dict[str, Range] = {}
@@ -302,7 +302,7 @@ class FindingHistory:
         self._held = {}
         for held in state["held"]:
             finding = _finding(held["finding"])
-            self._held[_key(finding)] = _Held(finding, [(a, b) for a, b in held["spans"]])
+            self._held[_key(finding)] = _Recorded(finding, [(a, b) for a, b in held["spans"]])
         looks = state["looks"]
         waiting = [(_influence(block), steps) for block, steps in looks["waiting"]]
         self._looks = Looks(looks["full"], waiting, _known(looks["begun"]), looks["steps"])
@@ -397,7 +397,7 @@ class FindingHistory:
         return [self._held[key].finding for key in keys]
 
     def _hold(self, finding: Finding, first: int) -> None:
-        held = self._held.setdefault(_key(finding), _Held(finding))
+        held = self._held.setdefault(_key(finding), _Recorded(finding))
         # What a measurement made a warning is no note again in the next small batch.
         severity = min(held.finding.severity, finding.severity, key=list(Severity).index)
         held.finding = replace(finding, severity=severity)
@@ -468,7 +468,7 @@ class Watch:
         return replace(diagnosis, rewards=tuple(rewards), findings=kept, no_interval=unknown)
 
 
-def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
+def _is_apart(part: _Recorded | HeldFinding, whole: Finding, last: int) -> bool:
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING
