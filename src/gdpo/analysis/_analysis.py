@@ -11,9 +11,9 @@ from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import Sample, SampledGroup
 from gdpo.analysis.steps import (
     UNKNOWN_WEIGHTS,
-    Batch,
     Bounds,
     StepAnalysis,
+    TrainedStep,
     analyze_step,
     batch_of,
     refuse_unnamed,
@@ -48,7 +48,7 @@ class Analysis:
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
-    def add(self, batch: Batch, step: StepAnalysis) -> None:
+    def add(self, batch: TrainedStep, step: StepAnalysis) -> None:
         """Add the next step of a run."""
         run = next((run for run in self.runs if run.run == step.run), None)
         if run is None:
@@ -222,7 +222,6 @@ def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
         "unchecked": [asdict(each) for each in verdict.unchecked],
         "verdict": verdict.as_dict(),
         "turns": [asdict(turn) for turn in run.turns()],
-        "with_turns": [asdict(each) for each in run.with_turns()],
         "over_time": {
             "step": list(run.steps),
             "batch_gain": run.batch_gains().tolist(),

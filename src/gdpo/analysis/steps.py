@@ -45,7 +45,7 @@ class StepAnalysis:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainedStep:
     """Stores the rollouts that were trained on in one step, as arrays."""
 
     table: RolloutTable
@@ -81,7 +81,7 @@ class Batch:
         return found[0], found[1]
 
 
-def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
+def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> TrainedStep | None:
     """Return the arrays of one step, or None without rewards or trained rollouts."""
     trained = np.flatnonzero(table.trained)
     if not table.names or not len(trained):
@@ -100,7 +100,7 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
     if np.ndim(given) > 1:
         weights_from += ", different between prompts"
     numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
-    return Batch(
+    return TrainedStep(
         table=used,
         rewards=arrays.rewards,
         weights=given,
@@ -143,7 +143,7 @@ def analyze_steps(
 
 
 def analyze_step(
-    batch: Batch,
+    batch: TrainedStep,
     *,
     estimator: str = "grpo",
     recorded_by: str | None = None,
@@ -181,7 +181,7 @@ def analyze_step(
     )
 
 
-def _diagnose_turns(batch: Batch, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
+def _diagnose_turns(batch: TrainedStep, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
     """Return the diagnosis of the turns of a step, or None if no number of turns is known.
 
     If some turn has no recorded advantages, that of the rollout, recorded or computed from the
@@ -228,7 +228,7 @@ def end_means(values: Float[np.ndarray, " value"]) -> tuple[float, float]:
     return known_mean(known[:count]), known_mean(known[-count:])
 
 
-def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
+def _with_length(batch: TrainedStep) -> Float[np.ndarray, " reward"]:
     r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)

@@ -323,16 +323,10 @@ def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
         }
         for each in turns[:_TURNS]
     ]
-    related = [each for each in run.with_turns() if each.name in shown.rewards]
     return {
         "run": run,
-        "names": [shown.rewards[each.name] for each in related],
+        "names": [shown.rewards[at.name] for at in turns[0].rewards if at.name in shown.rewards],
         "rows": rows,
-        "related": [
-            as_number(each.correlation, ".2f")
-            + (f" ± {each.margin:.2f}" if each.margin == each.margin else "")
-            for each in related
-        ],
         "more": max(0, len(turns) - _TURNS),
     }
 

@@ -49,6 +49,8 @@ reward of 0 or 1 that half of the rollouts once earned is then earned by over 99
 """
 _ROUNDING = 1e-6
 """Relative rounding error of a mean in float32, with which trainers compute deviations."""
+_TINY = 0.01
+"""Part of its range below which a standard deviation counts as 0."""
 _UNLOGGED = np.zeros(0)
 _LIMITS = Thresholds()
 _LEAST = 15
@@ -264,7 +266,7 @@ def _constant(reward: RewardTrend, std: Series, known: Range) -> Iterator[Findin
     count = min(max(_LASTING, len(stds) // _TENTH), len(stds))
     end, largest, width = float(np.max(stds[-count:])), float(np.max(stds)), known.high - known.low
     rounding = _ROUNDING * max(abs(reward.last), 1e-30)
-    if end > max(rounding, _NEAR_ZERO * largest if isnan(width) else _LIMITS.tiny_std * width):
+    if end > max(rounding, _NEAR_ZERO * largest if isnan(width) else _TINY * width):
         return
     whole, last = largest <= rounding, f"{reward.last:.3g}"
     when = "in all logged steps" if whole else f"in the last {count} logged steps"
@@ -334,6 +336,7 @@ def _effects(rewards: Sequence[RewardTrend]) -> Iterator[Finding]:
                 kind,
                 (reward.name,),
                 {"influence_share" if logged else "std_share": share, "weight_share": wanted},
+                severity=_LIMITS.severity(kind, share),
                 logged=True,
                 remedies=(() if logged else (Cause.RANGE,), ()),
                 weight=percent(wanted),
