@@ -8,7 +8,7 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, resolve_estimator
-from gdpo.analysis.logs.sources import METRICS
+from gdpo.analysis.logs.rows import METRICS
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError

@@ -19,8 +19,8 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
-from gdpo.analysis.logs.rows import Log, fields_of
-from gdpo.analysis.logs.sources import METRICS, read_logs
+from gdpo.analysis.logs.rows import METRICS, Log, fields_of
+from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import RunTrends, logged_runs, trends_of
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.steps import refuse_unnamed
@@ -290,12 +290,8 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
             "rollout, add a column with the group ids or prompts"
         )
     names = [name for run in runs for name in run.rewards]
-    bounds = {"low values": options.low, "high values": options.high}
-    refuse_unnamed({"weights": options.weights, **bounds}, names)
-    found = [
-        trends_of(run, weights=options.weights or {}, low=options.low, high=options.high)
-        for run in runs
-    ]
+    refuse_unnamed({"weights": options.weights}, names)
+    found = [trends_of(run, weights=options.weights or {}) for run in runs]
     if options.json:
         _print_json({"gdpo": __version__, "logs": [_as_dict(trends) for trends in found]})
     else:
@@ -324,7 +320,4 @@ def _as_dict(trends: RunTrends) -> dict[str, Any]:
             for reward in trends.rewards
         ],
         "over_time": {name: values.tolist() for name, values in run.batch.items()},
-        "findings": [
-            {**asdict(finding), "evidence": dict(finding.evidence)} for finding in trends.findings
-        ],
     }

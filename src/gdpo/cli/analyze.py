@@ -39,9 +39,9 @@ def analyze(
     with one row per rollout. Detects and prints the format, prints a summary, and writes an HTML
     page.
 
-    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's
-    event files, a local W&B run or an export from W&B, trackio's files, or the console output of a
-    trainer. They show less, and the summary states what they cannot show.
+    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, an export from
+    W&B, trackio's files, the console output of a trainer, or, with their packages, TensorBoard's
+    event files or a local W&B run. They show less, and the summary states what they cannot show.
 
     Args:
         paths: Rollout files or metrics, or folders of one or more runs.
@@ -124,6 +124,8 @@ def analyze(
         "--format": None if format == METRICS else format,
         "--columns": columns or None,
         "--group-size": group_size,
+        "--low": low,
+        "--high": high,
         "--rescore": rescore,
         "--estimators": estimators,
         "--primary": primary,

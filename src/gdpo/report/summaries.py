@@ -20,12 +20,14 @@ from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.analysis.priorities import BOTH
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
+from gdpo.analysis.trend import end_means
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
 from gdpo.priority import table_of
 from gdpo.report.text import (
     as_number,
     as_share,
+    as_trend,
     finding_lines,
     short_name,
     table,
@@ -444,9 +446,6 @@ def _log(trends: RunTrends, width: int, *, whole: bool) -> Iterator[Text]:
     yield from table([("reward", *columns), *rows], width, whole=whole)
     if (rest := len(trends.rewards) - _LOGGED) > 0:
         yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
-    for finding in trends.findings:
-        message, remedy = one_line(finding.message), one_line(finding.remedy)
-        yield from finding_lines(finding.severity, message, remedy, width)
 
 
 def _heading(trends: RunTrends) -> Iterator[str]:
@@ -471,6 +470,9 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield f"weights: {', '.join(weights)}"
     else:
         yield "weights: assumed to be 1 for each reward, because metrics contain none (--weights)"
+    if "zero_advantage_groups" in run.batch:
+        first, last = map(as_share, end_means(run.batch["zero_advantage_groups"]))
+        yield f"groups without signal: first {first}, last {last}"
     if "warnings" in run.batch:
         warned = int((run.batch["warnings"] > 0).sum())
         yield f"gdpo logged warnings in {warned:,} of {steps.removesuffix('s')}s"
@@ -479,28 +481,20 @@ def _heading(trends: RunTrends) -> Iterator[str]:
 def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend], str]]:
     columns: dict[str, Callable[[RewardTrend], str]] = {
         "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
-        "trend": _trend,
+        "trend": lambda r: as_trend(r.change, r.margin),
     }
     if any(isfinite(reward.std) for reward in rewards):
-        columns["std"] = lambda r: as_number(r.std)
+        columns["std: first → last"] = lambda r: (
+            f"{as_number(r.first_std)} → {as_number(r.last_std)}"
+        )
     columns["weight share"] = lambda r: as_share(r.weight_share)
-    if any(isfinite(reward.zero_variance_groups) for reward in rewards):
-        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
     if any(isfinite(reward.influence_share) for reward in rewards):
-        columns["influence share"] = lambda r: interval(r.influence_share, nan)
-    elif "std" in columns:
+        columns.pop("std: first → last", None)
+        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
+        columns["influence share"] = lambda r: as_share(r.influence_share)
+    elif any(isfinite(reward.std) for reward in rewards):
         columns["weight × std"] = lambda r: as_share(r.std_share)
     return columns
-
-
-def _trend(reward: RewardTrend) -> str:
-    change, margin = reward.change, reward.margin
-    if not isfinite(margin):
-        return "unclear" if margin == margin else "too few steps"
-    if abs(change) <= margin:
-        return "none" if margin == 0 else f"none (± {as_number(margin)})"
-    verb = "rises" if change > 0 else "falls"
-    return f"{verb} by {as_number(abs(change))} ± {as_number(margin)}"
 
 
 def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:

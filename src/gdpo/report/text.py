@@ -1,7 +1,7 @@
 """Formats numbers for pages and terminals, and tables and findings for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import ceil, isnan, log10
+from math import ceil, isfinite, isnan, log10
 from textwrap import wrap
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -51,6 +51,16 @@ def as_share(value: float) -> str:
 def as_number(value: float, form: str = ".3g") -> str:
     """Return a number, with three significant digits by default. NaN becomes –."""
     return "–" if value != value else f"{value:{form}}".replace("-", "−")
+
+
+def as_trend(change: float, margin: float) -> str:
+    """Return a change with the half-width of its interval. It is `none` if the interval has 0."""
+    if not isfinite(margin):
+        return "too few steps" if isnan(margin) else "unclear"
+    if abs(change) <= margin:
+        return "none" if margin == 0 else f"none (± {as_number(margin)})"
+    verb = "rises" if change > 0 else "falls"
+    return f"{verb} by {as_number(abs(change))} ± {as_number(margin)}"
 
 
 def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> Iterator[Text]:
