@@ -52,7 +52,7 @@ def test_influence_that_gdpo_logged_is_shown(gdpo_says):
 
 
 def test_json_holds_everything(gdpo_says):
-    code, out, _ = gdpo_says("analyze", STATE, "--json", "--rewards", "vowels,is_text")
+    code, out, _ = gdpo_says("analyze", STATE, "--output", "json", "--rewards", "vowels,is_text")
     (log,) = json.loads(out, parse_constant=pytest.fail)["logs"]
     assert code == 0
     assert log["steps"] == list(range(1, 17))
@@ -67,10 +67,10 @@ def test_json_holds_everything(gdpo_says):
         ("--estimators", "gdpo"),
         ("--rescore", "gsm8k"),
         ("--fail-on", "note"),
-        ("--group-size", "4"),
-        ("--low", "vowels=0"),
+        ("--columns", "group_size=4"),
+        ("--range", "vowels=0:1"),
         ("--output", "x.html"),
-        ("--format", "trl"),
+        ("--columns", "format=trl"),
     ],
 )
 def test_an_option_that_needs_rollouts_is_refused(gdpo_says, options):
@@ -116,7 +116,13 @@ def test_text_in_a_log_cannot_control_the_terminal(gdpo_says, tmp_path):
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}
     state = {"log_history": [{"step": step, **row} for step in range(20)]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    for options in ((), ("--json",)):
+    for options in (
+        (),
+        (
+            "--output",
+            "json",
+        ),
+    ):
         code, out, _ = gdpo_says("analyze", tmp_path, *options)
         assert code == 0
         assert "\x1b" not in out

@@ -49,7 +49,7 @@ def text_of(page):
 
 
 def found_by_analyze(gdpo_says, run):
-    _, out, _ = gdpo_says("analyze", run.path, "--json")
+    _, out, _ = gdpo_says("analyze", run.path, "--output", "json")
     return [f for f in json.loads(out)["runs"][0]["findings"] if f["kind"] == "parted"]
 
 

@@ -74,7 +74,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
     whenever a file grows may be wrong by chance.
     """
     if options.metrics:
-        raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")
+        raise ConfigError(f"--follow waits for rollouts: remove it, or format={METRICS}")
     console = terminal()
     seen: object = None
     try:
@@ -269,7 +269,7 @@ def _or_metrics(analysis: Analysis) -> str:
     files = analysis.report.files
     if not any(file.bare and fields_of(file.numbers) for file in files):
         return ""
-    command = analysis.report.command({"--format": METRICS})
+    command = analysis.report.command({"--columns": f"format={METRICS}"})
     return f"\nor, if each row contains the means of a step:\n{command}"
 
 

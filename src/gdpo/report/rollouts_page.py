@@ -156,7 +156,7 @@ def _left_out(analysis: Analysis) -> str:
     names = {name for run in analysis.runs for name in run.names}
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
-    return f"{' and '.join(left)} are not shown; --json prints all." if left else ""
+    return f"{' and '.join(left)} are not shown; --output json prints all." if left else ""
 
 
 def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:

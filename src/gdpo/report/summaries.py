@@ -87,7 +87,7 @@ def rollouts_summary(
         str(check) for run in analysis.runs for check in analysis.verdict(run).unchecked
     ):
         text = f"not checked: {one_line('; '.join(missing))}"
-        end = list(wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width))
+        end = list(wrapped([_cut(text, 2 * width - 4, " … (--output json prints all)")], width))
     turns = list(_turns(analysis, width, whole=whole))
     room -= len(end)
     rest = room - len(lines) - len(turns) - _FINDING
@@ -225,7 +225,7 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
     if len(oddities) > _NOTICES:
         oddities = [
             *oddities[: _NOTICES - 1],
-            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices (--json prints all)"),
+            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices (--output json prints all)"),
         ]
     for place, what in oddities:
         text = without_middle(one_line(with_options(what)), _WHOLE)
@@ -236,10 +236,12 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
 
 def with_options(text: str) -> str:
     """Replace the names of Python arguments with those of command-line options."""
-    text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
     for name in ("format", "columns", "rewards"):
         text = text.replace(f"({name})", f"(--{name})")
-    return text.replace("(low, high)", "(--low, --high)")
+    text = text.replace("group_size=", "--columns group_size=")
+    text = text.replace("(--format)", "(--columns format=NAME)")
+    text = text.replace("(group_size)", "(--columns group_size=NUMBER)")
+    return text.replace("(low, high)", "(--range)")
 
 
 def _run(run: RunAnalysis, analysis: Analysis) -> str:
@@ -291,7 +293,7 @@ def _rewards(analysis: Analysis, width: int, room: int, *, whole: bool) -> Itera
         cells = [(*row, share) for row, share in zip(cells, missing, strict=False)]
     yield from table([headings, *cells], width, whole=whole)
     if len(rows) > most:
-        yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
+        yield Text(f"and {len(rows) - most:,} more rewards (--output json prints all)", style="dim")
     yield Text(INTERVALS, style="dim")
     for run in analysis.runs:
         where = f" of {short_name(run.run)}" if several else ""
@@ -350,7 +352,7 @@ def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
         (len(runs) - 1, "more run"),
     )
     if more := [counted(count, what) for count, what in left if count > 0]:
-        yield Text(f"and {', '.join(more)} (--json prints all)", style="dim")
+        yield Text(f"and {', '.join(more)} (--output json prints all)", style="dim")
 
 
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
@@ -369,7 +371,7 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
         last = place == len(found) - 1
         if place >= 1 and len(lines) + (not last) > room:
             rest = counted(len(found) - place, "more finding")
-            yield Text(f"and {rest} (--json prints all)", style="dim")
+            yield Text(f"and {rest} (--output json prints all)", style="dim")
             return
         room -= len(lines)
         yield from lines
@@ -445,7 +447,7 @@ def _log(trends: RunTrends, width: int, *, whole: bool) -> Iterator[Text]:
     ]
     yield from table([("reward", *columns), *rows], width, whole=whole)
     if (rest := len(trends.rewards) - _LOGGED) > 0:
-        yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
+        yield Text(f"and {counted(rest, 'more reward')} (--output json prints all)", style="dim")
 
 
 def _heading(trends: RunTrends) -> Iterator[str]:

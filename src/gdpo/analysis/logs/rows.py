@@ -33,7 +33,7 @@ CONSOLE = "console output"
 BY_KIND = {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}
 """Sources of metrics whose files may also contain rollouts, by the kind of the file."""
 METRICS = "metrics"
-"""Value of `--format` with which the rows of a file are read as metrics."""
+"""Format with which the rows of a file are read as metrics."""
 _STEPS = (
     *("train/global_step", "training/global_step", "step", "global_step", "_step", "Step"),
     *("trainer/global_step", *GUESSES["step"], "global_step/max_steps"),
@@ -120,10 +120,10 @@ class MetricsOrRolloutsError(DataError):
     """Raised if it is unclear whether the rows of a file are metrics or rollouts."""
 
     def __init__(self, path: Path, why: str, *, of_rewards: bool) -> None:
-        command = f"gdpo analyze {quote(str(path))} --format"
+        command = f"gdpo analyze {quote(str(path))} --columns format="
         # Without a prompt and a group id, the number of rollouts per prompt must be given.
-        rollouts = f"{command} columns --group-size 2"
-        which = f"Say which they are (for rollouts, with your group size):\n{command} {METRICS}"
+        rollouts = f"{command}columns,group_size=2"
+        which = f"Say which they are (for rollouts, with your group size):\n{command}{METRICS}"
         if not of_rewards:
             which = (
                 "As metrics, they show nothing about single rewards. If they are rollouts, run, "

@@ -162,10 +162,6 @@ def _messages(path: Path) -> Iterator[bytes]:
                 yield b"".join(parts)
 
 
-def _missing(package: str, what: str) -> MissingExtraError:
-    return MissingExtraError(f"{package} (pip install {package})", None, f"to read {what}")
-
-
 def _state(path: Path) -> list[Log]:
     if path.stat().st_size > _LARGEST:
         raise DataError(f"the file is larger than {_LARGEST:,} bytes")
