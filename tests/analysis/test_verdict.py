@@ -324,7 +324,7 @@ def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():
         lines = [line.plain for line in rollouts_summary(analysis, room=room)]
         assert len(lines) <= room
         assert any(line.startswith("not checked") for line in lines)
-    assert "and 1 more rewards (--output json prints all)" in lines
+    assert "and 1 more reward (--output json prints all)" in lines
 
 
 def of_two(rate, *, steps=40):

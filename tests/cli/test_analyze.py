@@ -679,7 +679,7 @@ def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(gdpo_say
     assert all("differs on every step" in said[name] for name in ("grpo_no_std", "rloo"))
     assert "differs" not in said["gdpo"]
     assert "those without a per-group std still differ" in " ".join(out.split())
-    assert "These files contain only a scalar reward" in (here / "analysis.html").read_text()
+    assert "these files contain only a scalar reward" in (here / "analysis.html").read_text()
 
 
 def test_a_total_without_texts_is_not_offered_to_be_scored_anew(gdpo_says, tmp_path, here):

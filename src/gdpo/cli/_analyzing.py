@@ -30,11 +30,12 @@ from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import write_rollouts_report
+from gdpo.report.blocks import printed
 from gdpo.report.summaries import (
     LINES,
-    estimators_summary,
-    logs_summary,
-    priority_summary,
+    estimator_blocks,
+    log_blocks,
+    priority_blocks,
     rollouts_summary,
     verdict_line,
 )
@@ -44,6 +45,8 @@ from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 
 _PAUSE_S = 3.0
 _WIDTH = 100
+_LOGGED = 16
+"""Maximum number of rewards of a logged run."""
 _AROUND = 2
 """Lines printed before the summary (input paths) and after it (path of the page)."""
 
@@ -117,8 +120,8 @@ def _show(
         width, whole = _width(console), not console.is_terminal
         room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
         lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
-        lines += estimators_summary(analysis, width=width, whole=whole)
-        for line in (*lines, *priority_summary(analysis, width=width, whole=whole)):
+        blocks = [*estimator_blocks(analysis), *priority_blocks(analysis)]
+        for line in (*lines, *printed(blocks, width, whole=whole)):
             console.print(line, soft_wrap=True)
     if not analysis.runs:
         return bad
@@ -295,7 +298,8 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
     if options.json:
         _print_json({"gdpo": __version__, "logs": [_as_dict(trends) for trends in found]})
     else:
-        for line in logs_summary(found, width=_width(console), whole=not console.is_terminal):
+        whole = not console.is_terminal
+        for line in printed(log_blocks(found), _width(console), most=_LOGGED, whole=whole):
             console.print(line, soft_wrap=True)
     return 0
 

@@ -13,6 +13,9 @@ from gdpo.diagnostics.diagnosis import MARKS, Severity, percent
 NAME = 20
 """Number of characters of a reward's name that a terminal shows on one line."""
 
+NAMES = ("run", "reward", "estimator", "turn")
+"""Headings of the columns with names, which are aligned to the left and may be shortened."""
+
 _NAME = 32
 """Maximum number of characters in a name."""
 
@@ -81,7 +84,7 @@ def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> 
     shortened, as in a file.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "turn")]
+    names = [i for i, head in enumerate(rows[0]) if head in NAMES]
     if not whole:
         widths = [min(size, _NAME) if i in names else size for i, size in enumerate(widths)]
     width = sum(widths) + 2 * len(widths) if whole else width
