@@ -30,12 +30,12 @@ from gdpo.diagnostics.effect import (
     LEAST_GROUPS,
     OF_SUMS,
     Look,
-    Noticed,
     as_measured,
     described,
     findings_at_once,
     learned_rewards,
     noticed,
+    severity_of,
 )
 from gdpo.diagnostics.influence import NORMAL_95, Batch, Influence, Sums, group_sums
 
@@ -140,7 +140,6 @@ def binary_beside(random, groups):
 
 
 MIXED = ((1, 0.5, -0.3), (0.5, 1, 0), (-0.3, 0, 1))
-MORE_MIXED = ((1, -0.4, 0), (-0.4, 1, 0.6), (0, 0.6, 1))
 OPPOSED = ((1, -0.7, 0), (-0.7, 1, 0), (0, 0, 1))
 
 HEALTHY = {
@@ -203,23 +202,16 @@ FEW_GROUPS = {
 EQUAL_PAIR = (1.0, 1.0)
 
 
-def _two(make: Callable, kind: Kind = Kind.UNDER_WEIGHTED, **options: object) -> Scenario:
+def _two(make: Callable, kind: Kind = Kind.IGNORED, **options: object) -> Scenario:
     return Scenario(partial(make, **options), weights=EQUAL_PAIR, kind=kind)
 
 
 AT_THE_LIMIT = {
-    "half: std 0.352": _two(normal, std=(0.352, 1.0)),
-    "half: varies in 3 % beside 9 %": _two(rare, varies=(0.03, 0.0889)),
-    "half: varies in 8 % beside 23 %": _two(rare, varies=(0.08, 0.2275)),
-    "half: varies in 20 % beside 53 %": _two(rare, varies=(0.2, 0.534)),
-    "half: 10 % of 0/1, groups of 4": _two(pair, rate=0.1, scale=0.199, samples=4),
-    "half: 2 % of 0/1, groups of 16": _two(pair, rate=0.02, scale=0.0393, samples=16),
     "quarter: std 0.1525": _two(normal, Kind.IGNORED, std=(0.1525, 1.0)),
     "quarter: varies in 3 % beside 20 %": _two(rare, Kind.IGNORED, varies=(0.03, 0.198)),
     "quarter: varies in 8 % beside 49 %": _two(rare, Kind.IGNORED, varies=(0.08, 0.488)),
     "quarter: 2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02, scale=0.094),
     "quarter: 10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, scale=0.515, samples=4),
-    "half: related -.4, .6": Scenario(partial(normal, mix=MORE_MIXED), kind=Kind.UNDER_WEIGHTED),
     "reversed": _two(against, Kind.REVERSED, std=0.781),
     "reversed: varies in 20 %": _two(against, Kind.REVERSED, std=0.636, varies=0.2),
     "constant in 90 %": _two(rare, Kind.CONSTANT, varies=(0.101, 0.2)),
@@ -228,11 +220,8 @@ AT_THE_LIMIT = {
 
 PLANTED = {
     "std 0.02": _two(normal, Kind.IGNORED, std=(0.02, 1.0)),
-    "std 0.2": _two(normal, std=(0.2, 1.0)),
     "varies in 5 %": _two(rare, Kind.IGNORED, varies=(0.05, 1.0)),
     "varies in 12 %": _two(rare, Kind.IGNORED, varies=(0.12, 1.0)),
-    "varies in 20 %": _two(rare, varies=(0.2, 1.0)),
-    "varies in 30 %": _two(rare, varies=(0.3, 1.0)),
     "10 % of 0/1, groups of 4": _two(pair, Kind.IGNORED, rate=0.1, samples=4),
     "2 % of 0/1": _two(pair, Kind.IGNORED, rate=0.02),
 }
@@ -253,7 +242,6 @@ PLANTED |= {
     "reversed": _two(against, Kind.REVERSED, std=0.5),
     "never varies": _two(rare, Kind.SATURATED, varies=(0.0, 1.0)),
     "varies in 3 %": _two(rare, Kind.SATURATED, varies=(0.03, 1.0)),
-    "missing from 70 %": _two(missing, rate=0.7),
     "missing from 95 %": _two(missing, rate=0.95),
     "nothing varies in 97 %": _two(silent, Kind.NO_SIGNAL, varies=0.03),
 }
@@ -307,16 +295,17 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
     learned in the last 64 groups is left out, as `Watch` does.
     """
     ranges, names = ranges or {}, [*((f"r{k}",) for k in range(sums.shape[-1])), ()]
-    busy, worst = dict.fromkeys(names, 0), dict.fromkeys(names, _NONE)
+    busy, worst = dict.fromkeys(names, 0), dict.fromkeys(names, 2 * _NONE)
     found = []
     for groups, may, block, look in sorted(_blocks(sums, size), key=lambda block: block[0]):
         due = groups + LEAST_GROUPS
-        if due > sums.shape[1] or np.all(may >= list(worst.values())):
+        if due > sums.shape[1] or np.all(2 * may >= list(worst.values())):
             continue
-        for each in noticed(block(), look, ranges, Thresholds()):
-            if not each.sure or groups < busy[each.rewards] or _place(each) >= worst[each.rewards]:
+        for each in noticed(shown_by := block(), look, ranges, Thresholds()):
+            place = _place(each.kind, severity_of(each, shown_by, Thresholds()))
+            if not each.sure or groups < busy[each.rewards] or place >= worst[each.rewards]:
                 continue
-            known = worst[each.rewards] < _NONE
+            known = worst[each.rewards] < 2 * _NONE
             before = sums[:, groups - LEAST_GROUPS : groups]
             if (known or each.kind in EFFECT) and _is_learned(each.rewards, before, ranges):
                 continue
@@ -329,7 +318,7 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
             if shown is None or learned:
                 continue
             finding = described(shown, measured, ranges, Thresholds())
-            worst[each.rewards] = OF_SUMS.index(finding.kind)
+            worst[each.rewards] = _place(finding.kind, finding.severity)
             if finding.severity is Severity.WARNING:
                 share = finding.evidence.get("influence_share", np.nan)
                 found.append(Reported(due, finding.kind, "".join(each.rewards), share))
@@ -339,8 +328,8 @@ def watched(sums: np.ndarray, size: int, ranges: dict[str, Range] | None = None)
 _NONE = len(OF_SUMS)
 
 
-def _place(each: Noticed) -> int:
-    return OF_SUMS.index(each.kind)
+def _place(kind: Kind, severity: Severity) -> int:
+    return 2 * OF_SUMS.index(kind) + (severity is Severity.NOTE)
 
 
 def _is_learned(rewards: tuple[str, ...], sums: np.ndarray, ranges: dict[str, Range]) -> bool:
@@ -390,7 +379,6 @@ def _near(table: np.ndarray, products: np.ndarray, groups: int) -> np.ndarray:
     kinds = {
         Kind.REVERSED: most < -limits.reversed,
         Kind.IGNORED: most < limits.ignored * wanted,
-        Kind.UNDER_WEIGHTED: most < limits.under_weighted * wanted,
         Kind.CONSTANT: rarely,
     }
     of_rewards = np.select(list(kinds.values()), [OF_SUMS.index(kind) for kind in kinds], _NONE)

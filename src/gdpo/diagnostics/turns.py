@@ -508,7 +508,7 @@ def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str,
     and, in the direction of its weight, of the sign of that of the advantages. It has an influence.
     """
     first, advantages = sums.influences[0], sums.advantages
-    if first is None or not advantages.stands_out(thresholds.standard_errors):
+    if first is None or not advantages.stands_out(3.0):
         return
     shares = dict(zip(first.names, first.shares.tolist(), strict=True))
     weights = dict(zip(first.names, first.sums.weight.tolist(), strict=True))
@@ -520,7 +520,7 @@ def _standing_out(sums: TurnSums, thresholds: Thresholds) -> Iterator[tuple[str,
         sign = 1 if (pairs.correlation > 0) == (weight > 0) else -1
         influences = shares[name] >= thresholds.turn_count_influence
         agrees = sign * advantages.correlation > 0
-        if influences and agrees and pairs.stands_out(thresholds.standard_errors):
+        if influences and agrees and pairs.stands_out(3.0):
             yield name, sign
 
 

@@ -2,8 +2,8 @@
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
 next 64 groups, because selection biases the numbers of the block. If these do not show it, there is
-no finding. `parted` and `never_applies` are computed over the whole run. All others come from a
-single batch, and may be due to chance in one, but hardly in several in a row.
+no finding. `never_applies` is computed over the whole run. All others come from a single batch, and
+may be due to chance in one, but hardly in several in a row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._parting import Block, Course
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Diagnosis,
@@ -42,6 +41,7 @@ from gdpo.diagnostics.effect import (
     learned_rewards,
     noticed,
     remedies,
+    severity_of,
 )
 from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
@@ -51,9 +51,6 @@ LASTING = 5
 
 OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES)
 """Kinds of findings that the sums of all groups show."""
-
-OVER_STEPS = (*OF_GROUPS, Kind.PARTED)
-"""Kinds of findings that are computed over many groups of several steps."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
@@ -67,7 +64,7 @@ class Step:
 
     influence: Influence
     findings: tuple[Finding, ...]
-    """Findings of the step. Those in `OVER_STEPS` are skipped."""
+    """Findings of the step. Those in `OF_GROUPS` are skipped."""
     ranges: Mapping[str, Range]
     observed: Mapping[str, tuple[float, float]]
     """Lowest and highest value of each reward that is not missing everywhere."""
@@ -117,7 +114,7 @@ class HeldFinding:
     @property
     def certain(self) -> bool:
         """Return whether the finding is hardly due to chance, even in an unfinished run."""
-        if self.finding.kind in OVER_STEPS:
+        if self.finding.kind in OF_GROUPS:
             return not self.at_once
         return self.in_a_row >= LASTING
 
@@ -192,7 +189,6 @@ class FindingHistory:
         self._window = Window(self._thresholds.window)
         self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
-        self._course = Course()
         self._looks = Looks()
         self._measuring: dict[tuple[str, ...], _Measuring] = {}
         self._ranges: dict[str, Range] = {}
@@ -209,7 +205,7 @@ class FindingHistory:
         self._all = influence if self._all is None else pooled([self._all, influence])
         self._widen(step)
         window = self._window.add(influence)
-        of_batch = [finding for finding in step.findings if finding.kind not in OVER_STEPS]
+        of_batch = [finding for finding in step.findings if finding.kind not in OF_GROUPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
@@ -226,11 +222,7 @@ class FindingHistory:
             if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
                 self._hold(finding, self.steps)
                 in_force.append(finding)
-        self._course.add(influence, self.steps if number is None else number)
-        parted = list(self._course.findings())
-        for finding, steps in parted:
-            self._hold(finding, self.steps - steps + 1)
-        return window, in_order([*of_batch, *in_force, *(finding for finding, _ in parted)])
+        return window, in_order([*of_batch, *in_force])
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
@@ -247,11 +239,13 @@ class FindingHistory:
         assert self._all is not None, "a step was added"
         before = self.steps - last.steps
         late = self._at_once(last.influence, last.replay, last.first)
-        now = {f.rewards: (before + 1, f) for f in late} | {
-            f.rewards: (1, f)
+        found = [(before + 1, f) for f in late] + [
+            (1, f)
             for f in self._at_once(self._all, replay)
             if not ended(f, last.influence, self._thresholds)
-        }
+        ]
+        notes_first = sorted(found, key=lambda each: each[1].severity is Severity.WARNING)
+        now = {f.rewards: (first, f) for first, f in notes_first}
         shown = [
             HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
             for first, f in now.values()
@@ -292,7 +286,6 @@ class FindingHistory:
             "window": list(self._window),
             "all": self._all,
             "held": list(self._held.values()),
-            "course": self._course.blocks,
             "looks": self._looks,
             "measuring": list(self._measuring.values()),
             "ranges": self._ranges,
@@ -306,12 +299,6 @@ class FindingHistory:
         for step in state["window"]:
             self._window.add(_influence(step))
         self._all = _known(state["all"])
-        self._course.restore(
-            [
-                Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
-                for block in state["course"]
-            ]
-        )
         self._held = {}
         for held in state["held"]:
             finding = _finding(held["finding"])
@@ -353,8 +340,9 @@ class FindingHistory:
                 if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
-                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.rewards)]
-                worse = not known or OF_SUMS.index(found.kind) < min(known)
+                known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
+                severity = severity_of(found, block, self._thresholds)
+                worse = not known or _place(found.kind, severity) < min(known)
                 if found.rewards in self._measuring or not worse:
                     continue
                 # A reward that was learned within a long block has a small share in it.
@@ -466,9 +454,7 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        known = {*self._reported}
-        known |= {(Kind.IGNORED, of) for kind, of in known if kind is Kind.UNDER_WEIGHTED}
-        self.due = [finding for key, finding in lasting.items() if key not in known]
+        self.due = [finding for key, finding in lasting.items() if key not in self._reported]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
         columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
@@ -486,6 +472,11 @@ def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING
+
+
+def _place(kind: Kind, severity: Severity) -> tuple[int, int]:
+    """Return the position of a finding about sums, the worst first."""
+    return OF_SUMS.index(kind), list(Severity).index(severity)
 
 
 def _order(held: HeldFinding) -> tuple[int, int, int, float]:

@@ -18,7 +18,7 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis, TurnOverall
 from gdpo.analysis.trend import end_means
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
+from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.priority import table_of
 from gdpo.report.blocks import ALL, Block, FindingBlock, Sentences, Table, printed
 from gdpo.report.text import as_number, as_share, as_trend, short_name, without_middle
@@ -376,9 +376,9 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
 
     A finding that rests on sums names their groups itself; its steps are those in which it held.
     """
-    if held.steps == held.of and (held.of == 1 or held.finding.kind in OVER_STEPS):
+    if held.steps == held.of and (held.of == 1 or held.finding.kind in OF_GROUPS):
         return ""
-    if held.finding.kind not in OVER_STEPS:
+    if held.finding.kind not in OF_GROUPS:
         return f"in {held.steps:,} of {held.of:,} steps: "
     first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
     return f"in steps {first:,} to {last:,}: "
