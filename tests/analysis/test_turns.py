@@ -130,13 +130,16 @@ def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path
     lines = printed(tmp_path, width=80)
     start = next(i for i, line in enumerate(lines) if line.startswith("turns of one: "))
     assert all(len(line) <= 80 for line in lines[start : start + 9])
-    assert lines[start + 8] == "and 5 more turns, 4 more rewards, 1 more run (--json prints all)"
+    assert (
+        lines[start + 8]
+        == "and 5 more turns, 4 more rewards, 1 more run (--output json prints all)"
+    )
 
 
 def test_json_contains_the_turns(tmp_path, capsys):
     recorded(tmp_path / "run")
     with pytest.raises(SystemExit, match="0"):
-        main(["analyze", str(tmp_path / "run"), "--json", "--no-report"])
+        main(["analyze", str(tmp_path / "run"), "--output", "json"])
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     (wanted,) = as_dict(analyze(read_rollout_files(tmp_path / "run")))["runs"]
     assert run["turns"][0]["alive"] == 1.0

@@ -8,7 +8,7 @@ from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
-from gdpo.analysis.sample import Sample, SampledGroup
+from gdpo.analysis.sample import GroupSampler, SampledGroup
 from gdpo.analysis.steps import (
     UNKNOWN_WEIGHTS,
     Bounds,
@@ -119,7 +119,7 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample = Analysis(reading.report, weights or {}), Sample()
+    done, sample = Analysis(reading.report, weights or {}), GroupSampler()
     names: dict[str, None] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float
-from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
+from gdpo.analysis.steps import StepAnalysis
+from gdpo.analysis.trend import end_means, known_mean, trend
 from gdpo.diagnostics import Influence, TurnDiagnosis, TurnsDiagnosis
 from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
 from gdpo.diagnostics.influence import pooled
@@ -38,6 +39,10 @@ class RewardOverall:
     """Mean over the first tenth of these steps, at least one."""
     last: float
     """Mean over the last tenth."""
+    change: float
+    """Mean over the last third of these steps, minus that over the first third."""
+    change_margin: float
+    """Half-width of the 95 % confidence interval of `change` (see `gdpo.analysis.trend`)."""
     missing: float
     """Share of the rollouts of the run without this reward."""
     groups: int
@@ -204,13 +209,17 @@ class RunAnalysis:
         found: list[RewardOverall] = []
         for name in self.names:
             steps, there, total, groups, constant = self._counts[name].tolist()
-            first, last = end_means(self.over_time(name, "mean"))
+            means = self.over_time(name, "mean")
+            first, last = end_means(means)
+            change, change_margin = trend(means)
             overall = RewardOverall(
                 name=name,
                 steps=int(steps),
                 mean=total / there if there else nan,
                 first=first,
                 last=last,
+                change=change,
+                change_margin=change_margin,
                 missing=1 - there / self.rollouts if self.rollouts else nan,
                 groups=int(groups),
                 zero_variance_groups=int(constant),

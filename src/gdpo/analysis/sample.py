@@ -48,7 +48,7 @@ class SampledGroup:
     disagreement: Float[np.ndarray, " sample"]
 
 
-class Sample:
+class GroupSampler:
     """Collects at least two groups from each of some steps, spread over the runs."""
 
     def __init__(self, per_step: int = 2) -> None:

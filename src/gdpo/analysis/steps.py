@@ -11,6 +11,7 @@ from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
+from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
@@ -213,19 +214,6 @@ def refuse_unnamed(given: Mapping[str, Iterable[str] | None], names: Iterable[st
     known = list(names)
     for what, rewards in given.items() if known else ():
         refuse_unknown(rewards or (), known, f"{what}: unknown reward")
-
-
-def known_mean(values: Float[np.ndarray, " value"]) -> float:
-    """Return the mean of the values that are not NaN, or NaN."""
-    known = values[~np.isnan(values)]
-    return float(np.mean(known)) if len(known) else nan
-
-
-def end_means(values: Float[np.ndarray, " value"]) -> tuple[float, float]:
-    """Return the means of the first and of the last tenth of the values that are not NaN."""
-    known = values[~np.isnan(values)]
-    count = max(1, len(known) // 10)
-    return known_mean(known[:count]), known_mean(known[-count:])
 
 
 def _with_length(batch: TrainedStep) -> Float[np.ndarray, " reward"]:

@@ -230,7 +230,7 @@ def _unchecked(
 
 
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
-    """Return what to add for rewards that are constant, in one pair of options.
+    """Return what to add for rewards that are constant, in one option.
 
     `places` are NaN without a declared range. `of_sum`: the range is that of the sum over turns.
     """
@@ -239,14 +239,12 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
         ranges, they, are = "the ranges", "they", "are"
     wrong = not any(map(isnan, places.values()))
     state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
-    low, high = (
-        shlex.quote(",".join(f"{name}={end}" for name in places)) for end in ("LOWEST", "HIGHEST")
-    )
+    pairs = shlex.quote(",".join(f"{name}=LOWEST:HIGHEST" for name in places))
     total = " (of the sum over the turns)" if of_sum else ""
     return Unchecked(
         f"whether {names} {are} learned",
         f"{ranges} of {names} {are} {state}",
-        f"add --low {low} --high {high}{total}",
+        f"add --range {pairs}{total}",
     )
 
 

@@ -85,26 +85,16 @@ class Wording(NamedTuple):
     severity: Severity
     message: str
     remedy: str
-    logged: str = ""
-    """The message for a run for which only means and standard deviations are known."""
-    logged_remedy: str = ""
     verdict: str = ""
     """What a verdict asks the user to do, with the rewards at `{names}`. Empty: a note, or the
     verdict names the cause and the setting."""
 
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
-_LOGGED = "`{0}` {is_} constant: its {number} {when}"
 _EFFECT = (
     "`{0}` {what}: over {groups} groups{start} it has {share} of the influence. Cause ({causes}): "
     "{reasons}"
 )
-_MAY = "it has {weight} of the weight, but {what}"
-_RECORD = (
-    "record rollouts to see its influence and what helps. An estimator that normalizes each reward "
-    "(gdpo) does not depend on the std; others, such as GRPO, add the rewards as they are"
-)
-_KEEP = "no action needed: keep the reward, so that the policy keeps what it learned"
 
 TABLE: Mapping[Kind, Wording] = {
     Kind.NO_SIGNAL: Wording(
@@ -112,8 +102,6 @@ TABLE: Mapping[Kind, Wording] = {
         "all advantages are exactly 0 in {share} of the {groups} groups{start}, so these groups do "
         "not train the policy",
         "{remedy}",
-        "{share} of the groups have zero advantage at the end of the run, so they give no signal",
-        "change the prompts, or draw more samples per prompt",
         "use prompts of another difficulty, more samples per prompt or a warm start: most groups "
         "have no signal",
     ),
@@ -124,23 +112,13 @@ TABLE: Mapping[Kind, Wording] = {
         "dataset has the column that it reads",
         verdict="check the reward function: {names} is missing from every rollout",
     ),
-    Kind.REVERSED: Wording(
-        Severity.WARNING,
-        _EFFECT,
-        "{remedy}",
-        f"`{{0}}` may be pushed against its weight: {_MAY}",
-        _RECORD,
-    ),
+    Kind.REVERSED: Wording(Severity.WARNING, _EFFECT, "{remedy}"),
     Kind.OUT_OF_REACH: Wording(
         Severity.WARNING,
         f"{_CONSTANT}, the {{end}} of its range. The policy almost never earns it",
         "{remedy}",
-        f"{_LOGGED}, the {{end}} of its range. The policy almost never earns it",
-        "use easier prompts, larger groups or partial credit, or warm-start the policy",
     ),
-    Kind.IGNORED: Wording(
-        Severity.WARNING, _EFFECT, "{remedy}", f"`{{0}}` may be ignored: {_MAY}", _RECORD
-    ),
+    Kind.IGNORED: Wording(Severity.WARNING, _EFFECT, "{remedy}"),
     Kind.OPPOSED: Wording(
         Severity.WARNING,
         "`{0}` and `{1}` pull in opposite directions: {related}",
@@ -161,8 +139,6 @@ TABLE: Mapping[Kind, Wording] = {
     Kind.CONSTANT: Wording(
         Severity.WARNING,
         f"{_CONSTANT}, {{where}}",
-        "{remedy}",
-        _LOGGED,
         "{remedy}",
         "change {names}, or remove it: it does not vary within groups",
     ),
@@ -188,9 +164,7 @@ TABLE: Mapping[Kind, Wording] = {
     Kind.SATURATED: Wording(
         Severity.NOTE,
         f"{_CONSTANT}, {{end}}. The policy has learned it, so it gives no further signal",
-        _KEEP,
-        f"{_LOGGED}, the {{end}} of its range. It is learned, and gives no further signal",
-        _KEEP,
+        "no action needed: keep the reward, so that the policy keeps what it learned",
     ),
 }
 """The words of each kind of finding, the worst kind first, as in `Kind`."""
@@ -202,21 +176,19 @@ def finding(
     evidence: Mapping[str, float],
     *,
     severity: Severity | None = None,
-    logged: bool = False,
     remedies: tuple[tuple[Cause, ...], tuple[Remedy, ...]] = ((), ()),
     **words: Any,
 ) -> Finding:
     """Return a finding in the words of its row, with the numbers in `words`.
 
-    The number and the first step of the groups come from the evidence. `logged`: only means and
-    standard deviations are known. `remedies`: the causes and the replayed settings.
+    The number and the first step of the groups come from the evidence. `remedies`: the causes and
+    the replayed settings.
     """
     since = evidence.get("from_step")
     start = "" if since is None else f" from step {since:,.0f}"
     words = {"groups": f"{evidence.get('groups', 0):,.0f}", "start": start, **words}
     row = TABLE[kind]
-    texts = (row.logged, row.logged_remedy) if logged else (row.message, row.remedy)
-    message, remedy = (text.format(*rewards, **words) for text in texts)
+    message, remedy = (text.format(*rewards, **words) for text in (row.message, row.remedy))
     return Finding(kind, severity or row.severity, rewards, message, remedy, evidence, *remedies)
 
 

@@ -193,7 +193,7 @@ def format_of(
             raise DataError(
                 f"unknown format, with the fields {listed(fields)}: specify the format (format), "
                 "the meaning of the columns (columns) or the rewards (rewards), or pass "
-                "--format metrics if each row contains the means of a step"
+                "--columns format=metrics if each row contains the means of a step"
             )
     if form.wordless and asked.rescore is not None:
         raise DataError(

@@ -184,13 +184,12 @@ def read_rollout_files(
     named = None if rewards is None else tuple(rewards)
     asked = ReaderOptions(format, named, columns, load_pt, rescore)
     reading = RolloutReading(paths, asked, group_size)
+    pairs = {"format": format, "group_size": group_size, **(columns or {})}
     given = {
-        "--format": format,
         "--rewards": ",".join(rewards or ()),
-        "--columns": ",".join(f"{meaning}={column}" for meaning, column in (columns or {}).items()),
-        "--group-size": group_size,
+        "--columns": ",".join(f"{name}={value}" for name, value in pairs.items() if value),
     }
-    reading.report.given = {name: str(value) for name, value in given.items() if value}
+    reading.report.given = {name: value for name, value in given.items() if value}
     return reading
 
 

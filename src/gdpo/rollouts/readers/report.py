@@ -402,8 +402,10 @@ class ReadReport:
         """Return the command that reads the files with further options."""
         every = dict(self.given)
         for name, value in options.items():
-            pairs = name in every and "=" in value
-            every[name] = f"{every[name]},{value}" if pairs else value
+            if name in every and "=" in value:
+                pairs = (each.partition("=") for each in f"{every[name]},{value}".split(","))
+                value = ",".join(f"{key}={of}" for key, of in {p[0]: p[2] for p in pairs}.items())
+            every[name] = value
         where = " ".join(quote(str(path)) for path in paths or self.paths)
         return f"gdpo analyze {where} {options_text(every)}"
 
@@ -528,7 +530,7 @@ def groups_of_one(report: ReadReport) -> str:
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
-    command = report.command({"--group-size": str(size)})
+    command = report.command({"--columns": f"group_size={size}"})
     sized = (
         f"give the number of rollouts per prompt if these are consecutive, for example:\n{command}"
     )
