@@ -204,9 +204,21 @@ def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     """
     yield from _of_rewards(diagnosis, thresholds)
     yield from _of_pairs(diagnosis, thresholds)
-    if _is_one_group(diagnosis):
-        yield finding(Kind.ONE_GROUP, (), {"prompts": 1.0})
+    # GRPO divides each group by its own std, so advantages that equal GRPO's lose nothing.
+    alone = diagnosis.prompts == 1 and diagnosis.rollouts > 1
+    if alone and (diagnosis.same_as_grpo or 0.0) < _SAME:
+        own = sqrt(diagnosis.rollouts / (diagnosis.rollouts - 1))
+        if abs((diagnosis.signal_rms or 0.0) * own - 1) < _UNIT:
+            yield finding(Kind.ONE_GROUP, (), {"prompts": 1.0})
 
+
+_UNIT = 1e-3
+"""If advantages were divided by their own standard deviation, it differs from 1 by at most this,
+even in float32."""
+
+_SAME = 0.999
+"""Minimum correlation at which advantages count as equal to GRPO's: 0.2 % of the variance differs.
+"""
 
 _FEW_GROUPS = 7
 """Number of groups below which `below_resolution` is a note."""
@@ -257,20 +269,3 @@ def _of_pairs(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]
             evidence = {"correlation": correlation, "degrees": degrees}
             kind = Kind.OPPOSED if asked <= -thresholds.opposed else Kind.REDUNDANT
             yield finding(kind, (one.name, other.name), evidence, related=related)
-
-
-_UNIT = 1e-3
-"""If advantages were divided by their own standard deviation, it differs from 1 by at most this,
-even in float32."""
-
-_SAME = 0.999
-"""Minimum correlation at which advantages count as equal to GRPO's: 0.2 % of the variance differs.
-"""
-
-
-def _is_one_group(d: Diagnosis) -> bool:
-    """Return whether the advantages of a single group were divided by their standard deviation."""
-    # GRPO divides each group by its own std, so advantages that equal GRPO's lose nothing.
-    if d.prompts > 1 or d.rollouts < 2 or (d.same_as_grpo or 0.0) >= _SAME:
-        return False
-    return abs((d.signal_rms or 0.0) * sqrt(d.rollouts / (d.rollouts - 1)) - 1) < _UNIT

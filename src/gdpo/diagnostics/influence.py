@@ -260,7 +260,11 @@ def group_sums(
 ) -> Float[np.ndarray, "sum prompt reward"]:
     """Return the fields of `Sums` for each group. The arguments are those of a `PreparedStep`."""
     applies, live = ~np.isnan(z), std > 0
-    scores, unit = np.where(applies, z, 0.0), _unit(weights)
+    # w / Σ|w|, or 0 if all weights are 0, computed without overflow.
+    largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
+    unit = weights / np.where(largest > 0, largest, 1.0)
+    unit = unit / np.maximum(np.sum(np.abs(unit), axis=-1, keepdims=True), 1.0)
+    scores = np.where(applies, z, 0.0)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     least_one = np.maximum(count, 1)
     with np.errstate(all="ignore"):
@@ -305,11 +309,3 @@ def _with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
     products = np.zeros((len(names), len(names)))
     products[np.ix_(places, places)] = step.products
     return Influence(names, step.groups, Sums(*table), products)
-
-
-def _unit(weights: PromptWeights) -> PromptWeights:
-    """Return w / Σ|w|, or 0 if all weights are 0, computed without overflow."""
-    largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
-    scaled = weights / np.where(largest > 0, largest, 1.0)
-    total = np.sum(np.abs(scaled), axis=-1, keepdims=True)
-    return scaled / np.where(total > 0, total, 1.0)
