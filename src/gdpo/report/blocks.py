@@ -45,10 +45,19 @@ class Table:
     """What a row is about."""
     on_page: tuple[str, ...] = ()
     """Headings of columns that only a page shows."""
+    first: tuple[str, ...] = ()
+    """Headings of the columns that follow the name on a page, so that a phone shows them."""
     column: str = ""
     """What the last columns are about, if a terminal may leave out those that do not fit."""
     others: tuple[str, ...] = ()
     """What a terminal shows neither in this table nor elsewhere."""
+
+    @property
+    def lines(self) -> list[tuple[str, ...]]:
+        """The headings and the rows in the order of columns of a page."""
+        columns = zip(self.headings, *self.rows, strict=True)
+        ordered = sorted(columns, key=lambda c: (c[0] not in NAMES, c[0] not in self.first))
+        return list(zip(*ordered, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

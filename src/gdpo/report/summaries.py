@@ -299,7 +299,7 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
     if not any(reward.missing for _, reward in rows):
         del columns["missing"]
     cells = list(zip(*columns.values(), strict=True))
-    more = ("trend", "correlation with length")
+    more, shares = ("trend", "correlation with length"), ("weight share", "influence share")
     said = ["±: half the width of the 95 % confidence interval, over the groups of the whole run"]
     for run in analysis.runs:
         where = f" of {short_name(run.run)}" if several else ""
@@ -307,7 +307,7 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
             said.append(f"no ±{where}: {why}")
     changes = [_changes(run, several=several) for run in analysis.runs if run.weight_changes()]
     return [
-        Table("", tuple(columns), cells, "reward", on_page=more),
+        Table("", tuple(columns), cells, "reward", on_page=more, first=shares),
         Sentences(tuple(said), "dim"),
         Sentences(tuple(changes)),
     ]
