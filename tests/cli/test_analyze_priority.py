@@ -49,7 +49,7 @@ def broken_by_loops(folder):
 
 def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, gdpo_says):
     folder = recorded(tmp_path)
-    code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right", "--json")
+    code, out, _ = gdpo_says("analyze", folder, "--primary", "right", "--output", "json")
     assert code == 0
     (found,) = json.loads(out)["priority"]
     assert (found["groups"], found["broken"]) == broken_by_loops(folder)
@@ -62,7 +62,7 @@ def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path,
 
 def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
     folder = recorded(tmp_path, gate=True)
-    code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right")
+    code, out, _ = gdpo_says("analyze", folder, "--output", "none", "--primary", "right")
     assert code == 0
     lines = out.splitlines()
     assert "rollouts with right below 1: a gate" in out
@@ -72,17 +72,17 @@ def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
 
 def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_path, gdpo_says):
     folder = recorded(tmp_path)
-    assert "priority" not in gdpo_says("analyze", folder, "--no-report")[1]
-    code, _, err = gdpo_says("analyze", folder, "--no-report", "--primary", "rigth")
+    assert "priority" not in gdpo_says("analyze", folder, "--output", "none")[1]
+    code, _, err = gdpo_says("analyze", folder, "--output", "none", "--primary", "rigth")
     assert code == 2
     assert "did you mean 'right'" in err
 
 
 def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):
-    asked = ("analyze", recorded(tmp_path), "--no-report", "--primary", "right")
+    asked = ("analyze", recorded(tmp_path), "--output", "none", "--primary", "right")
     asked = (*asked, "--weights", "right=0,format=1")
     assert "not known, because right has no positive weight" in gdpo_says(*asked)[1]
-    (found,) = json.loads(gdpo_says(*asked, "--json")[1])["priority"]
+    (found,) = json.loads(gdpo_says(*asked[:2], *asked[4:], "--output", "json")[1])["priority"]
     assert found["estimators"]["gdpo"]["holds"] is None
 
 
@@ -100,6 +100,6 @@ SMALL = {
 @pytest.mark.parametrize("said", SMALL)
 def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, gdpo_says, said):
     written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
-    out = gdpo_says("analyze", tmp_path, "--no-report", "--primary", "right")[1]
+    out = gdpo_says("analyze", tmp_path, "--output", "none", "--primary", "right")[1]
     assert said in out
     assert "0.3, 0.3" not in out  # 0.1 + 0.2 is no other value

@@ -13,7 +13,7 @@ from tests.training.conftest import forget_checkpoints_after
 from gdpo.errors import ConfigError
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import find_benchmark
-from gdpo.lab.evaluation.evaluation import Settings
+from gdpo.lab.evaluation.evaluation import EvaluationSettings
 from gdpo.lab.evaluation.named import responder_of
 from gdpo.lab.evaluation.responders import Sampling
 from gdpo.lab.recipes.read import load_recipe
@@ -84,7 +84,7 @@ def test_a_run_does_not_go_on_with_another_rank(run):
 
 def test_the_run_is_evaluated(run, rows, tmp_path):
     sampling = Sampling(max_tokens=4)
-    settings = Settings(str(run.path), sampling, token_limit=4000, rows=3)
+    settings = EvaluationSettings(str(run.path), sampling, token_limit=4000, rows=3)
     answering = responder_of(settings.model, sampling, server=None, at_once=8)
     (result,) = evaluate(
         settings, [find_benchmark("gsm8k", str(rows))], answering, tmp_path / "evaluation"

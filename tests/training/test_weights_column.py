@@ -13,7 +13,7 @@ from gdpo.lab.recipes.data import check_weights, digest_of, read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.tasks import TASKS, Problem, load_problems, near_duplicates
+from gdpo.lab.tasks import TASKS, Problem, load_problems
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
 from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
@@ -177,17 +177,6 @@ def test_the_digest_of_the_rows_contains_their_weights():
     digests = {digest_of([replace(plain, weights=cell)]) for cell in (None, {}, {"a": 1.0})}
     assert len(digests) == 3
     assert digest_of([plain]) == "27dfa2be0e03"  # unchanged, so that runs can be resumed
-
-
-def test_the_same_question_with_other_weights_is_no_near_duplicate():
-    asked = Problem([{"role": "user", "content": "What is 1 + 1?"}], {}, answer="2")
-    cells = [{"a": 1.0}, {"a": 2.0}, {"a": 1.0}, None]
-    assert near_duplicates([replace(asked, weights=cell) for cell in cells]) == [
-        None,
-        None,
-        0,
-        None,
-    ]
 
 
 def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():

@@ -100,7 +100,7 @@ def test_every_value_knows_its_line(read):
         ("a: 1\nb: 2\na: 3\n", "recipe.yaml:3: a .*recipe.yaml:1"),
         ("a:\n  b: 1\n  b: 1\n", "recipe.yaml:3: a.b .*recipe.yaml:2"),
         ("a: 1\n---\nb: 1\n", "recipe.yaml:2: not valid YAML"),
-        ("a: &x [*x]\n", "more than 100 deep"),
+        ("a: &x [*x]\n", "contains itself"),
         ("a: !!python/name:os.system\n", "the tag .* is not allowed"),
         ("1: a\n", "recipe.yaml:1: .*'1'"),
         ("[a, b]: 1\n", "a key must be"),
@@ -157,10 +157,38 @@ def test_an_override_that_fits_nowhere_is_refused(read, assignment, message):
         override(read("a: 1\nc: [1, 2]\ne: []\n"), assignment)
 
 
+@pytest.mark.parametrize("text", ["a: " + "9" * 5000, "a: 0x" + "f" * 5000])
+def test_a_number_that_is_too_long_is_reported(read, text):
+    with pytest.raises(ConfigError, match=r"recipe.yaml:1: .* 5,00. characters"):
+        read(text)
+
+
 @pytest.mark.parametrize(("opening", "depth"), [("[", 101), ("{a: ", 101), ("{a: ", 1500)])
 def test_nesting_that_is_too_deep_is_reported(read, opening, depth):
     with pytest.raises(ConfigError, match="more than 100 deep"):
         read("a: " + opening * depth + ("]" if opening == "[" else "}") * depth)
+
+
+def nested_aliases(levels):
+    """Lists of nine aliases of the list before: 9^levels values in a few hundred bytes."""
+    lines = ["l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    for level in range(1, levels):
+        again = ", ".join([f"*l{level - 1}"] * 9)
+        lines.append(f"l{level}: &l{level} [{again}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("levels", [6, 30])
+def test_aliases_of_aliases_are_reported_before_they_are_built(read, levels):
+    with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: .*100,000"):
+        read(nested_aliases(levels))
+
+
+def test_aliases_of_aliases_in_an_override_are_reported(read):
+    document = read("a: 1")
+    text = "{" + nested_aliases(11).replace("\n", ", ") + "}"
+    with pytest.raises(ConfigError, match=r"--set b=.*100,000"):
+        override(document, f"b={text}")
 
 
 def test_an_alias_is_what_it_stands_for(read):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.analysis.steps import Batch
+from gdpo.analysis.steps import TrainedStep
 from gdpo.priority import MOST_VALUES, Combination, Continuous, Priority, Values, priority
 from gdpo.rewards.gates import Gate, Otherwise
 
@@ -37,7 +37,7 @@ class PriorityOverall:
     _main: Counter[float] = field(default_factory=Counter[float])
     """Number of rollouts with each value of the primary reward."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: TrainedStep) -> None:
         """Add a step of the run. Steps without the primary reward are left out."""
         names = batch.table.names
         if self.primary not in names:

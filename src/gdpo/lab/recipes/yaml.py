@@ -22,8 +22,15 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 _SHOWN = 60
 """Maximum number of characters of an override that a message shows."""
 
+_DIGITS = 1000
+"""Maximum number of characters in an integer. Python cannot convert much longer numbers."""
+
 _DEPTH = 100
 """Maximum nesting depth of lists and mappings."""
+
+_VALUES = 100_000
+"""Maximum number of values in a document after its aliases are expanded, which could fill the
+memory."""
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -209,15 +216,27 @@ class _Builder:
     source: str
     places: dict[KeyPath, str]
 
-    def build(self, node: yaml.Node, path: KeyPath) -> Any:
-        if len(path) > _DEPTH:  # or an alias (*name) contains itself
+    def build(self, node: yaml.Node, path: KeyPath, around: tuple[int, ...] = ()) -> Any:
+        if id(node) in around:
+            raise ConfigError(f"{self.place(node)}: {dotted(path)} contains itself")
+        if len(around) > _DEPTH:
             raise ConfigError(f"{self.place(node)}: {_TOO_DEEP}")
+        inside = (*around, id(node))
         if path:
             self.places.setdefault(path, self.place(node))
+        if len(self.places) > _VALUES:
+            raise ConfigError(
+                f"{self.place(node)}: the document has more than {_VALUES:,} values after its "
+                "aliases (*name) are expanded. Replace aliases with their values, and remove "
+                "repetitions"
+            )
         if isinstance(node, yaml.MappingNode):
-            return {key: self.build(value, (*path, key)) for key, value in self.pairs(node, path)}
+            return {
+                key: self.build(value, (*path, key), inside)
+                for key, value in self.pairs(node, path)
+            }
         if isinstance(node, yaml.SequenceNode):
-            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+            return [self.build(item, (*path, i), inside) for i, item in enumerate(node.value)]
         return self.scalar(node)
 
     def pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
@@ -245,6 +264,11 @@ class _Builder:
         if kind == "bool":
             return text.lower() == "true"
         if kind == "int":
+            if len(text) > _DIGITS:
+                raise ConfigError(
+                    f"{self.place(node)}: an integer has {len(text):,} characters. At most "
+                    f"{_DIGITS:,} are allowed"
+                )
             return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
         if kind == "float":
             return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))

@@ -273,8 +273,6 @@ class _Inspection:
             self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
         if rows.left_out:
             self._add(Level.NOTE, f"{key}: {rows.left_out}")
-        elif data.drops_near_duplicates:
-            self._fine(f"{key}: no near-duplicate rows")
         if counted is not None:
             self._fine(f"{key}: {counted}")
             self._note_unused(rows, data)
