@@ -1,8 +1,6 @@
 """Options, limits and relations of single estimators."""
 
 import inspect
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -12,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.advantages.claims import SUBJECTS
+from tests.checkout import python
 
 from gdpo.advantages import arrays as edge
 from gdpo.advantages import (
@@ -96,7 +95,7 @@ for call in {list(WRONG_SHAPES)}:
     except Exception as error:
         print(type(error).__name__, error)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = python("-c", code)
     for named, error in zip(WRONG_SHAPES.values(), result.stdout.splitlines(), strict=True):
         assert all(word in error for word in named), error
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from tests.checkout import environment
+from tests.checkout import environment, python
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,7 @@ def test_only_a_dry_run_works_without_trl_and_prints_what_it_does_not_check(
 ):
     blocked = "import sys; sys.modules.update(trl=None)"
     command = ["compare", "recipes/gsm8k", "--seeds", "3", "--output", tmp_path / "c", *options]
-    done = subprocess.run(
-        [sys.executable, "-c", f"{blocked}; from gdpo.cli import main; main()", *command],
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", f"{blocked}; from gdpo.cli import main; main()", *command)
     assert done.returncode == code
     assert "pip install '.[train]'" in done.stdout + done.stderr
     assert ("3 comparisons" in done.stdout) == ("`trainer:`" in done.stdout) == (code == 0)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checkout import python
 
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.recipes import starter
@@ -102,9 +103,7 @@ def test_the_files_pass_ruff(project):
     files = ["my_task.py", "my_rewards.py", "warm_start.py"]
     width = ["--isolated", "--line-length", "100"]
     for command in (["check", "--select", "E,F,I,B,UP", *width], ["format", "--check", *width]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, *files], capture_output=True, text=True
-        )
+        done = python("-m", "ruff", *command, *files)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -25,45 +25,18 @@ from gdpo.lab.experiments.grid import (
 )
 from gdpo.lab.experiments.process import Training, noted
 from gdpo.lab.experiments.reading import estimator_of, read_experiment
-from gdpo.lab.recipes.recipe import DataConfig, GateConfig, Recipe
-
-REWARDS = """
-from gdpo import Reward
-
-def vowels(completion, reference):
-    return sum(c in "aeiou" for c in completion) / max(1, len(completion))
-
-def breaks(completion, reference):
-    raise RuntimeError("this judge is out of order")
-
-vowels = Reward("vowels", vowels, low=0, high=1)
-breaks = Reward("breaks", breaks, low=0, high=1)
-"""
+from gdpo.lab.recipes.recipe import GateConfig
 
 
 @pytest.fixture
-def recipe(tmp_path, tiny_policy, monkeypatch):
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "grid_rewards.py").write_text(REWARDS)
-    monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "code"))
-    rows = tmp_path / "rows.jsonl"
-    lines = [{"question": f"{i}+{i}?", "answer": f"#### {2 * i}"} for i in range(40)]
-    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Recipe(
-        task="gsm8k",
-        model=str(tiny_policy),
-        data=DataConfig(source=str(rows)),
-        rewards=[{"name": "grid_rewards:vowels"}, {"name": "format"}],
-        batch={"prompts": 2, "samples": 4},
-        trainer={
-            "max_completion_length": 8,
-            "max_steps": 2,
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "save_steps": 1,
-        },
+def recipe(recipe, tmp_path, monkeypatch):
+    """Two steps with the rewards `vowels` and `format`, which processes find, too."""
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "own"))
+    return recipe.model_copy(
+        update={
+            "rewards": (recipe.rewards[0], recipe.rewards[2]),
+            "trainer": {**recipe.trainer, "max_steps": 2},
+        }
     )
 
 
@@ -91,22 +64,15 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_a_result_with_its_reason(recipe, tmp_path):
-    broken = recipe.model_copy(
-        update={
-            "rewards": (
-                recipe.rewards[0].model_copy(update={"name": "grid_rewards:breaks"}),
-                recipe.rewards[1],
-            ),
-            "scorer": {"on_error": "raise"},
-        }
-    )
+def test_a_run_that_fails_is_a_result_with_its_reason(recipe, own_rewards, tmp_path):
+    wrong = recipe.rewards[0].model_copy(update={"name": f"{own_rewards}:too_high"})
+    broken = recipe.model_copy(update={"rewards": (wrong,), "scorer": {"on_error": "raise"}})
     folder = tmp_path / "compare"
     run_grid(make_grid(broken, ["gdpo"], [1], folder, reach=0.8), jobs=1)
     grid = make_grid(broken, ["gdpo"], [1], folder, reach=0.8)
     assert grid.open() == []
     assert grid.cells[0].failed
-    assert "out of order" in json.loads(grid.cells[0].failure.read_text())["why"]
+    assert "too_high" in json.loads(grid.cells[0].failure.read_text())["why"]
     again = make_grid(broken, ["gdpo"], [1], folder, reach=0.8, retry_failed=True)
     assert again.open() == again.cells
 
@@ -497,25 +463,3 @@ def test_a_full_disk_is_reported_as_such_and_leaves_no_process_behind(recipe, tm
     assert full.value.errno == errno.ENOSPC
     assert full.value.filename == str(cell.failure)
     assert all(process.poll() is not None for process in processes)
-
-
-def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
-    script = tmp_path / "compare.py"
-    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    script.write_text(f"""
-import signal
-from pathlib import Path
-from gdpo.lab.experiments.grid import make_grid, run_grid
-from gdpo.lab.recipes import load_recipe
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
-grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)
-pids = lambda: [c.training.process.pid for c in grid.running()]
-run_grid(grid, jobs=1, update=lambda: print(*pids(), flush=True))
-""")
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    child = int(process.stdout.readline())
-    process.send_signal(signal.SIGHUP)
-    process.communicate()
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)

@@ -5,8 +5,6 @@ import hashlib
 import io
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from tests.checkout import python
 from tests.report.runs import REWARDS, experiment_of, record, trained, two_estimators, unrecorded
 
 from gdpo.advantages import ESTIMATORS
@@ -408,7 +407,7 @@ def test_no_column_of_a_rollout_file_is_read_twice_for_a_page(tmp_path, monkeypa
 
 def test_importing_it_imports_nothing_heavy():
     code = "import sys, gdpo.report; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert {"torch", "transformers", "trl", "datasets", "matplotlib", "jinja2"}.isdisjoint(
         done.stdout.split()
     )

@@ -2,11 +2,10 @@
 
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.checkout import python
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
@@ -79,7 +78,7 @@ def test_without_any_backend_the_error_says_what_to_install():
         "os.environ['PATH'] = ''\nfrom gdpo.lab.sandbox import *\n"
         "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = python("-c", code, timeout=300)
     assert "apt-get install bubblewrap" in done.stdout, done.stderr
     assert "pip install '.[code]'" in done.stdout
 
