@@ -41,17 +41,6 @@ def test_a_folder_without_runs_is_named(gdpo_says, tmp_path):
     assert "contains no run" in err
 
 
-def test_a_folder_with_files_is_refused_before_anything_is_written(gdpo_says, runs, tmp_path):
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "mine.tex").write_text("mine")
-    code, _, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
-    assert code == 2
-    assert "--export" in err
-    assert "paper" in err
-    assert not (runs / "report.html").exists()
-    assert [path.name for path in (tmp_path / "paper").iterdir()] == ["mine.tex"]
-
-
 @pytest.mark.parametrize("path", [".", "../paper", "../link"])
 def test_the_current_folder_or_a_link_is_filled(gdpo_says, runs, tmp_path, monkeypatch, path):
     (tmp_path / "paper").mkdir()
