@@ -162,15 +162,6 @@ def test_the_multiplier_of_a_constraint_starts_at_1_and_then_moves():
 # The mean update
 
 
-@pytest.mark.parametrize("name", ["duplicated", "saturating", "opposed"])
-def test_without_a_std_the_update_points_along_the_gradient_of_the_weighted_sum(name):
-    toy = replace(TOYS[name], prompts=2000)
-    pull = mean_update(toy, "grpo_no_std", batches=10)
-    gradient = toy.weights @ toy.gradient(toy.start)
-    length = (pull @ toy.gram @ pull * (gradient @ toy.gram @ gradient)) ** 0.5
-    assert pull @ toy.gram @ gradient / length == pytest.approx(1, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("toy", "name", "ratio", "margin"),
     [  # a reward that is given twice has twice the influence, unless it is decorrelated
