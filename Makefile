@@ -83,7 +83,7 @@ $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@test -n "$(PYTHON)" || { echo "gdpo needs Python 3.11 or newer, and none was found on the path"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,lora,math,code,plots,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,lora,math,code,server,plots,dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bfcl.txt
 	@touch $@
 

@@ -11,9 +11,9 @@ Two rewards of 0 or 1, `correct` and `short`, both with weight 1 unless `--weigh
 import argparse
 
 import numpy as np
+from benchmarks._shown import interval
 
 from gdpo import gdpo
-from gdpo._student import student_quantile
 from gdpo.rewards import Gate, apply_gates
 
 NAMES = ("correct", "short")
@@ -111,12 +111,6 @@ def shortened(
         advantages = gdpo(apply_gates(rewards, NAMES, gates), [1.0, weight])
         logit += 0.1 * float((advantages * (short - share)).sum()) / SAMPLES
     return float(1 / (1 + np.exp(-logit)))
-
-
-def interval(values: np.ndarray) -> str:
-    """Return mean and half-width of the 95 % interval (Student's t)."""
-    half = student_quantile(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():.2f} ± {half:.2f}"
 
 
 def main() -> None:

@@ -284,7 +284,7 @@ def truth_of(layout, folder):
     names = [f"t{k}" for k in range(len(layout.names))]
     weights = ",".join(f"{n}={w}" for n, w in zip(names, layout.weights, strict=True))
     options = ("--rewards", ",".join(names), "--weights", weights, "--columns", "group=group")
-    code, out, err = said("analyze", path, *options, "--json")
+    code, out, err = said("analyze", path, *options, "--output", "json")
     assert code == 0, err
     return json.loads(out)
 
@@ -309,7 +309,7 @@ def judged(layout, folder):
     """Return `right`, `refused` or `wrong`, with the reason."""
     path = written(folder, "run", layout.kind, layout.rows)
     true = truth_of(layout, folder)
-    code, out, err = said("analyze", path, "--json")
+    code, out, err = said("analyze", path, "--output", "json")
     if code == 0:
         why = "a product is no sum" if layout.what["total"] == "product" else ""
         why = why or wrong_in(json.loads(out), layout, true)
@@ -322,7 +322,7 @@ def judged(layout, folder):
     good = False
     for line in commands:
         command = shlex.split(line)[1:]
-        code, out, err = said(*command, "--json")
+        code, out, err = said(*command, "--output", "json")
         if code != 0:
             return "wrong", f"{line} fails: {err[-200:]}"
         found = json.loads(out)

@@ -8,8 +8,8 @@ watched run logs it. Every value *then* is the mean of the last 5 steps, and *en
 tenth of the run. The shares are over the last 256 groups. A reward is learned if the mean of 5
 steps reached 80 % of its range (declared, or seen in the run). Nobody acted on the findings.
 
-- A reward without enough signal (`ignored`, `under_weighted`, `reversed`, `out_of_reach`,
-  `constant`, `no_signal`) implies that it is not learned. *contradicted*: it was learned later.
+- A reward without enough signal (`ignored`, `reversed`, `out_of_reach`, `constant`,
+  `no_signal`) implies that it is not learned. *contradicted*: it was learned later.
   *partly*: it rose by 10 % of its range or more. *late*: it was learned already.
 - `opposed` implies that not both are learned, and `redundant` that both change in one direction.
 - Other kinds say nothing about the means: *no prediction*.
@@ -37,7 +37,7 @@ from gdpo.rollouts.readers import read_rollout_files
 
 OUTCOMES = ("contradicted", "late", "partly", "followed", "no prediction")
 """Worst first."""
-TOO_LITTLE = {"ignored", "under_weighted", "reversed", "out_of_reach", "constant", "no_signal"}
+TOO_LITTLE = {"ignored", "reversed", "out_of_reach", "constant", "no_signal"}
 ROSE = 0.1
 Entry = tuple[list[str], str]
 """The row of a finding, and its message."""

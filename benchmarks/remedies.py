@@ -155,7 +155,7 @@ def main():
         ):
             path = Path(folder) / "run.jsonl"
             write(path, steps, advantages if recorded else None)
-            arguments = ["analyze", str(path), "--weights", given, "--json"]
+            arguments = ["analyze", str(path), "--weights", given, "--output", "json"]
             with contextlib.suppress(SystemExit):
                 gdpo(arguments if recorded else [*arguments, "--estimators", estimator])
         (run,) = json.loads(printed.getvalue())["runs"]

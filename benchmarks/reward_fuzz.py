@@ -10,18 +10,20 @@ percentile and the maximum time of a score. Exits with 1 if a reward failed. A f
 """
 
 import argparse
+import pickle
 import random
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 
+import cloudpickle
 import numpy as np
 
 from gdpo.lab.rewards.code import no_bug, pass_all, pass_rate
 from gdpo.lab.tasks import TASKS
-from gdpo.rewards._workers import Workers
-from gdpo.rewards.calls import Call, Failure, score_one
+from gdpo.rewards._pool import RewardWorker
+from gdpo.rewards.calls import RewardCall, RewardFailure
 from gdpo.rewards.length import soft_overlong, token_limit, token_range
 from gdpo.rewards.maths import maths_answer
 from gdpo.testing import hostile_texts
@@ -62,11 +64,11 @@ def timed(reward, count, seed, workers):
     rng = random.Random(seed)
     references = [example.reference for example in reward.examples]
     calls = [
-        Call(0, reward, text, rng.choice(references), i)
-        for i, text in enumerate(completions(reward, count, seed))
+        RewardCall(0, reward, text, pickle.dumps(rng.choice(references)))
+        for text in completions(reward, count, seed)
     ]
     if reward.deadline is None:
-        return [here(call) for call in calls]
+        return [timed_call(call, RewardCall.run) for call in calls]
     shares = [calls[first::workers] for first in range(workers)]
     with ThreadPoolExecutor(workers) as threads:
         return list(chain.from_iterable(threads.map(in_a_worker, shares)))
@@ -74,20 +76,16 @@ def timed(reward, count, seed, workers):
 
 def in_a_worker(calls):
     """Time each call, including communication with the process but not its start."""
-    pool = Workers([calls[0].reward], count=1, memory=8)
-    pool.score([calls[:1]], done=lambda: None)
-    measured = []
-    for call in calls:
-        start = time.perf_counter()
-        ((result,),) = pool.score([[call]], done=lambda: None)
-        measured.append((result, time.perf_counter() - start))
-    pool.close()
+    worker = RewardWorker(cloudpickle.dumps([calls[0].reward]), memory=8)
+    worker.run(calls[0])
+    measured = [timed_call(call, worker.run) for call in calls]
+    worker.stop()
     return measured
 
 
-def here(call):
+def timed_call(call, run):
     start = time.perf_counter()
-    result = score_one(call.reward, call.completion, call.reference, call.index)
+    result = run(call)
     return result, time.perf_counter() - start
 
 
@@ -105,7 +103,7 @@ def main():
         if options.only and not any(part in name for part in options.only):
             continue
         measured = timed(reward, options.texts, options.seed, options.workers)
-        failures = [result for result, _ in measured if isinstance(result, Failure)]
+        failures = [result for result, _ in measured if isinstance(result, RewardFailure)]
         seconds = np.array([taken for _, taken in measured]) * 1e3
         middle, high, largest = (*np.quantile(seconds, (0.5, 0.999)), seconds.max())
         kinds = ", ".join(sorted({failure.kind for failure in failures}))

@@ -25,7 +25,7 @@ def printed(*arguments):
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         try:
-            main([*map(str, arguments), "--json"])
+            main([*map(str, arguments), "--output", "json"])
         except SystemExit as leaving:
             return leaving.code or 0, out.getvalue()
     return 0, out.getvalue()

@@ -15,7 +15,7 @@ from pathlib import Path
 from gdpo.analysis import EXAMPLE
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "analyze_example.png"
-_WIDTH, _HEIGHT = 960, 350
+_WIDTH, _HEIGHT = 960, 330
 """Size of the window in CSS pixels: the first finding, the table and the verdict fit."""
 _SCALE = 1.25
 """Pixels of the picture per CSS pixel."""

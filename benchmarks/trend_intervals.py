@@ -7,7 +7,7 @@ A row per number of steps, a column per correlation of neighbouring steps. 5 % w
 
 import numpy as np
 
-from gdpo.analysis.logs.trends import trend
+from gdpo.analysis.trend import trend
 
 RUNS = 400
 LIKENESS = (0.0, 0.3, 0.6, 0.8)

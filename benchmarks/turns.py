@@ -24,8 +24,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from benchmarks._shown import interval
 
-from gdpo._student import student_quantile
 from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
 
 PLACES, LONGEST = 4, 6
@@ -159,12 +159,6 @@ def joined(earned: float, later: Sequence[tuple[float, Any]]) -> tuple[float, fl
     """Return the expectation over what follows one turn that earns this much."""
     means = np.sum([p * np.array(values) for p, values in later], axis=0)
     return earned + float(means[0]), float(means[1]), 1 + float(means[2])
-
-
-def interval(values: Sequence[float]) -> str:
-    """Return the mean and the half-width of the 95 % confidence interval (Student's t)."""
-    half = student_quantile(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return f"{np.mean(values):.2f} ± {half:.2f}"
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from benchmarks._shown import interval
 from benchmarks.tool_policy._policy import PolicySettings, make_policy
 from datasets import Dataset
 from tests.integrations.watched import TRAINERS, differences, train
@@ -25,7 +26,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo._student import student_quantile
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl import watch
@@ -168,8 +168,8 @@ def cost(options, folder):
         steps, differences, shares = np.array(pairs).T
         print(
             f"{name} policy, {groups} groups of 8: a step takes {steps.mean():.3f} s of processor "
-            f"time; with the watch {interval(differences)} more; the watch itself "
-            f"{interval(shares)} ({options.pairs} pairs of {options.steps} steps)",
+            f"time; with the watch {interval(differences)} % more; the watch itself "
+            f"{interval(shares)} % ({options.pairs} pairs of {options.steps} steps)",
             flush=True,
         )
 
@@ -182,12 +182,6 @@ def mean_step(trainer, of_watch, *, watched):
     trainer.add_callback(clock)
     trainer.train()
     return np.mean(clock.steps[2:]), (of_watch.seconds - before) / len(clock.steps)
-
-
-def interval(values):
-    """Return the mean with its 95 % interval (Student's t) as text."""
-    half = student_quantile(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():.2f} % ± {half:.2f}"
 
 
 class Reported(logging.Handler):

@@ -2,11 +2,9 @@
 
 python -m benchmarks.credit table     # 18 estimators, groups of 3 with 4 turns, of 8 with 3 turns
 python -m benchmarks.credit sweep     # stopping rates, numbers of turns, sizes of groups
-python -m benchmarks.credit stale     # rollouts of an older policy, with ratios and clipping
-python -m benchmarks.credit batch     # standard deviations of the batch, drawn batches, seed 0
 python -m benchmarks.credit module:attribute    # your own estimator, for each reward and turn
 
-Prints Markdown tables. `table`, `sweep` and `stale` are exact. Shares are of the length of the true
+Prints Markdown tables. `table` and `sweep` are exact. Shares are of the length of the true
 gradient, variances are relative to (a).
 """
 
@@ -21,14 +19,11 @@ from benchmarks.credit._agents import (
     list_groups,
     list_rollouts,
 )
-from benchmarks.credit._batch import scaling
 from benchmarks.credit._check import mean_gradient, no_signal, turn_bias, with_options
 from benchmarks.credit._measure import rows_of
-from benchmarks.credit._stale import FORMS, GAPS, divergence, shifted, stale
 from benchmarks.credit._subjects import SUBJECTS, as_estimator
 
 from gdpo._naming import find
-from gdpo._student import student_quantile
 from gdpo.advantages import TURN_ESTIMATORS
 
 KINDS = ("dense", "outcome", "outcome + 1")
@@ -137,55 +132,11 @@ def sweep():
         line(name, *cells)
 
 
-STALE = [name for name in SUBJECTS if name.split(":")[0] in ("a", "b1", "c1", "d1", "D", "e")]
-
-
-def stale_table(seeds):
-    """Print bias and degrees of the gradient from groups that an older policy sampled."""
-    policy = example_policy()
-    behind = [[shifted(policy, gap, seed) for seed in range(seeds)] for gap in GAPS]
-    apart = [np.mean([divergence(policy, old) for old in olds], axis=0) for olds in behind]
-    print(f"Mean over {seeds} directions of the older policy. Groups of 3.")
-    print("Gap (std of the logits' difference); KL per turn; ratios outside 0.8 to 1.2:")
-    for gap, (kl, outside) in zip(GAPS, apart, strict=True):
-        print(f"- {gap}: {kl:.4f}; {outside:.0%}")
-    for kind in ("dense", "outcome"):
-        print(f"\n{kind}: degrees ± 95 % (bias; variance relative to the gap 0)\n")
-        head("estimator", "gradient", *(f"gap {gap}" for gap in GAPS))
-        for name in STALE:
-            each = [[stale(SUBJECTS[name], policy, old, kind) for old in olds] for olds in behind]
-            for form in FORMS:
-                line(name, form, *_cells(np.array([[one[form] for one in olds] for olds in each])))
-
-
-def _cells(found):
-    """Yield a cell for each gap of `found[gap, seed, quantity]`."""
-    half = student_quantile(0.975, found.shape[1] - 1) / np.sqrt(found.shape[1])
-    for at in found:
-        off, degrees, variance = at.mean(axis=0)
-        spread = half * at[:, 1].std(ddof=1)
-        ratio = variance / found[0, 0, 2]
-        yield f"{number(degrees)} ± {number(spread)} ({number(off)}; {number(ratio)})"
-
-
-def batch_table():
-    rollouts = list_rollouts(example_policy(turns=3))
-    for name, weights in (("dense", (1.0,)), ("outcome", (1.0,)), ("three", (1.0, 2.0, 0.5))):
-        print(f"\n{name}: degrees (noise), T = 3, G = 8\n")
-        head("divided by", "8 prompts", "64 prompts", "512 prompts")
-        task = next(task for task in example_tasks(rollouts) if task.name == name)
-        for divided, cells in scaling(rollouts, task._replace(weights=weights), size=8):
-            line(divided, *(f"{degrees:.2f} ({noise:.2f})" for degrees, noise in cells))
-
-
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.credit")
-    parser.add_argument("what", help="table, sweep, stale, batch, or an estimator for turns")
-    parser.add_argument("--seeds", type=int, default=8, help="directions of the older policy")
+    parser.add_argument("what", help="table, sweep, or an estimator for turns")
     given = parser.parse_args()
-    if given.what == "stale":
-        stale_table(given.seeds)
-    elif given.what in (tables := {"table": table, "sweep": sweep, "batch": batch_table}):
+    if given.what in (tables := {"table": table, "sweep": sweep}):
         tables[given.what]()
     else:
         own_table(given.what)

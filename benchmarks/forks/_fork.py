@@ -17,7 +17,7 @@ from gdpo.lab.runs.directory import create_run
 from gdpo.lab.training._interrupt import StopRequest
 from gdpo.lab.training._loop import Loop, make_trainer
 from gdpo.lab.training._progress import RunView
-from gdpo.lab.training.preflight import Job, prepare, quiet
+from gdpo.lab.training.preflight import CheckedRun, prepare, quiet
 
 POINTS = (10, 40, 80)
 """Steps after which a run is forked: early, in the middle, late."""
@@ -36,7 +36,7 @@ Weights = Mapping[str, Any]
 class Trained:
     """Stores the models of a run or of a fork after some of its steps, and how to use them."""
 
-    job: Job
+    job: CheckedRun
     trainer: Any
     checkpoints: Path
     models: dict[int, Weights] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def fork(
 
 
 def _trained(
-    job: Job, start: Checkpoint | None, keep: set[int], *, fresh_optimizer: bool = False
+    job: CheckedRun, start: Checkpoint | None, keep: set[int], *, fresh_optimizer: bool = False
 ) -> Trained:
     run = create_run(job.recipe, {})
     entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)

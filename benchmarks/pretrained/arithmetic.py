@@ -51,7 +51,7 @@ def _read_row(row: Any) -> Problem:
         raise DataError(
             f"problem must be a text and result an integer, got {problem!r} and {result!r}"
         )
-    return Problem(prompt(problem), {"problem": problem, "result": result}, answer=str(result))
+    return Problem(prompt(problem), {"problem": problem, "result": result})
 
 
 def _correctness(completion: str, reference: Any) -> float:

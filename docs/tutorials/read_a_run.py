@@ -39,7 +39,7 @@
 #
 # ## Get the same numbers in Python
 #
-# `analyze` reads the rollouts step by step. `as_dict` returns what `gdpo analyze --json` prints.
+# `analyze` reads the rollouts step by step. `as_dict` returns what `gdpo analyze --output json` prints.
 
 # %%
 from pathlib import Path
@@ -65,7 +65,7 @@ for reward in run["rewards"]:
 # `recorded` means the advantages in the files.
 
 # %% language="bash"
-# gdpo analyze --example --estimators recorded,grpo,gdpo --no-report
+# gdpo analyze --example --estimators recorded,grpo,gdpo --output none
 
 # %% [markdown]
 # `grpo` reproduces the recorded advantages. `gdpo` differs on every step, and 17 % of the rollouts get

@@ -143,7 +143,7 @@ for reward, threshold in (("vowels", 96), ("starts_with_a", 0.8)):
 # influence share. It saved the rollouts of each step, which `gdpo analyze` reads:
 
 # %% language="bash"
-# gdpo analyze out/rollouts --no-report
+# gdpo analyze out/rollouts --output none
 
 # %% [markdown]
 # ## What to read next

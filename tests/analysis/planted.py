@@ -58,7 +58,7 @@ def _judge(random, step, size):
 
 def _easy_and_hard(random, step, size):
     """A prompt is solved nearly always or nearly never."""
-    rate = random.choice([0.007, 0.993], (size[0], 1))
+    rate = random.choice([0.004, 0.996], (size[0], 1))
     tone = 0.5 + 0.05 * random.standard_normal(size)
     return {"correctness": _bernoulli(random, size, rate), "tone": tone}
 
@@ -74,7 +74,7 @@ PLANTED = {
         _judge, ("train", "ignored", ["correctness"]), {"judge": (0.95, 1)}
     ),
     "easy and hard prompts; tone varies everywhere, slightly": Run(
-        _easy_and_hard, ("train", "ignored", ["correctness"]), {"correctness": (0.04, 0.08)}
+        _easy_and_hard, ("train", "ignored", ["correctness"]), {"correctness": (0.02, 0.05)}
     ),
 }
 """The four runs of 200 steps of 16 groups of 8, trained with GRPO and weights 1 and 1."""
@@ -112,14 +112,9 @@ QUESTIONS = {
     ),
     **{
         f"the paper's pair: format 0/1 at {100 * rate:g} %, correctness -3 to 3": Run(
-            _paper(rate), ("train", kind, ["format"]), {}, steps=32, size=(8, samples)
+            _paper(rate), _NEEDED, {}, steps=32, size=(8, samples)
         )
-        for rate, samples, kind in (
-            (0.02, 8, "ignored"),
-            (0.05, 4, "ignored"),
-            (0.1, 8, "ignored"),
-            (0.5, 8, "under_weighted"),
-        )
+        for rate, samples in ((0.02, 8), (0.05, 4))
     },
     "healthy: two rewards of 0 or 1": Run(
         _of_kinds("bb"), ("nothing", None, []), {}, steps=32, size=(8, 8)

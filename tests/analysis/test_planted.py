@@ -52,7 +52,7 @@ def test_the_rule_of_the_page_gives_the_right_answer(name, tmp_path, monkeypatch
     run, (arguments, answers) = QUESTIONS[name], rule()
     write_run(Path(arguments[1]), run)
     with pytest.raises(SystemExit) as leaving:
-        main([*arguments, "--json"])
+        main([*arguments, "--output", "json"])
     assert not leaving.value.code
     (found,) = json.loads(capsys.readouterr().out)["runs"]
     verdict = found["verdict"]

@@ -6,19 +6,15 @@ from math import nan
 
 import numpy as np
 import pytest
-from tests.analysis.turn_rollouts import PAID, arrays, recorded
+from tests.analysis.turn_rollouts import NAMES, arrays, recorded
 
 from gdpo.advantages import gdpo
 from gdpo.analysis import analyze, analyze_steps, as_dict
-from gdpo.analysis.run import RunAnalysis
 from gdpo.cli import main
 from gdpo.diagnostics import diagnose_turns
-from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.report.summaries import rollouts_summary
 from gdpo.rollouts.readers import read_rollout_files
-
-NAMES = ("format", "correct")
 
 
 def without_advantages(rollout):
@@ -57,7 +53,7 @@ def test_without_advantages_of_turns_that_of_the_rollout_counts(tmp_path):
     means = np.sum(np.where(taken, advantages, 0.0), axis=2) / counts
     wanted = diagnose_turns(rewards, None, NAMES, turns=counts, advantages=means, estimator=None)
     for one, other in zip(step.turns.turns, wanted.turns, strict=True):
-        for a, b in zip(one.diagnosis.rewards, other.diagnosis.rewards, strict=True):
+        for a, b in zip(one.rewards, other.rewards, strict=True):
             assert a.influence_share == pytest.approx(b.influence_share)
 
 
@@ -70,55 +66,23 @@ def test_without_any_advantages_the_estimator_computes_those_of_the_rollouts(tmp
     assert step.turns.as_dict() == wanted.as_dict()
     low, high = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 3.0)
     (ranged,) = steps_of(tmp_path, estimator="sa_mrpo", low=low, high=high)
-    assert ranged.turns.turns[0].diagnosis.estimator == "sa_mrpo"
+    assert ranged.turns.as_dict() != wanted.as_dict()
 
 
 def test_weights_that_are_given_count_for_the_turns(tmp_path):
     recorded(tmp_path, steps=1, change=without_any_advantage)
     (step,) = steps_of(tmp_path, weights={"format": 3.0})
-    first, *_ = step.turns.turns
-    assert [reward.weight for reward in first.diagnosis.rewards] == [3, 1]
+    assert step.turns.influences[0].weight_shares.tolist() == [0.75, 0.25]
 
 
-def test_a_run_adds_up_its_turns_and_lasting_findings_about_them(tmp_path):
+def test_a_run_adds_up_its_turns(tmp_path):
     (run,) = analyze(read_rollout_files(recorded(tmp_path))).runs
-    sums = []
+    steps = []
     for step in range(1, 7):
         counts, rewards, a = arrays(step)
-        found = diagnose_turns(rewards, None, NAMES, turns=counts, advantages=a)
-        sums.append(found.sums)
-    whole = pooled_turns(sums)
-    turns = run.turns()
-    assert [turn.turn for turn in turns] == [1, 2, 3, 4, 5, 6]
-    assert [turn.rollouts for turn in turns] == whole.alive.tolist()
-    assert turns[1].alive == whole.alive[1] / whole.alive[0]
-    assert turns[1].groups == whole.influences[1].groups
-    for place, reward in enumerate(turns[1].rewards):
-        assert reward.influence_share == whole.influences[1].shares[place]
-        assert reward.influence_margin == whole.influences[1].margins[place]
-        groups, live = (
-            getattr(whole.influences[1].sums, name)[place] for name in ("applies", "live")
-        )
-        assert (reward.groups, reward.zero_variance_groups) == (groups, 1 - live / groups)
-    pairs = whole.rewards["correct"].with_turns
-    (_, correct) = run.with_turns()
-    assert (correct.correlation, correct.margin) == (pairs.correlation, pairs.margin)
-    (held,) = [h for h in run.findings() if h.finding.kind is Kind.PAID_PER_TURN]
-    assert (held.finding.rewards, held.lasting) == (("format",), True)
-    assert held.spans[-1][1] == 6
-
-
-def test_steps_that_are_out_of_order_are_put_in_order_before_the_window(tmp_path):
-    recorded(tmp_path / "run")
-    tables = list(read_rollout_files(tmp_path / "run"))
-    found = []
-    for order in (tables, tables[::-1]):
-        run = RunAnalysis("")
-        for step in analyze_steps(order):
-            run.add(step)
-        run.sort()
-        found.append([(h.finding, h.spans) for h in run.findings()])
-    assert found[0] == found[1] != []
+        steps.append(diagnose_turns(rewards, None, NAMES, turns=counts, advantages=a))
+    assert repr(run.turns()) == repr(pooled_turns(steps).turns)
+    assert [turn.turn for turn in run.turns()] == [1, 2, 3, 4, 5, 6]
 
 
 def test_turns_that_are_unknown_are_left_out_and_a_run_without_turns_has_none(tmp_path):
@@ -129,9 +93,9 @@ def test_turns_that_are_unknown_are_left_out_and_a_run_without_turns_has_none(tm
         change=lambda each: without_turns(each) if each.sample_id == 0 else each,
     )
     (step,) = steps_of(few)
-    assert step.turns.sums.rollouts == 16 * 7
+    assert step.turns.rollouts[0] == 16 * 7
     (run,) = analyze(read_rollout_files(recorded(tmp_path / "no", change=without_turns))).runs
-    assert run.turns() == run.with_turns() == []
+    assert run.turns() == ()
 
 
 def test_the_summary_has_a_table_of_the_turns_only_if_there_are_turns(tmp_path):
@@ -141,8 +105,6 @@ def test_the_summary_has_a_table_of_the_turns_only_if_there_are_turns(tmp_path):
     assert with_turns[start + 1].split() == ["turn", "alive", "format", "correct"]
     assert [line.split()[0] for line in with_turns[start + 2 : start + 8]] == list("123456")
     assert not any(line.startswith("turn") for line in without)
-    findings = next(i for i, line in enumerate(with_turns) if line.startswith("! "))
-    assert findings == start + 8
     assert with_turns[:start] == without[:start]
 
 
@@ -168,23 +130,18 @@ def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path
     lines = printed(tmp_path, width=80)
     start = next(i for i, line in enumerate(lines) if line.startswith("turns of one: "))
     assert all(len(line) <= 80 for line in lines[start : start + 9])
-    assert lines[start + 8] == "and 5 more turns, 4 more rewards, 1 more run (--json prints all)"
+    assert (
+        lines[start + 8]
+        == "and 5 more turns, 4 more rewards, 1 more run (--output json prints all)"
+    )
 
 
 def test_json_contains_the_turns(tmp_path, capsys):
     recorded(tmp_path / "run")
     with pytest.raises(SystemExit, match="0"):
-        main(["analyze", str(tmp_path / "run"), "--json", "--no-report"])
+        main(["analyze", str(tmp_path / "run"), "--output", "json"])
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     (wanted,) = as_dict(analyze(read_rollout_files(tmp_path / "run")))["runs"]
     assert run["turns"][0]["alive"] == 1.0
     assert [turn["turn"] for turn in run["turns"]] == [1, 2, 3, 4, 5, 6]
     assert run["turns"][2]["rewards"][1] == pytest.approx(wanted["turns"][2]["rewards"][1])
-    assert run["with_turns"][0]["name"] == "format"
-    assert "paid_per_turn" in {finding["kind"] for finding in run["findings"]}
-
-
-def test_the_scenario_of_these_tests_is_paid_per_turn():
-    counts, rewards = PAID(np.random.default_rng(0), 4)
-    taken = np.arange(rewards.shape[2]) < counts[..., None]
-    assert set(rewards[..., 0][taken].tolist()) == {0.5}

@@ -60,7 +60,7 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     few = "16 groups are too few to tell. Record at least 64 groups"
     assert f"no findings, but {few}" in printed(analysis)
     write_rollouts_report(analysis, tmp_path / "page.html")
-    assert f"No warning, but {few}" in (tmp_path / "page.html").read_text("utf-8")
+    assert few in (tmp_path / "page.html").read_text("utf-8")
     (run,) = as_dict(analysis)["runs"]
     assert run["unchecked"] == [
         {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}
@@ -97,18 +97,11 @@ def test_one_reward_or_64_groups_leave_nothing_unchecked(scales, steps):
     assert not only_verdict(analyzed(run_with(*scales, steps=steps))).unchecked
 
 
-@pytest.mark.parametrize(("groups", "steps"), [(13, 3), (10, 4)])
-def test_findings_about_turns_need_40_groups(tmp_path, groups, steps):
-    recorded(tmp_path, groups=groups, steps=steps)
-    unchecked = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
-    assert any("turns" in each.check for each in unchecked) == (groups * steps < 40)
-
-
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
     folder = run_of(tmp_path, [1.0] * 6)
     verdict = only_verdict(analyze(read_rollout_files(folder)))
     assert verdict.action is Action.UNKNOWN
-    assert "--low format=" in verdict.unchecked[0].remedy
+    assert "--range format=" in verdict.unchecked[0].remedy
     ranges = {"low": {"format": 0.0}, "high": {"format": 1.0}}
     known = analyze(read_rollout_files(folder), **ranges)
     verdict = only_verdict(known)
@@ -134,7 +127,7 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     assert verdict.sentence == f"unknown: {missing.reason}. A{missing.remedy[1:]}"
     assert missing.reason.startswith("the ranges of `form` and `tone` are unknown")
     pasted = missing.remedy.removeprefix("add ").replace("LOWEST", "0").replace("HIGHEST", "1")
-    options = ["analyze", str(folder), *shlex.split(pasted), "--json", "--no-report"]
+    options = ["analyze", str(folder), *shlex.split(pasted), "--output", "json"]
     printed = io.StringIO()
     with pytest.raises(SystemExit), contextlib.redirect_stdout(printed):
         main(options)
@@ -158,8 +151,10 @@ def test_a_range_of_turns_is_that_of_their_sum(tmp_path):
     assert "of the sum" in _unknown_range({"f": nan}, of_sum=True).remedy
     one = _unknown_range({"f": nan}, of_sum=False)
     assert one.reason == "the range of `f` is unknown, so it may be learned or out of reach"
-    assert one.remedy == "add --low f=LOWEST --high f=HIGHEST"
-    assert _unknown_range({"a b": nan}, of_sum=False).remedy.startswith("add --low 'a b=LOWEST'")
+    assert one.remedy == "add --range f=LOWEST:HIGHEST"
+    assert _unknown_range({"a b": nan}, of_sum=False).remedy.startswith(
+        "add --range 'a b=LOWEST:HIGHEST'"
+    )
     assert "unknown" in _unknown_range({"f": 1.5, "g": nan}, of_sum=False).reason
 
 
@@ -174,13 +169,13 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
     assert "verdict" not in printed(analysis)
 
 
-def test_a_share_whose_interval_contains_half_of_the_weight_share_needs_more_groups():
-    verdict = only_verdict(analyzed(run_with(1, 3.3)))
+def test_a_share_whose_interval_contains_its_limit_needs_more_groups():
+    verdict = only_verdict(analyzed(run_with(1, 50, steps=4, size=(32, 2))))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.UNKNOWN, None, ("r0",))
     assert "128 groups are too few" in verdict.sentence
-    assert "`r0` has half of its weight share" in verdict.sentence
+    assert "`r0` has a quarter of its weight share, or 5 % of the influence" in verdict.sentence
     both = replace(verdict, rewards=("r0", "r2")).sentence
-    assert "`r0` and `r2` have half of their weight shares" in both
+    assert "`r0` and `r2` each have a quarter" in both
 
 
 def test_a_scalar_reward_needs_its_parts(tmp_path):
@@ -202,7 +197,7 @@ def test_rewards_that_measure_the_same_call_for_a_change():
 
 
 def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
-    verdict = only_verdict(analyzed(run_with(0.3, 1, 100)))
+    verdict = only_verdict(analyzed(run_with(0.3, 1, 100, steps=32)))
     assert (verdict.action, verdict.kind, verdict.more) == (Action.TRAIN, Kind.IGNORED, 1)
     assert verdict.sentence.endswith(" (1 more warning)")
 
@@ -218,9 +213,9 @@ def test_a_constant_reward_is_one_more_warning_whether_its_range_is_known_or_not
         constant = {"form": np.ones(size), "tone": np.ones(size)}
         return {**run_with(1, 100).draw(random, step, size), **constant}
 
-    write_run(tmp_path, Run(draw, (), {}, steps=8))
+    write_run(tmp_path, Run(draw, (), {}, steps=32))
     verdict = only_verdict(analyze(read_rollout_files(tmp_path), **ranges))
-    assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.UNDER_WEIGHTED, ("r0",), 2)
+    assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.IGNORED, ("r0",), 2)
 
 
 @pytest.mark.parametrize(("share", "action"), [(0.24, Action.CHANGE), (0.26, Action.TRAIN)])
@@ -229,7 +224,7 @@ def test_a_setting_that_reaches_half_of_the_weight_share_is_trained_with(share, 
     found = {"weight_share": 0.5, "influence_share": 0.2, "influence_margin": 0.01}
     found |= {"groups": 64.0, "from_step": 40.0}
     remedies = (Remedy("gdpo", 1, share, 0.01, 64),)
-    finding = Finding(Kind.UNDER_WEIGHTED, Severity.WARNING, ("a",), "", "", found, (), remedies)
+    finding = Finding(Kind.IGNORED, Severity.WARNING, ("a",), "", "", found, (), remedies)
     verdict = _about(finding, BASE)
     assert (verdict.action, verdict.from_step, verdict.replayed) == (action, 40, 1)
 
@@ -299,12 +294,12 @@ def test_a_run_that_has_learned_everything_says_so():
 def test_each_kind_of_warning_has_something_to_do():
     for kind in Kind:
         verdict = replace(BASE, action=Action.CHANGE, kind=kind, rewards=("a", "b"), remedy=None)
-        if kind not in (Kind.MOSTLY_MISSING, Kind.TURN_COUNT, Kind.SATURATED, Kind.MERGED):
+        if kind not in (Kind.MOSTLY_MISSING, Kind.SATURATED):
             assert verdict.sentence
 
 
 def test_the_most_urgent_of_several_runs_comes_first(tmp_path):
-    for name, run in (("even", run_with(1, 1)), ("uneven", run_with(0.3, 1, 100))):
+    for name, run in (("even", run_with(1, 1)), ("uneven", run_with(0.3, 1, 100, steps=32))):
         write_run(tmp_path / name, run)
     analysis = analyze(read_rollout_files(tmp_path))
     assert [analysis.verdict(run).action for run in analysis.runs] == ["nothing", "train"]
@@ -322,7 +317,7 @@ def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():
         lines = [line.plain for line in rollouts_summary(analysis, room=room)]
         assert len(lines) <= room
         assert any(line.startswith("not checked") for line in lines)
-    assert "and 1 more rewards (--json prints all)" in lines
+    assert "and 1 more reward (--output json prints all)" in lines
 
 
 def of_two(rate, *, steps=40):
@@ -338,16 +333,24 @@ def of_two(rate, *, steps=40):
     return Run(draw, (), {}, steps=steps, size=(16, 8))
 
 
-@pytest.mark.parametrize(("awake", "kind"), [(9, Kind.OUT_OF_REACH), (28, Kind.OUT_OF_REACH)])
-def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(
-    tmp_path, awake, kind
-):
-    run = of_two(lambda step: 0.5 if step >= awake else 0.0)
+def test_what_was_reversed_before_the_last_quarter_calls_for_nothing():
+    def draw(random, step, size):
+        a, b = random.standard_normal((2, *size))
+        return {"a": a, "b": b if step > 30 else 0.1 * b - a / 2}
+
+    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=40, size=(16, 8))))
+    assert (verdict.action, verdict.from_step, verdict.of_groups) == (Action.NOTHING, 31, 160)
+    assert "over 160 groups from step 31" in verdict.sentence
+
+
+def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path):
+    run = of_two(lambda step: 0.5 if step >= 9 else 0.0)
     folder = write_run(tmp_path / "run", run)
     ranges = {"low": {"a": 0.0, "b": 0.0}, "high": {"a": 1.0, "b": 1.0}}
     analysis = analyze(read_rollout_files(folder), **ranges)
     (held,) = analysis.runs[0].findings()
-    assert (held.past, held.finding.kind, held.finding.severity) == (True, kind, Severity.NOTE)
+    assert (held.past, held.finding.kind) == (True, Kind.OUT_OF_REACH)
+    assert held.finding.severity is Severity.NOTE
     assert held.spans[0][0] == 1
     assert held.spans[-1][1] <= 31
     lines = [line.plain for line in rollouts_summary(analysis, width=500)]
@@ -355,10 +358,7 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(
     assert line.startswith(f"- in steps 1 to {held.spans[-1][1]}: ")
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.more) == (Action.NOTHING, 0)
-    # The whole run has too little influence of a reward that woke up late.
-    assert (verdict.from_step, verdict.of_groups) == ((31, 160) if awake > 9 else (None, 0))
-    assert ("over 160 groups from step 31" in verdict.sentence) == (awake > 9)
-    options = ["--low", "a=0,b=0", "--high", "a=1,b=1", "--no-report", "--fail-on", "note"]
+    options = ["--range", "a=0:1,b=0:1", "--output", "none", "--fail-on", "note"]
     with pytest.raises(SystemExit) as leaving, contextlib.redirect_stdout(io.StringIO()):
         main(["analyze", str(folder), *options])
     assert not leaving.value.code
@@ -380,11 +380,10 @@ def test_a_reward_that_is_missing_from_every_rollout_never_applies_or_only_at_fi
     some = analyzed(of_two(lambda step: np.nan if step % 8 else 0.5))
     (first,) = (h for h in some.runs[0].findings() if h.finding.kind is Kind.NEVER_APPLIES)
     assert (first.past, first.spans) == (True, ((1, 7),))
-    assert only_verdict(some).kind is Kind.IGNORED
 
 
 def test_the_worst_reward_of_a_kind_comes_first_whatever_the_order_of_the_columns():
-    analysis = analyzed(run_with(0.1, 0.02, 1))
+    analysis = analyzed(run_with(0.02, 0.002, 1, size=(16, 64)))
     found = [held.finding.rewards for held in analysis.runs[0].findings()]
     assert found == [("r1",), ("r0",)]
     assert only_verdict(analysis).rewards == ("r1",)
@@ -406,7 +405,8 @@ def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tm
     assert verdict.unknown.startswith(f"{reason}. ")
     assert f"no ±: {reason}" in printed(analysis)
     write_rollouts_report(analysis, tmp_path / "page.html")
-    assert f"No ±: {reason}" in (tmp_path / "page.html").read_text("utf-8")
+    page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
+    assert f"no ±: {reason}" in page
     assert as_dict(analysis)["runs"][0]["verdict"]["no_interval"] == reason
 
 

@@ -1,33 +1,23 @@
 """A recorded run with turns, whose first reward is paid per turn."""
 
-from functools import partial
-
 import numpy as np
 from tests.rollouts.built import rollout
 
 from gdpo.advantages import turn_gdpo
 from gdpo.rollouts import Turn, rollout_file, write_rollouts
 
-NAMES = ["format", "correct"]
-LONGEST, SAMPLES = 6, 8
+NAMES, SAMPLES, LONGEST = ("format", "correct"), 8, 6
 
 
-def per_turn(random, groups, *, pays, rate=1.0, logit=-0.4):
-    """The number of turns of each rollout, and rewards `[prompt, sample, turn, reward]`.
-
-    The first reward is paid at each turn with this rate, the second for the outcome, at the end.
-    """
-    counts = np.minimum(random.geometric(1 / (1 + np.exp(0.4)), (groups, SAMPLES)), LONGEST)
-    right = (random.logistic(size=counts.shape) < logit).astype(float)
-    at_the_end = np.where(np.arange(LONGEST) == counts[..., None] - 1, right[..., None], 0.0)
-    paid = pays * (random.random((*counts.shape, LONGEST)) < rate)
-    return counts, np.stack([paid, at_the_end], axis=-1)
+def paid_per_turn(random, groups):
+    """Rollouts of one to six turns, with 0.5 at each turn, and an outcome of 0 or 1 at the end."""
+    counts = np.minimum(random.geometric(0.4, (groups, SAMPLES)), LONGEST)
+    last = np.arange(LONGEST) == counts[..., None] - 1
+    correct = last * (random.random((groups, SAMPLES, 1)) < 0.4)
+    return counts, np.stack([np.full(last.shape, 0.5), correct], axis=-1)
 
 
-PAID = partial(per_turn, pays=0.5)
-
-
-def arrays(step, *, scenario=PAID, groups=16):
+def arrays(step, *, scenario=paid_per_turn, groups=16):
     """The numbers of turns, rewards and advantages of a step."""
     counts, rewards = scenario(np.random.default_rng(step), groups)
     return counts, rewards, turn_gdpo(rewards, np.ones(rewards.shape[-1]), turns=counts)

@@ -51,7 +51,7 @@ def ignored(folder, steps=6):
 
 
 def machine(says, *arguments):
-    code, out, err = says("analyze", *arguments, "--json")
+    code, out, err = says("analyze", *arguments, "--output", "json")
     assert code in (0, 1), err
     return json.loads(out, parse_constant=pytest.fail), code
 
@@ -142,7 +142,7 @@ def test_a_reward_that_no_file_has_is_a_mistake_and_no_page_is_written(gdpo_says
     code, out, err = gdpo_says(*asked)
     assert (code, out) == (2, f"reading {dump}\n")
     assert TYPO in " ".join(err.split())
-    assert gdpo_says(*asked, "--json")[:2] == (2, "")
+    assert gdpo_says(*asked, "--output", "json")[:2] == (2, "")
     assert gdpo_says(*asked, "--follow")[0] == 2
     assert not list(here.iterdir())
 
@@ -173,8 +173,8 @@ def test_a_reward_that_some_files_have_is_none(gdpo_says, dump, here):
 
 def test_the_exit_code_says_whether_a_finding_lasted(gdpo_says, tmp_path, dump, here):
     run = ignored(tmp_path / "ignored")
-    quiet = ("--no-report", "--fail-on")
-    assert gdpo_says("analyze", run, "--no-report")[0] == 0
+    quiet = ("--output", "none", "--fail-on")
+    assert gdpo_says("analyze", run, "--output", "none")[0] == 0
     assert gdpo_says("analyze", run, *quiet, "warning")[0] == 1
     assert gdpo_says("analyze", run, *quiet, "note")[0] == 1
     found, code = machine(gdpo_says, run, "--fail-on", "warning")
@@ -283,7 +283,7 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
     [
         ((), "PATH is missing"),
         (("nowhere",), "nowhere: "),
-        (("run", "--format", "trll"), "did you mean 'trl'"),
+        (("run", "--columns", "format=trll"), "did you mean 'trl'"),
         (("run", "--rewards", ","), "--rewards is empty"),
         (("run", "--columns", "prompt"), "write MEANING=COLUMN"),
         (("run", "--columns", "promt=prompt"), "did you mean 'prompt'"),
@@ -291,11 +291,12 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
         (("run", "--weights", "wide=much"), "'much' is not a number"),
         (("run", "--weights", "wide=inf"), "--weights wide=inf: "),
         (("run", "--weights", "wide=1e300"), "between -1e+60 and 1e+60"),
-        (("run", *COLUMNS, "--low", "wid=1"), "did you mean 'wide'"),
-        (("run", "--high", "wide=most"), "--high wide=most: "),
-        (("run", *COLUMNS, "--low", "wide=1", "--high", "wide=0"), "must have low < high"),
+        (("run", *COLUMNS, "--range", "wid=1:"), "did you mean 'wide'"),
+        (("run", "--range", "wide=0:most"), "--range wide=0:most: "),
+        (("run", "--range", "wide=1"), "write NAME=LOW:HIGH"),
+        (("run", *COLUMNS, "--range", "wide=1:0"), "must have low < high"),
         (("run", "--weights", "wide=1,wide=2"), "--weights lists wide twice"),
-        (("run", "--format", "verl", "--columns", "step=a"), "--format verl"),
+        (("run", "--columns", "format=verl", "--columns", "step=a"), "combined with format=verl"),
         (("run", *COLUMNS, "--estimators", "recorded"), "contain no advantages"),
         (("run", "--fail-on", "error"), "Allowed: note, warning"),
         (("run", "--estimators", "gpdo"), "did you mean 'gdpo'"),
@@ -306,9 +307,8 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
             ("run", "--rescore", "gsm8k", "--rewards", "wide"),
             "--rescore cannot be combined with --rewards",
         ),
-        (("run", "--output", "a.html", "--no-report"), "--no-report"),
         (("run", "--output", "no/a.html"), "not a writable folder"),
-        (("run", "--group-size", "0"), "Must be >= 1"),
+        (("run", "--columns", "group_size=0"), "write a whole number"),
         (("run", "--no-such-option"), "no-such-option"),
         (("empty",), "no rollout files found"),
     ],
@@ -334,7 +334,7 @@ def written_to_nobody(command):
 
 
 def test_what_breaks_is_no_finding_for_a_script_that_waits_for_one(dump, here):
-    command = [sys.executable, "-m", "gdpo", "analyze", str(dump), *COLUMNS, "--no-report"]
+    command = [sys.executable, "-m", "gdpo", "analyze", str(dump), *COLUMNS, "--output", "none"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-u", *command[1:]], stdout=full, stderr=subprocess.PIPE, check=False
@@ -353,7 +353,7 @@ def test_a_reader_that_goes_is_no_finding_either(dump, here, options):
 
 def test_rewards_are_given_anew_without_an_output_to_be_kept(tmp_path, here):
     path = written.verl(tmp_path / "run")
-    line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --no-report >&-"
+    line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --output none >&-"
     done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -362,7 +362,7 @@ def test_a_log_of_some_steps_alone_is_told(gdpo_says, tmp_path, here):
     for step in (10, 20, 30):
         rows = [{"step": step, "prompt": "a", "r": float(i)} for i in range(4)]
         written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
-    _, out, _ = gdpo_says("analyze", tmp_path / "run", "--rewards", "r", "--no-report")
+    _, out, _ = gdpo_says("analyze", tmp_path / "run", "--rewards", "r", "--output", "none")
     assert "3 steps (10 to 30, every 10), 12 rollouts" in out
 
 
@@ -379,7 +379,7 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
             for _ in range(4)
         ]
         written.lines(tmp_path / run / "a.jsonl", rows)
-    options = ("--rewards", ",".join(names), "--no-report", "--estimators", "grpo,gdpo")
+    options = ("--rewards", ",".join(names), "--output", "none", "--estimators", "grpo,gdpo")
     _, piped, _ = gdpo_says("analyze", tmp_path, *options)
     assert "…" not in piped
     assert all(f"  {names[k]}  " in piped for k in range(3))
@@ -404,7 +404,7 @@ def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here)
         ]
         written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
         gains.append(diagnose(rewards, None, ["a", "b"]).batch_gain)
-    asked = ("--rewards", "a,b", "--estimators", "grpo", "--no-report")
+    asked = ("--rewards", "a,b", "--estimators", "grpo", "--output", "none")
     _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked)
     assert f"by {sum(gains) / 2:.3g} (median" in out
 
@@ -446,7 +446,9 @@ def judges(here, monkeypatch):
 def test_what_rewards_print_is_not_among_what_is_found(judges, tmp_path, here):
     path = written.verl(tmp_path / "run")
     command = [sys.executable, "-m", "gdpo", "analyze", path, "--rescore", f"{judges}:rewards"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "--output", "json"], capture_output=True, text=True, check=True
+    )
     (run,) = json.loads(done.stdout)["runs"]
     assert [reward["mean"] for reward in run["rewards"]] == [1.0, 1.0]
     assert done.stderr.count("noise") >= 8
@@ -471,7 +473,7 @@ def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
         rows = [{"step": step, "prompt": str(i // 4), "r": float(rng.random())} for i in range(16)]
         written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
     asked = ("--rewards", "r", "--estimators", f"grpo_no_std,{judges}:{name}")
-    _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked, "--no-report")
+    _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked, "--output", "none")
     assert "no difference" not in out
     assert f"{judges}:{name} failed after {after} step" in out
     assert why in " ".join(out.split())
@@ -520,8 +522,8 @@ def test_nothing_is_written_into_the_run_unless_asked_to(gdpo_says, dump, monkey
     assert code == 0
     assert f"no page written, because this folder is part of {dump}" in out
     assert sorted(dump.iterdir()) == before
-    assert gdpo_says("analyze", ".", *COLUMNS, "--json")[0] == 0
-    assert gdpo_says("analyze", "..", *COLUMNS, "--no-report")[0] == 0
+    assert gdpo_says("analyze", ".", *COLUMNS, "--output", "json")[0] == 0
+    assert gdpo_says("analyze", "..", *COLUMNS, "--output", "none")[0] == 0
     assert sorted(dump.iterdir()) == before
     assert gdpo_says("analyze", ".", *COLUMNS, "--output", "page.html")[0] == 0
     assert (dump / "page.html").is_file()
@@ -538,7 +540,7 @@ def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
         "    def isatty(self): return False\n"
         "real, sys.stdout = sys.stdout, Out()\n"
         "from gdpo.cli import main\n"
-        "try: main(['analyze', sys.argv[1], '--no-report'])\n"
+        "try: main(['analyze', sys.argv[1], '--output', 'none'])\n"
         "except SystemExit: pass\n"
         "print(Out.first, 'torch' in sys.modules, file=real)"
     )
@@ -561,7 +563,7 @@ def test_texts_that_are_not_shown_are_not_read(gdpo_says, tmp_path, here):
     path.write_bytes(data)
     with pytest.raises((OSError, pa.ArrowException)):
         pq.read_table(path)
-    code, out, _ = gdpo_says("analyze", path, "--no-report", "--estimators", "grpo,gdpo")
+    code, out, _ = gdpo_says("analyze", path, "--output", "none", "--estimators", "grpo,gdpo")
     assert code == 0
     assert "8 rows: 8 read, 0 skipped" in out
     code, out, _ = gdpo_says("analyze", path)  # a page without texts is still a page
@@ -574,8 +576,9 @@ def following(tmp_path):
     """Starts the command that follows a run; it has ended when the test has."""
     started = []
 
-    def start(run, *arguments):
-        command = [sys.executable, "-m", "gdpo", "analyze", str(run), "--follow", "--no-report"]
+    def start(run, *arguments, output="none"):
+        command = [sys.executable, "-m", "gdpo", "analyze", str(run), "--follow"]
+        command += ["--output", output]
         process = subprocess.Popen(
             [*command, *arguments],
             stdout=subprocess.PIPE,
@@ -595,7 +598,7 @@ def following(tmp_path):
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
     run = written.verl(tmp_path / "run", steps=(1,))
-    process = following(run, "--json")
+    process = following(run, output="json")
     assert json.loads(process.stdout.readline())["rows"]["read"] == 4
     written.verl(run, steps=(2,))
     path = run / "1.jsonl"
@@ -618,7 +621,7 @@ def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
     """Of 96 groups, one look shows the warning. It is repeated, and therefore not certain yet."""
     run = ignored(tmp_path / "run", steps=6)
     assert machine(gdpo_says, run, "--fail-on", "warning")[1] == 1
-    process = following(run, "--json", "--fail-on", "warning")
+    process = following(run, "--fail-on", "warning", output="json")
     found = json.loads(process.stdout.readline())
     (warning,) = [f for f in found["runs"][0]["findings"] if f["severity"] == "warning"]
     assert (warning["kind"], warning["lasting"], warning["certain"]) == ("ignored", True, False)
@@ -676,7 +679,7 @@ def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(gdpo_say
     assert all("differs on every step" in said[name] for name in ("grpo_no_std", "rloo"))
     assert "differs" not in said["gdpo"]
     assert "those without a per-group std still differ" in " ".join(out.split())
-    assert "These files contain only a scalar reward" in (here / "analysis.html").read_text()
+    assert "these files contain only a scalar reward" in (here / "analysis.html").read_text()
 
 
 def test_a_total_without_texts_is_not_offered_to_be_scored_anew(gdpo_says, tmp_path, here):
@@ -720,27 +723,27 @@ def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(gdpo_says, tmp_
 
 def test_a_learned_reward_of_our_own_record_is_no_warning(gdpo_says, tmp_path):
     run = run_of(tmp_path / "run", LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
-    _, out, _ = gdpo_says("analyze", run, "--no-report")
+    _, out, _ = gdpo_says("analyze", run, "--output", "none")
     told = " ".join(out.split())
     assert "`format` is constant in 100 % of its 64 groups from step 7, at 1, the top" in told
     assert "no action needed: keep" in told
     assert "verdict: nothing to do: `format` is learned" in told
     assert "\n!" not in out
-    assert gdpo_says("analyze", run, "--no-report", "--fail-on", "warning")[0] == 0
+    assert gdpo_says("analyze", run, "--output", "none", "--fail-on", "warning")[0] == 0
 
 
 def test_a_reward_whose_range_is_said_is_learned(gdpo_says, tmp_path):
     run = run_of(tmp_path / "run", LEARNED)
-    _, out, _ = gdpo_says("analyze", run, "--no-report")
+    _, out, _ = gdpo_says("analyze", run, "--output", "none")
     assert "at 1, the highest value of this run" in " ".join(out.split())
-    said = ("--low", "format=0", "--high", "format=1")
-    _, out, _ = gdpo_says("analyze", run, "--no-report", *said)
+    said = ("--range", "format=0:1")
+    _, out, _ = gdpo_says("analyze", run, "--output", "none", *said)
     assert "at 1, the top of its range" in " ".join(out.split())
 
 
 def test_a_rescored_reward_has_its_own_range_unless_another_is_said(gdpo_says, judges, tmp_path):
-    said = (written.verl(tmp_path / "run"), "--rescore", f"{judges}:rewards", "--no-report")
+    said = (written.verl(tmp_path / "run"), "--rescore", f"{judges}:rewards")
     (run,) = machine(gdpo_says, *said)[0]["runs"]
     assert run["verdict"]["learned"] == ["loud", "later"]
-    (run,) = machine(gdpo_says, *said, "--low", "loud=1", "--high", "loud=3")[0]["runs"]
+    (run,) = machine(gdpo_says, *said, "--range", "loud=1:3")[0]["runs"]
     assert run["verdict"]["learned"] == ["later"]

@@ -17,7 +17,7 @@ def analyzed(gdpo_says, here):
         assert code == 0, err
         assert err == ""
         found = json.loads(
-            gdpo_says("analyze", *arguments, "--json")[1], parse_constant=pytest.fail
+            gdpo_says("analyze", *arguments, "--output", "json")[1], parse_constant=pytest.fail
         )
         rows = found["rows"]
         assert rows["all"] == rows["read"] + rows["skipped"]
@@ -55,7 +55,7 @@ def test_groups_of_different_size(analyzed, tmp_path):
     found, out = analyzed(tmp_path / "run")
     assert found["groups"]["sizes"] == {"1": 1, "2": 2, "4": 1}
     assert "! 2 of 4 groups do not have the usual size 2" in out
-    assert "--group-size 2" in out
+    assert "--columns group_size=2" in out
     assert found["runs"][0]["rewards"][0]["missing"] == 0
 
 

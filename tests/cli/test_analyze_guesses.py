@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 
 
 def analyzed(gdpo_says, path, *options):
-    code, out, err = gdpo_says("analyze", path, "--json", *options)
+    code, out, err = gdpo_says("analyze", path, "--output", "json", *options)
     assert code == 0, err
     return json.loads(out)
 
@@ -137,7 +137,16 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says,
     assert [tuple(each) for each in table.rewards] == wanted  # `b` is that of the rollout
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        (
+            "--output",
+            "json",
+        ),
+    ],
+)
 def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, tmp_path, options):
     rows = [
         {"step": s, "prompt": f"in /tmp/{RNG.random()} do {p}", "reward_a": a, "reward_b": b}
@@ -159,7 +168,7 @@ LOG = {"loss": 0.1, "grad_norm": 0.3, "learning_rate": 1e-6, "epoch": 0.1, "rewa
 def test_lines_of_a_log_are_no_rollouts(gdpo_says, tmp_path, kind, rewards):
     rows = [LOG | {"step": s, rewards: s / 30} for s in range(30)]
     path = written(tmp_path / "history", kind, rows)
-    code, out, err = gdpo_says("analyze", path, "--no-report")
+    code, out, err = gdpo_says("analyze", path, "--output", "none")
     assert "rollouts;" not in out
     assert "--rewards" not in err
     assert code == 2 or "metrics" in out
@@ -193,7 +202,9 @@ UNREAD = {
 @pytest.mark.parametrize("form", UNREAD)
 def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, tmp_path, form):
     rows = made(lambda s, p, g, a, b: {"accuracy": a, "format": g % 2} | UNREAD[form](a, b))
-    code, _, err = gdpo_says("analyze", written(tmp_path / "run", "jsonl", rows), "--no-report")
+    code, _, err = gdpo_says(
+        "analyze", written(tmp_path / "run", "jsonl", rows), "--output", "none"
+    )
     assert code == 2
     assert "'rewards'" in err
     run_commands(gdpo_says, err)
@@ -207,7 +218,7 @@ def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp
 
     rows = made(scored)
     path = written(tmp_path / "run", "jsonl", rows)
-    code, out, err = gdpo_says("analyze", path, "--no-report")
+    code, out, err = gdpo_says("analyze", path, "--output", "none")
     if total == "independent":
         assert (code, "reward," in out) == (0, True)
         return
@@ -287,7 +298,7 @@ def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
             for b in [1.0 if s == 2 else random]
         ]
         written(tmp_path / "run" / f"step_{s}", kind, rows)
-    code, _, err = gdpo_says("analyze", tmp_path / "run", "--no-report")
+    code, _, err = gdpo_says("analyze", tmp_path / "run", "--output", "none")
     assert (code, "not a weighted sum" in err) == (2, True)
 
 
@@ -313,7 +324,7 @@ def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
 def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_says, tmp_path):
     rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a * b})
     path = written(tmp_path / "run", "jsonl", rows)
-    code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--no-report")
+    code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--output", "none")
     assert (code, "\n! " in out) == (0, True)
     assert "--weights a_reward=NUMBER,b_reward=NUMBER" in out
 
@@ -378,7 +389,7 @@ def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
     gdpo_says, tmp_path, kind, of
 ):
     rows = made(lambda s, p, g, a, b: {"answer_correct": of(a), "format_reward": b})
-    code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--no-report")
+    code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--output", "none")
     assert code == 2
     both = ["format_reward", "answer_correct"]
     assert run_commands(gdpo_says, err) == [both[:1], both]
@@ -403,7 +414,9 @@ def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(gdp
         {"step": s, "prompt": f"question {s}-{p}", "completions": ["x"] * 4, "rewards": [a, b] * 2}
         for s, p, g, a, b in rollouts(size=1)
     ]
-    code, _, err = gdpo_says("analyze", written(tmp_path / "run", "jsonl", rows), "--no-report")
+    code, _, err = gdpo_says(
+        "analyze", written(tmp_path / "run", "jsonl", rows), "--output", "none"
+    )
     assert code == 2
     assert "'rewards' cannot be read as numbers" in err
     assert "one line per rollout" in err

@@ -254,7 +254,7 @@ def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_th
 ):
     kind, make, rewards, steps = LAYOUTS[layout]
     path = written(tmp_path / "run", kind, rows(make))
-    code, out, err = gdpo_says("analyze", path, "--json")
+    code, out, err = gdpo_says("analyze", path, "--output", "json")
     assert code == 0, err
     found = json.loads(out)
     assert found["files"][0]["rewards"] == list(rewards)
@@ -264,7 +264,7 @@ def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_th
     assert found["rows"] == {"all": 32, "read": 32, "skipped": 0, "not_analyzed": 0}
     assert found["groups"]["sizes"] == {"4": 8}
     assert found["notices"] == [] or layout.startswith("very many")
-    _, out, _ = gdpo_says("analyze", path, "--no-report")
+    _, out, _ = gdpo_says("analyze", path, "--output", "none")
     assert "rewards: " in out
     if rewards == ("reward",):
         return
@@ -273,7 +273,7 @@ def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_th
         out.splitlines()[-1]
         == f"verdict: unknown: these columns were guessed; for a verdict: {verdict['command']}"
     )
-    code, named, err = gdpo_says(*shlex.split(verdict["command"])[1:], "--json")
+    code, named, err = gdpo_says(*shlex.split(verdict["command"])[1:], "--output", "json")
     assert code == 0, err
     (again,) = json.loads(named)["runs"]
     assert again["verdict"]["assumed"] == {}
@@ -291,7 +291,7 @@ def run_commands(gdpo_says, printed):
     proposed = []
     for line in lines:
         command = shlex.split(line)[1:]
-        code, out, err = gdpo_says(*command, "--json")
+        code, out, err = gdpo_says(*command, "--output", "json")
         assert code == 0, f"{line}: {err}"
         if "--rewards" in command:
             names = command[command.index("--rewards") + 1].split(",")
@@ -307,7 +307,7 @@ def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
 ):
     kind, make, named = REFUSED[layout]
     path = written(tmp_path / "run", kind, rows(make))
-    code, _, err = gdpo_says("analyze", path, "--no-report")
+    code, _, err = gdpo_says("analyze", path, "--output", "none")
     assert (code, "no reward can be inferred in" in err) == (2, True)
     assert all(repr(name.rpartition(".")[2])[1:-1] in err for name in named.split(","))
     proposed = run_commands(gdpo_says, err)
@@ -348,7 +348,7 @@ def test_a_reward_that_is_text_is_told_by_name_once(tmp_path, kind, text):
 def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(gdpo_says, tmp_path, kind):
     more = {"step": "step", "rewards": "correct: 1"}
     path = written(tmp_path / "run", kind, rows(flat(more)))
-    code, _, err = gdpo_says("analyze", path, "--no-report")
+    code, _, err = gdpo_says("analyze", path, "--output", "none")
     assert code == 2
     assert "'rewards' cannot be read" in err
     assert "--rewards step" not in err
@@ -375,21 +375,21 @@ def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
 
 def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
-    _, out, _ = gdpo_says("analyze", path, "--no-report")
+    _, out, _ = gdpo_says("analyze", path, "--output", "none")
     assert "Rename 'a, b'" in out
     many = {f"m{i:02}": "acc" for i in range(20)}
     path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
-    _, out, _ = gdpo_says("analyze", path, "--no-report")
+    _, out, _ = gdpo_says("analyze", path, "--output", "none")
     assert f"--rewards {','.join(many)}" in out
 
 
 def test_a_reward_that_is_not_there_lists_what_the_files_have(gdpo_says, tmp_path):
     path = written(tmp_path / "train", "jsonl", [{"question": "q", "answer": "4"}] * 4)
-    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--no-report")
+    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--output", "none")
     assert code == 2
     assert "no numbers, only the fields 'question', 'answer'" in err
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", length="tokens")))
-    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--no-report")
+    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--output", "none")
     assert code == 2
     assert "Allowed: length, rewards.a, rewards.b" in err
 
@@ -407,7 +407,7 @@ def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a
 @pytest.mark.parametrize("named", [{"reward_acc": "acc", "reward_fmt": "fmt"}, AB])
 def test_the_command_names_the_step(gdpo_says, tmp_path, named):
     path = written(tmp_path / "run", "jsonl", rows(flat({"iter": "step", **named})))
-    _, out, err = gdpo_says("analyze", path, "--no-report")
+    _, out, err = gdpo_says("analyze", path, "--output", "none")
     command = f"gdpo analyze {path} --rewards {','.join(named)} --columns step=iter,prompt=prompt"
     assert command in (*err.splitlines(), out.splitlines()[-1].rpartition(": ")[2])
 
@@ -434,9 +434,9 @@ def test_what_to_do_about_a_file_is_never_cut(gdpo_says, tmp_path):
     written(folder / "run", "jsonl", rows(inside("rewards")))
     (folder / "b.jsonl.zst").write_bytes(b"")
     (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
-    _, out, _ = gdpo_says("analyze", tmp_path, "--no-report")
+    _, out, _ = gdpo_says("analyze", tmp_path, "--output", "none")
     assert "decompress it first" in out
-    assert "the format (--format)" in out
+    assert "the format (--columns format=NAME)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out
     assert "…" in out
 
@@ -446,10 +446,10 @@ def test_no_verdict_rests_on_a_guess_and_the_printed_command_gives_the_right_one
     gdpo_says, tmp_path, seed
 ):
     path, record = write_unknown(tmp_path, seed)
-    _, known, _ = gdpo_says("analyze", record, "--json")
-    _, out, err = gdpo_says("analyze", path, "--json")
+    _, known, _ = gdpo_says("analyze", record, "--output", "json")
+    _, out, err = gdpo_says("analyze", path, "--output", "json")
     verdict = json.loads(out)["runs"][0]["verdict"]
     assert (verdict["action"], err.count("Traceback")) == ("unknown", 0)
-    _, out, _ = gdpo_says(*shlex.split(verdict["command"])[1:], "--json")
+    _, out, _ = gdpo_says(*shlex.split(verdict["command"])[1:], "--output", "json")
     assert json.loads(out)["runs"][0]["verdict"]["assumed"] == {}
     assert conclusion(out) == conclusion(known)

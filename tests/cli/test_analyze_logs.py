@@ -20,8 +20,10 @@ def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
     assert (code, err) == (0, "")
     assert "metrics only, no rollouts: 16 logged steps (1 to 16) from trainer_state.json" in text
     assert "weights: assumed to be 1 for each reward" in text
-    assert "! `vowels` may be ignored: it has 33 % of the weight, but 2 %" in text
-    assert "! `is_text` is constant: its standard deviation is 0 in all logged steps" in text
+    assert "reward mean: first → last trend std: first → last weight share weight × std" in text
+    assert "vowels 0.029 → 0.0312 none (± 0.0121) 0.034 → 0.0395 33 % 2 %" in text
+    assert "is_text 1 → 1 none 0 → 0 33 % 0 %" in text
+    assert "groups without signal: first 0 %, last 0 %" in text
     assert "differences between prompts, such as their difficulty" in text
     assert (
         "metrics cannot show the influence share of each reward, whether rewards conflict" in text
@@ -30,35 +32,32 @@ def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
     assert not list(here.iterdir())
 
 
-def test_given_weights_and_ranges_are_used(gdpo_says):
-    options = ("--weights", "vowels=20", "--low", "is_text=0", "--high", "is_text=1")
-    code, out, _ = gdpo_says("analyze", STATE, *options)
+def test_given_weights_are_used(gdpo_says):
+    code, out, _ = gdpo_says("analyze", STATE, "--weights", "vowels=20")
     text = " ".join(out.split())
     assert code == 0
     assert "weights: characters 1, is_text 1, vowels 20" in text
-    assert "may be ignored" not in text
-    assert "- `is_text` is constant" in text
-    assert "the top of its range" in text
+    assert "vowels 0.029 → 0.0312 none (± 0.0121) 0.034 → 0.0395 91 %" in text
 
 
 def test_influence_that_gdpo_logged_is_shown(gdpo_says):
     code, out, _ = gdpo_says("analyze", GOLDEN / "gdpo")
     text = " ".join(out.split())
     assert code == 0
-    assert "std weight share zero variance influence share" in text
+    assert "trend weight share zero variance influence share" in text
     assert "gdpo logged warnings in 0 of 16 logged steps" in text
-    assert "1 → 1 none 0 33 % 100 % 0 %" in text
+    assert "1 → 1 none 33 % 100 % 0 %" in text
     assert "metrics cannot show whether rewards conflict" in text
     assert "over the whole batch" not in text
 
 
 def test_json_holds_everything(gdpo_says):
-    code, out, _ = gdpo_says("analyze", STATE, "--json", "--rewards", "vowels,is_text")
+    code, out, _ = gdpo_says("analyze", STATE, "--output", "json", "--rewards", "vowels,is_text")
     (log,) = json.loads(out, parse_constant=pytest.fail)["logs"]
     assert code == 0
     assert log["steps"] == list(range(1, 17))
     assert [reward["name"] for reward in log["rewards"]] == ["vowels", "is_text"]
-    assert [finding["kind"] for finding in log["findings"]] == ["constant"]
+    assert log["rewards"][1]["last_std"] == 0
     assert len(log["rewards"][0]["over_time"]["std"]) == 16
 
 
@@ -68,9 +67,10 @@ def test_json_holds_everything(gdpo_says):
         ("--estimators", "gdpo"),
         ("--rescore", "gsm8k"),
         ("--fail-on", "note"),
-        ("--group-size", "4"),
+        ("--columns", "group_size=4"),
+        ("--range", "vowels=0:1"),
         ("--output", "x.html"),
-        ("--format", "trl"),
+        ("--columns", "format=trl"),
     ],
 )
 def test_an_option_that_needs_rollouts_is_refused(gdpo_says, options):
@@ -116,7 +116,13 @@ def test_text_in_a_log_cannot_control_the_terminal(gdpo_says, tmp_path):
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}
     state = {"log_history": [{"step": step, **row} for step in range(20)]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    for options in ((), ("--json",)):
+    for options in (
+        (),
+        (
+            "--output",
+            "json",
+        ),
+    ):
         code, out, _ = gdpo_says("analyze", tmp_path, *options)
         assert code == 0
         assert "\x1b" not in out

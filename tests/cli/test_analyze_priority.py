@@ -49,7 +49,7 @@ def broken_by_loops(folder):
 
 def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, gdpo_says):
     folder = recorded(tmp_path)
-    code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right", "--json")
+    code, out, _ = gdpo_says("analyze", folder, "--primary", "right", "--output", "json")
     assert code == 0
     (found,) = json.loads(out)["priority"]
     assert (found["groups"], found["broken"]) == broken_by_loops(folder)
@@ -62,7 +62,7 @@ def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path,
 
 def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
     folder = recorded(tmp_path, gate=True)
-    code, out, _ = gdpo_says("analyze", folder, "--no-report", "--primary", "right")
+    code, out, _ = gdpo_says("analyze", folder, "--output", "none", "--primary", "right")
     assert code == 0
     lines = out.splitlines()
     assert "rollouts with right below 1: a gate" in out
@@ -72,41 +72,34 @@ def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
 
 def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_path, gdpo_says):
     folder = recorded(tmp_path)
-    assert "priority" not in gdpo_says("analyze", folder, "--no-report")[1]
-    code, _, err = gdpo_says("analyze", folder, "--no-report", "--primary", "rigth")
+    assert "priority" not in gdpo_says("analyze", folder, "--output", "none")[1]
+    code, _, err = gdpo_says("analyze", folder, "--output", "none", "--primary", "rigth")
     assert code == 2
     assert "did you mean 'right'" in err
 
 
-def test_a_primary_reward_without_a_positive_weight_is_not_decided(tmp_path, gdpo_says):
-    asked = ("analyze", recorded(tmp_path), "--no-report", "--primary", "right")
+def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):
+    asked = ("analyze", recorded(tmp_path), "--output", "none", "--primary", "right")
     asked = (*asked, "--weights", "right=0,format=1")
-    assert "not decided, because right has no positive weight" in gdpo_says(*asked)[1]
-    (found,) = json.loads(gdpo_says(*asked, "--json")[1])["priority"]
+    assert "not known, because right has no positive weight" in gdpo_says(*asked)[1]
+    (found,) = json.loads(gdpo_says(*asked[:2], *asked[4:], "--output", "json")[1])["priority"]
     assert found["estimators"]["gdpo"]["holds"] is None
 
 
-def small(folder, rewards):
-    """A file with 4 groups of samples with these rewards and advantages in their order."""
-    written(folder, [rewards] * 4, [[each["right"] for each in rewards]] * 4)
-    return "analyze", folder, "--no-report", "--primary", "right"
-
-
-def test_rounding_errors_of_the_primary_reward_are_no_difference(tmp_path, gdpo_says):
-    rewards = [{"right": value, "format": 1.0} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)]
-    out = gdpo_says(*small(tmp_path, rewards))[1]
-    assert "0, 0.3, 1" in out
-    assert "in 0 of 4 groups" in out
-
-
-def test_a_constant_primary_reward_is_not_checked(tmp_path, gdpo_says):
-    out = gdpo_says(*small(tmp_path, [{"right": 1.0, "format": k % 2} for k in range(4)]))[1]
-    assert "right varies in no group" in out
-
-
-def test_a_primary_reward_that_opens_several_gates_is_not_decided(tmp_path, gdpo_says):
-    rewards = [
+SMALL = {
+    "in 0 of 4 groups": [{"right": value, "format": 1.0} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)],
+    "right varies in no group": [{"right": 1.0, "format": k % 2} for k in range(4)],
+    "right has no values, or opens several gates": [
         {"right": float(k), **{f"r{t}": float(k >= t) * k / 7 for t in range(1, 5)}}
         for k in range(8)
-    ]
-    assert "right has no values, or opens several gates" in gdpo_says(*small(tmp_path, rewards))[1]
+    ],
+}
+"""What is said about 4 groups of samples with these rewards, whose advantages have their order."""
+
+
+@pytest.mark.parametrize("said", SMALL)
+def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, gdpo_says, said):
+    written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
+    out = gdpo_says("analyze", tmp_path, "--output", "none", "--primary", "right")[1]
+    assert said in out
+    assert "0.3, 0.3" not in out  # 0.1 + 0.2 is no other value

@@ -250,6 +250,15 @@ def test_benchmarks_are_checked_with_progress_and_each_failure_printed_once(gdpo
     assert all(line.startswith("mbpp") for line in err.splitlines())
 
 
+@pytest.mark.parametrize(
+    "given", [(), ("recipe.yaml", "--benchmarks", "mbpp"), ("recipe.yaml", "--data", "mbpp=a")]
+)
+def test_a_check_is_of_a_recipe_or_of_benchmarks(given, gdpo_says):
+    code, _, err = gdpo_says("check", *given)
+    assert code == 2
+    assert "without a recipe" in err
+
+
 def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
     """Also of a library that would make another error of it, or swallow it."""
     (tmp_path / "slow_start.py").write_text(

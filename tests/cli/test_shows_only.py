@@ -78,8 +78,8 @@ def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command)
         ("--help",),
         ("recipes", "ls"),
         ("recipes", "show", "gsm8k"),
-        ("analyze", ".", "--estimators", "recorded,grpo", "--json"),
-        ("analyze", ".", "--rescore", "gsm8k", "--json"),
+        ("analyze", ".", "--estimators", "recorded,grpo", "--output", "json"),
+        ("analyze", ".", "--rescore", "gsm8k", "--output", "json"),
     ],
 )
 def test_what_lies_in_the_current_folder_is_no_plugin(tmp_path, command):

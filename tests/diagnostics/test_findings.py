@@ -5,7 +5,6 @@ import inspect
 import pickle
 from collections import Counter
 from dataclasses import fields
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -198,25 +197,6 @@ def test_a_reward_that_is_missing_nearly_everywhere_is_noted():
     assert not found(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
 
 
-def test_a_spread_of_less_than_a_hundredth_of_the_range_that_counts_in_full_may_be_noise():
-    batch = stacked(50 + 2 * uniform(1), uniform(2))
-    finding = the(Kind.TINY_STD, batch, B, low=[0, 0], high=[100, 1])
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
-    assert all(word in finding.message for word in ("`a`", "0.58 %", "range", "influence", " 5"))
-    assert "noise_floor" in finding.remedy
-    wider = stacked(50 + 4 * uniform(1), uniform(2))
-    assert not found(Kind.TINY_STD, wider, B, low=[0, 0], high=[100, 1])
-    assert not found(Kind.TINY_STD, batch, B)
-
-
-def test_a_tiny_std_with_little_influence_is_no_finding():
-    batch = stacked(0.5 + 0.02 * uniform(1), uniform(2))
-    ranges = {"low": [0, 0], "high": [1, 1]}
-    floored = partial(gdpo, noise_floor=[0.05, 0.0])
-    assert not found(Kind.TINY_STD, batch, B, estimator=floored, **ranges)
-    assert not found(Kind.TINY_STD, batch, B, estimator="grpo", **ranges)
-
-
 def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
     batch = stacked(20 * uniform(1), uniform(2))
     names = ["steps", "style"]
@@ -390,29 +370,6 @@ def test_a_correlation_over_few_samples_shows_nothing():
     assert found(Kind.OPPOSED, np.tile(batch, (4, 1, 1)), B)
 
 
-def test_rewards_of_which_only_one_can_be_had_are_in_conflict_though_no_pair_is_opposed():
-    one_of_four = np.eye(4)[rng().integers(0, 4, (64, 8))]
-    finding = the(Kind.CONFLICT, one_of_four, list("abcd"), [1, 1.1, 0.9, 1.2])
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ())
-    assert "100 % of the rollouts" in finding.message
-    assert finding.evidence["chance_conflict"] < 0.75
-    shuffled = rng().permuted(one_of_four, axis=1)
-    assert not found(Kind.CONFLICT, shuffled, list("abcd"), [1, 1.1, 0.9, 1.2])
-
-
-def test_a_conflict_of_an_opposed_pair_is_reported_as_opposed():
-    x = uniform(1)
-    assert kinds(stacked(x, -x + 0.1 * uniform(2)), [1, 0.9], B) >= {Kind.OPPOSED}
-    assert Kind.CONFLICT not in kinds(stacked(x, -x + 0.1 * uniform(2)), [1, 0.9], B)
-
-
-def test_few_rollouts_show_no_conflict():
-    one_of_four = np.eye(4)[:, None, :].repeat(2, axis=1)
-    one_of_four = one_of_four.reshape(1, 8, 4)[:, [0, 2, 4, 6]]
-    assert diagnose(one_of_four, None, list("abcd")).conflict == 1.0
-    assert not found(Kind.CONFLICT, one_of_four, list("abcd"))
-
-
 def test_nine_of_ten_groups_without_signal_are_too_many():
     """As a note, if chance may explain them."""
     for live, share, severity in (
@@ -433,49 +390,6 @@ def test_weights_of_zero_give_no_signal_and_the_remedy_names_the_weight():
     assert "weight other than 0" in finding.remedy
 
 
-def test_the_gain_is_high_where_few_groups_have_signal():
-    batch = stacked(varies_in(6, uniform(1), otherwise=0.5))
-    finding = the(Kind.GAIN, batch, A)
-    assert finding.severity is Severity.WARNING
-    assert "9 % of the groups" in finding.message
-    assert "3 times" in finding.message
-    assert not found(Kind.GAIN, stacked(varies_in(8, uniform(1), otherwise=0.5)), A)
-    assert not found(Kind.GAIN, batch, A, estimator="mo_grpo")
-
-
-@pytest.mark.parametrize("estimator", ["rloo", "grpo_no_std"])
-@pytest.mark.parametrize("groups", [6, 64])
-def test_large_advantages_without_batch_normalization_are_no_gain(groups, estimator):
-    batch = stacked(varies_in(groups, 100 * uniform(1), otherwise=0.5))
-    diagnosis = diagnose(batch, None, A, estimator=estimator)
-    assert diagnosis.signal_rms > 3
-    assert diagnosis.zero_advantage_groups == 1 - groups / 64
-    assert Kind.GAIN not in {finding.kind for finding in diagnosis.findings}
-
-
-@pytest.mark.parametrize(("samples", "extreme"), [(64, False), (128, True)])
-def test_one_failure_among_very_many_samples_is_extreme(samples, extreme):
-    """(n - 1) / √n: 7.9 for 64 samples, and 11.2 for 128."""
-    rewards = np.ones((8, samples, 1))
-    rewards[:, 0] = 0.0
-    findings = found(Kind.EXTREME, rewards, A, estimator="mo_grpo")
-    assert bool(findings) == extreme
-    if extreme:
-        assert all(number in findings[0].message for number in ("11.2", "11 times"))
-        assert "max_advantage" in findings[0].remedy
-
-
-def test_an_advantage_is_extreme_relative_to_the_others_whatever_the_unit():
-    """RLOO and Dr. GRPO do not normalize: their advantages have the unit of the rewards."""
-    batch = stacked(1000 * uniform(1), uniform(2))
-    for estimator in ("rloo", "grpo_no_std"):
-        assert diagnose(batch, None, B, estimator=estimator).largest > 100
-        assert not found(Kind.EXTREME, batch, B, estimator=estimator)
-        batch[0, 0, 0] = 1e6
-        assert found(Kind.EXTREME, batch, B, estimator=estimator)
-        batch[0, 0, 0] = 0.0
-
-
 def test_one_group_undoes_what_gdpo_adds_between_groups():
     batch = stacked(uniform(1, 1), uniform(2, 1) ** 3)
     finding = the(Kind.ONE_GROUP, batch, B)
@@ -487,20 +401,6 @@ def test_one_group_undoes_what_gdpo_adds_between_groups():
         assert not found(Kind.ONE_GROUP, batch, B, estimator=without_batch_step)
     assert not found(Kind.ONE_GROUP, stacked(uniform(1, 2), uniform(2, 2) ** 3), B)
     assert not found(Kind.ONE_GROUP, stacked(uniform(1, 1)), A)
-
-
-def test_many_binary_rewards_are_merged_by_grpo():
-    batch = (rng().random((32, 16, 6)) < [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]).astype(float)
-    finding = the(Kind.MERGED, batch, list("abcdef"))
-    assert finding.severity is Severity.NOTE
-    assert all(word in finding.message for word in ("group of 16", "GRPO"))
-    assert not found(Kind.MERGED, batch[:, :, :2], B)
-    assert not found(Kind.MERGED, batch, list("abcdef"), estimator="grpo")
-    recorded = the(
-        Kind.MERGED, batch, list("abcdef"), estimator=None, advantages=gdpo(batch, [1] * 6)
-    )
-    assert "rewards and weights" in recorded.remedy
-    assert recorded.remedy != finding.remedy
 
 
 def test_findings_come_worst_first():
@@ -540,9 +440,9 @@ def test_thresholds_are_one_object_and_each_changes_what_is_found():
 
 def test_messages_are_sentences_with_a_remedy_and_findings_can_be_pickled():
     x = uniform(1)
-    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), x, -x, 0.5 + 0.001 * uniform(3))
-    diagnosis = diagnose(batch, [1, 1, 1, 0.9, 1], list("abcde"), low=[0] * 5, high=[1] * 5)
-    expected = {Kind.NEVER_APPLIES, Kind.OUT_OF_REACH, Kind.OPPOSED, Kind.TINY_STD}
+    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), x, -x)
+    diagnosis = diagnose(batch, [1, 1, 1, 0.9], list("abcd"), low=[0] * 4, high=[1] * 4)
+    expected = {Kind.NEVER_APPLIES, Kind.OUT_OF_REACH, Kind.OPPOSED}
     assert {finding.kind for finding in diagnosis.findings} >= expected
     for finding in diagnosis.findings:
         assert finding.message

@@ -110,7 +110,7 @@ def figures(record, rewards, *, by, differences=None, estimator="gdpo", options=
 
 def analyzed(folder):
     """Return the rewards that `gdpo analyze` finds in a folder. It must read every row."""
-    analysis = json.loads(gdpo("analyze", folder, "--json"))
+    analysis = json.loads(gdpo("analyze", folder, "--output", "json"))
     assert analysis["rows"]["read"] == analysis["rows"]["all"] > 0, analysis["rows"]
     return analysis["files"][0]["rewards"]
 

@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import find_benchmark
-from gdpo.lab.evaluation.evaluation import Settings, read_results
+from gdpo.lab.evaluation.evaluation import EvaluationSettings, read_results
 from gdpo.lab.evaluation.named import folder_of, responder_of, weights_of
 from gdpo.lab.evaluation.responders import LocalModel, Response, Sampling
 from gdpo.lab.evaluation.server import ANSWERED, Answered
@@ -24,7 +24,7 @@ from gdpo.lab.evaluation.tables import add_to_readme, differences_table
 from gdpo.rollouts import read_rollouts
 
 TRL = "gdpo.integrations.trl"
-SETTINGS = Settings("gold", Sampling(), 4000)
+SETTINGS = EvaluationSettings("gold", Sampling(), 4000)
 
 
 def run(folder, names, files, settings=SETTINGS, **options):
@@ -253,7 +253,7 @@ def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
 @pytest.mark.parametrize("samples", [1, 2])
 def test_a_model_answers(samples, tiny_policy, gsm8k_file, tmp_path):
     sampling = Sampling(samples, 1.0 if samples > 1 else 0.0, max_tokens=6)
-    settings = Settings(str(tiny_policy), sampling, token_limit=3, rows=5)
+    settings = EvaluationSettings(str(tiny_policy), sampling, token_limit=3, rows=5)
     one, two = (run(tmp_path / name, ["gsm8k"], [gsm8k_file], settings) for name in "ab")
     assert one == two
     (file,) = (tmp_path / "a" / "gsm8k").iterdir()
@@ -298,7 +298,7 @@ def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(gsm8k_file, tm
 
 
 def test_a_model_answers_where_trl_is_not_installed(tiny_policy, gsm8k_file, tmp_path, monkeypatch):
-    settings = Settings(str(tiny_policy), Sampling(max_tokens=4), 4000, rows=3)
+    settings = EvaluationSettings(str(tiny_policy), Sampling(max_tokens=4), 4000, rows=3)
     texts = []
     for name in ("with", "without"):
         run(tmp_path / name, ["gsm8k"], [gsm8k_file], settings)
@@ -320,7 +320,7 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
 
 
-@pytest.mark.parametrize("place", [100, -100])
+@pytest.mark.parametrize("place", [0, 2**20 - 1, -(2**20), -1])
 def test_the_digest_of_the_weights_changes_with_both_ends(tmp_path, place):
     (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
     before = weights_of(str(tmp_path))

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.evaluation.responders import Sampling
-from gdpo.lab.evaluation.server import ANSWERED, Server, ServerError, side_by_side
+from gdpo.lab.evaluation.server import ANSWERED, ServerError, ServerModel
 from gdpo.lab.tasks import Problem
 
 PROBLEMS = [Problem([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]
@@ -25,6 +25,8 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         code, answer = self.server.answer(self.path, body, self.headers.get("Authorization"))
         self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Retry-After-Ms", "1")
         if isinstance(answer, str):
             self.send_header("Content-Length", str(len(answer.encode())))
             self.end_headers()
@@ -53,12 +55,11 @@ class ChatServer(ThreadingHTTPServer):
 
 
 @pytest.fixture
-def serve(monkeypatch):
+def serve():
     """Start a server with a function for its replies: `(number, body) -> (code, reply)`.
 
     An answer that is no text is streamed, piece by piece; None in it breaks the connection.
     """
-    monkeypatch.setattr("gdpo.lab.evaluation.server.time.sleep", lambda _: None)
     servers, seen = [], []
 
     def start(answer):
@@ -83,6 +84,8 @@ def serve(monkeypatch):
 
 def said(body):
     content = f"you asked {body['messages'][0]['content']}"
+    if body.get("stream"):
+        return [event(content, "length"), USAGE, DONE]
     choice = {"message": {"content": content}, "finish_reason": "length"}
     return json.dumps({"choices": [choice], "usage": {"completion_tokens": 7}})
 
@@ -99,14 +102,14 @@ DONE = "data: [DONE]\n\n"
 
 
 def ask(url, **options):
-    server = Server(url, "m", options.pop("sampling", Sampling()), at_once=1, **options)
+    server = ServerModel(url, "m", options.pop("sampling", Sampling()), at_once=1, **options)
     return server.respond(PROBLEMS[:1], seed=0, samples=1)[0][0]
 
 
 def test_each_sample_has_its_own_seed(serve, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     url, seen = serve(lambda _, body: (200, said(body)))
-    server = Server(url, "m", Sampling(2, 0.6, 0.95, 50), at_once=1)
+    server = ServerModel(url, "m", Sampling(2, 0.6, 0.95, 50), at_once=1)
     responses = server.respond(PROBLEMS, seed=10, samples=2)
     assert [[r.text for r in group] for group in responses] == [
         [f"you asked {i}?"] * 2 for i in range(3)
@@ -133,7 +136,7 @@ def test_a_content_of_parts_is_decoded(serve, content, text):
 
 def test_a_temporary_error_is_retried(serve):
     url, seen = serve(lambda n, body: (500, "busy") if n % 2 else (200, said(body)))
-    server = Server(url, "m", Sampling(), at_once=1)
+    server = ServerModel(url, "m", Sampling(), at_once=1)
     assert len(server.respond(PROBLEMS, seed=0, samples=1)) == 3
     assert len(seen) == 6
 
@@ -141,16 +144,18 @@ def test_a_temporary_error_is_retried(serve):
 @pytest.mark.parametrize(
     ("answer", "message", "tries"),
     [
-        ((500, "out of memory"), r"3 tries: 500 .*out of memory", 3),
-        ((400, "no such model"), "400 .*no such model", 1),
-        ((200, "<html>"), "3 tries: JSONDecodeError", 3),
-        ((200, '{"choices": []}'), r"choices\[0\].message.content", 1),
+        ((500, "out of memory"), r"3 tries: .*out of memory", 3),
+        ((400, "no such model"), "refuses .*400.*no such model$", 1),
+        ((401, "no such key"), "refuses .*401.*no such key.*OPENAI_API_KEY", 1),
+        ((404, "no such model"), "refuses .*404.*no such model$", 1),
+        ((200, "<html>"), "not JSON", 2),
+        ((200, '{"choices": []}'), r"choices\[0\].message.content", 2),
     ],
 )
 def test_a_permanent_error_is_reported(answer, message, tries, serve):
     url, seen = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=message):
-        Server(url, "m", Sampling(), at_once=1, retries=2).respond(PROBLEMS[:1], seed=0, samples=1)
+        ask(url, retries=2)
     assert len(seen) == tries
 
 
@@ -185,12 +190,12 @@ def test_a_prompt_that_leaves_no_room_gets_an_empty_response(serve, message, str
     error = {"error": {"code": 400, "message": message}}
     whole, within = (400, json.dumps(error)), (200, [f"data: {json.dumps(error)}\n\n", DONE])
     url, _ = serve(lambda *_: within if streamed else whole)
-    server = Server(url, "m", Sampling(2, 1.0), at_once=1)
+    server = ServerModel(url, "m", Sampling(2, 1.0), at_once=1)
     for response in server.respond(PROBLEMS[:1], 0, 2)[0]:
         assert (response.text, response.num_tokens, response.finish_reason) == ("", 0, "length")
     [record] = caplog.records
     assert f"{url} has no room" in record.getMessage()
-    assert "empty: 400" in record.getMessage()
+    assert message in record.getMessage()
 
 
 @pytest.mark.parametrize("begun", [(), WORDS])
@@ -221,14 +226,13 @@ def test_a_response_is_streamed(serve):
 @pytest.mark.parametrize(
     ("pieces", "tries", "message"),
     [
-        ([None], 4, "4 tries"),
-        ([event(), None], 4, "4 tries: .* 0 pieces"),
-        ([*WORDS, None], 2, "2 tries: .* 2 pieces"),
-        ([*WORDS, USAGE, None], 2, "2 pieces"),
-        ([*WORDS, "data: {"], 2, "2 tries: .* 2 pieces"),
-        ([*WORDS, event("is", "stop")], 2, "3 pieces"),
-        ([*WORDS, 'data: {"error": {"code": 503}}\n\n'], 2, "2 tries: 503"),
-        ([*WORDS, 'data: {"error": "lost"}\n\n'], 2, "2 tries: 500 .*lost"),
+        ([None], 2, "interrupted .*Connection error"),
+        ([*WORDS, None], 2, "interrupted .*Connection error"),
+        ([*WORDS, USAGE, None], 2, "interrupted .*Connection error"),
+        ([*WORDS], 2, "interrupted .*the connection was closed"),
+        ([*WORDS, "data: {\n\n"], 2, "interrupted .*property name"),
+        ([*WORDS, 'data: {"error": {"code": 503}}\n\n'], 2, "interrupted .*503"),
+        ([*WORDS, 'data: {"error": "lost"}\n\n'], 2, "interrupted .*lost"),
         (["data: 7\n\n"], 1, "chat.completion.chunk"),
     ],
 )
@@ -243,12 +247,13 @@ def test_a_response_that_broke_off_is_requested_once_more(serve, pieces, tries, 
     ("answer", "warning"),
     [
         ((200, [*WORDS, event("is", "stop"), DONE]), "streams without reporting the token count"),
-        ((422, "extra field not allowed: stream_options"), "does not stream: 422"),
+        ((200, "{}"), "streams without reporting the token count"),
+        ((422, "extra field not allowed: stream_options"), "does not stream: 422 extra field"),
     ],
 )
 def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer, warning, caplog):
     url, seen = serve(lambda _, body: answer if "stream" in body else (200, said(body)))
-    responses = Server(url, "m", Sampling(), at_once=1).respond(PROBLEMS, 0, 1)
+    responses = ServerModel(url, "m", Sampling(), at_once=1).respond(PROBLEMS, 0, 1)
     assert [group[0].num_tokens for group in responses] == [7] * 3
     assert ["stream" in body for _, body, _ in seen] == [True, False, False, False]
     assert [warning in record.getMessage() for record in caplog.records] == [True]
@@ -256,7 +261,7 @@ def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer
 
 def test_saved_responses_are_not_requested_again(serve, tmp_path):
     url, seen = serve(lambda n, body: (400, "no") if n == 4 else (200, said(body)))
-    server = Server(url, "m", Sampling(2, 1.0), at_once=1, kept=tmp_path)
+    server = ServerModel(url, "m", Sampling(2, 1.0), at_once=1, kept=tmp_path)
     whole = replace(server, kept=None)
     with pytest.raises(ServerError, match="refuses"):
         server.respond(PROBLEMS, seed=0, samples=2)
@@ -271,63 +276,62 @@ def test_saved_responses_are_not_requested_again(serve, tmp_path):
 
 
 def test_the_default_deadline_covers_a_long_response_and_numbers_have_bounds():
-    assert Server("http://a", "m", Sampling(max_tokens=1024)).silence == 600
-    assert Server("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
-    assert Server("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
+    assert ServerModel("http://a", "m", Sampling(max_tokens=1024)).silence == 600
+    assert ServerModel("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
+    assert ServerModel("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
     with pytest.raises(ConfigError, match=r"--deadline .*got 0"):
-        Server("http://a", "m", Sampling(), deadline=0)
+        ServerModel("http://a", "m", Sampling(), deadline=0)
     with pytest.raises(ConfigError, match=r"--at-once .*got 0"):
-        Server("http://a", "m", Sampling(), at_once=0)
+        ServerModel("http://a", "m", Sampling(), at_once=0)
 
 
-def test_after_a_failure_running_items_finish_and_no_other_starts():
-    began, failed, ended = threading.Event(), threading.Event(), []
+def test_after_a_failure_running_requests_finish_and_no_other_starts(serve):
+    failed = threading.Event()
 
-    def work(item):
-        if item == 0:
-            began.wait(20)
+    def answer(_, body):
+        if body["messages"][0]["content"] == "0?":
             failed.set()
-            raise ServerError("lost")
-        began.set()
+            return 400, "lost"
         failed.wait(20)
         time.sleep(0.1)  # longer than the error needs
-        ended.append(item)
+        return 200, said(body)
 
+    url, seen = serve(answer)
+    heard = []
     with pytest.raises(ServerError, match="lost"):
-        side_by_side(work, [0, 1], at_once=2, done=lambda _: None)
-    assert ended == [1]
-    with pytest.raises(ServerError, match="lost"):
-        side_by_side(work, [0, 2, 3], at_once=1, done=lambda _: None)
-    assert ended == [1]
+        ServerModel(url, "m", Sampling(), at_once=2).respond(PROBLEMS, 0, 1, heard.append)
+    assert (len(seen), heard) == (2, [1])
 
 
 INTERRUPTED = """
-import threading
-from gdpo.lab.evaluation.server import side_by_side
+import os, signal, sys, threading
+from gdpo.lab.evaluation.responders import Sampling
+from gdpo.lab.evaluation.server import ServerModel
+from gdpo.lab.tasks import Problem
 
-def interrupt(_):
-    raise KeyboardInterrupt
-
-def work(item):
-    return item and threading.Event().wait()
-
+threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    side_by_side(work, [0, 1, 2], at_once=2, done=interrupt)
+    ServerModel(sys.argv[1], "m", Sampling()).respond([Problem([], {})] * 3, seed=0, samples=1)
 except KeyboardInterrupt:
     print("stopped")
 """
 
 
-def test_an_interruption_does_not_wait_for_requests():
-    command = [sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+def test_an_interruption_does_not_wait_for_requests(serve):
+    waiting = threading.Event()
+    url, _ = serve(lambda *_: waiting.wait(30))
+    command = [sys.executable, "-c", INTERRUPTED, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    waiting.set()
     assert (done.returncode, done.stdout) == (0, "stopped\n")
 
 
 def test_a_server_that_does_not_exist_is_reported(monkeypatch):
-    monkeypatch.setattr("gdpo.lab.evaluation.server.time.sleep", lambda _: None)
-    server = Server("http://127.0.0.1:9/v1", "m", Sampling())
-    with pytest.raises(ServerError, match="4 tries"):
+    server = ServerModel("http://127.0.0.1:9/v1", "m", Sampling(), retries=1)
+    with pytest.raises(ServerError, match=r"2 tries: .*start the server"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)
     with pytest.raises(ConfigError, match="--server localhost:8000/v1"):
-        Server("localhost:8000/v1", "m", Sampling())
+        ServerModel("localhost:8000/v1", "m", Sampling())
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[server\]'"):
+        ServerModel("http://127.0.0.1:9/v1", "m", Sampling())

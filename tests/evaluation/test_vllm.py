@@ -11,7 +11,7 @@ import pytest
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import find_benchmark
-from gdpo.lab.evaluation.evaluation import Settings
+from gdpo.lab.evaluation.evaluation import EvaluationSettings
 from gdpo.lab.evaluation.named import responder_of
 from gdpo.lab.evaluation.responders import Response, Sampling, VllmOptions
 from gdpo.lab.tasks import Problem
@@ -97,7 +97,7 @@ def responder(tiny_policy, tmp_path):
 
 def test_vllm_answers(vllm, responder, tiny_policy, gsm8k_file, tmp_path):
     sampling = Sampling(2, 0.6, 0.95, max_tokens=7, seed=3)
-    settings = Settings(str(tiny_policy), sampling, token_limit=5, rows=40, engine="vllm")
+    settings = EvaluationSettings(str(tiny_policy), sampling, token_limit=5, rows=40, engine="vllm")
     answering = responder(sampling)
     evaluate(settings, [find_benchmark("gsm8k", gsm8k_file)], answering, tmp_path / "e")
     (model,) = LLM.made
@@ -141,7 +141,7 @@ def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm
     sampling = Sampling(max_tokens=3)
     benchmarks = [find_benchmark("gsm8k", gsm8k_file)]
     for engine in ("vllm", "transformers"):
-        settings = Settings(str(tiny_policy), sampling, 5, rows=2, engine=engine)
+        settings = EvaluationSettings(str(tiny_policy), sampling, 5, rows=2, engine=engine)
         start = VllmOptions(tmp_path / "vllm.log")
         answering = responder_of(
             settings.model, sampling, server=None, at_once=8, engine=engine, vllm=start

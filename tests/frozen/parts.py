@@ -60,7 +60,14 @@ def analyze() -> Iterator[tuple[str, str]]:
     """Every golden file, as JSON and as the page's summary, with and without other estimators."""
     for folder in GOLDEN:
         for path in sorted(TESTS.joinpath(folder).iterdir()):
-            for options in (("--json",), ("--json", "--estimators", "grpo,gdpo"), ()):
+            for options in (
+                (
+                    "--output",
+                    "json",
+                ),
+                ("--output", "json", "--estimators", "grpo,gdpo"),
+                (),
+            ):
                 name = f"{folder}/{path.name} {' '.join(options)}"
                 yield name, run("analyze", str(path), *options)
 

@@ -6,12 +6,16 @@ import torch
 from datasets import Dataset
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import PROMPTS, SAMPLES, logged, settings
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tests.integrations.variants import PROMPTS, SAMPLES, logged, trainer_of
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._groups import Groups, Ranks, further_rows, replace_without_signal
+from gdpo.integrations.trl._groups import (
+    GeneratedGroups,
+    Ranks,
+    further_rows,
+    replace_without_signal,
+)
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
@@ -51,18 +55,16 @@ def make(policy, folder, *, rewards=(half_dead,), rows=24, rollout_func=prepared
         "filter_groups": "any_reward_varies",
         "max_completion_length": LONGEST,
         "advantage": "grpo_no_std",
-        "reward_weights": None,
         "max_steps": 2,
     }
-    trainer = Filtered(
-        AutoModelForCausalLM.from_pretrained(policy),
-        list(rewards),
-        GDPOConfig(**settings(folder, **{**wanted, **changed})),
-        train_dataset=Dataset.from_dict({"prompt": [PROMPTS[i % 6] for i in range(rows)]}),
-        eval_dataset=Dataset.from_dict({"prompt": list(DEAD)}),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-        rollout_func=rollout_func,
-    )
+    data = [PROMPTS[i % 6] for i in range(rows)]
+    how = {
+        "train_dataset": Dataset.from_dict({"prompt": data}),
+        "eval_dataset": Dataset.from_dict({"prompt": list(DEAD)}),
+        "rollout_func": rollout_func,
+    }
+    options = {**wanted, **changed, "rewards": list(rewards), "how": how}
+    trainer = trainer_of(Filtered, GDPOConfig, policy, folder, **options)
     trainer.batches = []
     return trainer
 
@@ -102,11 +104,23 @@ def test_groups_without_signal_are_replaced(rule, tiny_policy, tmp_path):
     assert logged(run, "frac_reward_zero_std") == [0.0]
 
 
-def test_live_groups_stay_where_they_are(tiny_policy, tmp_path):
+@pytest.fixture(scope="module")
+def pair(tiny_policy, tmp_path_factory):
+    """Return a step without and with replacement, and from what the estimator of each learned."""
     changed = {"per_device_train_batch_size": 24, "max_filter_rounds": 6, "max_steps": 1}
-    plain = filtered(tiny_policy, tmp_path, **{**changed, "filter_groups": "off"})
-    run = filtered(tiny_policy, tmp_path, **changed)
-    before, after = (groups_of(r.batches[0]["completions"]) for r in (plain, run))
+    runs = []
+    for rule in ("off", "any_reward_varies"):
+        run = make(tiny_policy, tmp_path_factory.mktemp(rule), filter_groups=rule, **changed)
+        run.learned = []
+        run._objective.rule.update = lambda rewards, _, run=run: run.learned.append(rewards)
+        run.train()
+        runs.append(run)
+    return runs
+
+
+def test_live_groups_stay_where_they_are(pair):
+    plain, run = pair
+    before, after = (groups_of(r.batches[0]["completions"]) for r in pair)
     alive = [any(group) for group in groups_of(plain.batches[0]["advantages"])]
     assert 0 < sum(alive) < len(alive)
     assert [a == b for a, b in zip(before, after, strict=True)] == alive
@@ -161,17 +175,18 @@ def test_a_reward_behind_closed_gates_does_not_vary(tiny_policy, tmp_path):
     assert logged(run, "rewards/half_dead/gate_closed") == [1.0]
 
 
-def test_what_trl_logs_is_that_of_the_first_generation(tiny_policy, tmp_path):
-    changed = {"max_steps": 1, "max_filter_rounds": 6, "log_completions": False}
-    plain = filtered(tiny_policy, tmp_path, **{**changed, "filter_groups": "off"})
-    run = filtered(tiny_policy, tmp_path, **changed)
+def test_what_trl_logs_and_an_estimator_learns_from_is_the_first_generation(pair):
+    plain, run = pair
     assert logged(run, "filter/rounds")[0] > 0
     for key in ("rewards/half_dead/mean", "reward_std", "completions/mean_length"):
         assert logged(run, key) == logged(plain, key)
     assert logged(run, "num_tokens") > logged(plain, "num_tokens")
     for key in ("prompt", "completion"):
         assert list(run._logs[key]) == list(plain._logs[key])
-    assert list(run._logs["advantages"]) == plain.batches[0]["advantages"]
+    batch = plain.batches[0]
+    assert list(run._logs["advantages"]) == batch["advantages"]
+    rewards = half_dead(batch["completions"], batch["prompts"])
+    assert run.learned[0].flatten().tolist() == rewards
 
 
 def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, tmp_path):
@@ -188,17 +203,6 @@ def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, t
         assert all(r.advantage == 0 for r in rollouts if not r.trained)
         groups = {r.group_id: r.prompt for r in rollouts}
         assert all(r.prompt == groups[r.group_id] for r in rollouts)
-
-
-def test_an_estimator_learns_from_the_first_generation(tiny_policy, tmp_path):
-    seen = []
-    trainer = make(tiny_policy, tmp_path, max_filter_rounds=6, max_steps=1)
-    trainer._objective.rule.update = lambda rewards, weights: seen.append(rewards)
-    trainer.train()
-    plain = filtered(tiny_policy, tmp_path, filter_groups="off", max_steps=1)
-    assert seen[0].flatten().tolist() == half_dead(
-        plain.batches[0]["completions"], plain.batches[0]["prompts"]
-    )
 
 
 def test_an_evaluation_is_of_its_own_prompts(tiny_policy, tmp_path):
@@ -239,7 +243,7 @@ def test_further_prompts_are_drawn_alike_from_the_same_seed_only():
 
 def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
     def groups(alive):
-        return Groups(torch.tensor(alive).view(-1, 1, 1), None, {}, None)
+        return GeneratedGroups(torch.tensor(alive).view(-1, 1, 1), None, {}, None)
 
     asked = []
 
@@ -260,35 +264,11 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
     assert generated[2].places == [None] * 4
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"filter_groups": "any_reward_vary"}, "did you mean 'any_reward_varies'"),
-        ({"filter_groups": False}, "filter_groups False: .*advantage_nonzero"),
-        ({"max_filter_rounds": 0}, "max_filter_rounds .*at least 1, got 0"),
-        ({"max_filter_rounds": 1.5}, "max_filter_rounds .*got 1.5"),
-        ({"max_filter_rounds": True}, "max_filter_rounds .*got True"),
-        ({"pack_micro_batches": "off"}, "pack_micro_batches='off'"),
-        ({"completion_only_head": None}, "completion_only_head=None"),
-        ({"fast_generation": "auto"}, "fast_generation='auto'"),
-    ],
-)
-def test_wrong_settings_are_errors(changed, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
-        GDPOConfig(**settings(tmp_path, **changed))
-
-
 def test_data_without_numbered_rows_is_refused(tiny_policy, tmp_path):
+    stream = {"train_dataset": Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset()}
+    options = {"how": stream, "filter_groups": "advantage_nonzero"}
     with pytest.raises(ConfigError, match="IterableDataset"):
-        GDPOTrainer(
-            AutoModelForCausalLM.from_pretrained(tiny_policy),
-            [constant],
-            GDPOConfig(
-                **settings(tmp_path, reward_weights=None), filter_groups="advantage_nonzero"
-            ),
-            train_dataset=Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset(),
-            processing_class=AutoTokenizer.from_pretrained(tiny_policy),
-        )
+        trainer_of(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, **options)
 
 
 def batches_of_a_rank(policy, folder):

@@ -6,12 +6,11 @@ import warnings
 import pytest
 import torch
 from datasets import Dataset
+from tests.integrations import variants
 from tests.integrations.generating import GPT2, SHAPE, TOKENS, model_of, parting, ragged
 from tests.integrations.needs import since
-from tests.integrations.variants import bytes_written, digits, settings
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     CLIPVisionConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -33,16 +32,13 @@ from gdpo.rollouts import read_rollouts
 
 def trainer_of(model, tiny_policy, folder, *, ours=False, **changed):
     """Return TRL's trainer, or ours without its rollout_func."""
-    trainer_class, config_class = (GDPOTrainer, GDPOConfig) if ours else (GRPOTrainer, GRPOConfig)
+    classes = (GDPOTrainer, GDPOConfig) if ours else (GRPOTrainer, GRPOConfig)
     model.train()  # as Trainer.train leaves it while TRL samples
-    trainer = trainer_class(
-        model,
-        [bytes_written, digits],
-        config_class(**settings(folder, **{"reward_weights": None, **changed})),
-        train_dataset=Dataset.from_dict({"prompt": ["count", "say hi", "what"] * 8}),
-        eval_dataset=Dataset.from_dict({"prompt": ["go", "name a bird"]}),
-        processing_class=AutoTokenizer.from_pretrained(tiny_policy),
-    )
+    how = {
+        "train_dataset": Dataset.from_dict({"prompt": ["count", "say hi", "what"] * 8}),
+        "eval_dataset": Dataset.from_dict({"prompt": ["go", "name a bird"]}),
+    }
+    trainer = variants.trainer_of(*classes, tiny_policy, folder, model=model, how=how, **changed)
     trainer.rollout_func = None
     return trainer
 
@@ -214,22 +210,20 @@ def warning_of(trainer, caplog, wanted=None):
         ({"cache_implementation": "static"}, "setting cache_implementation='static'"),
     ],
 )
-@pytest.mark.parametrize("place", ["trainer", "model"])
 def test_a_setting_that_is_not_covered_is_left_to_trl(
-    tiny_policy, tmp_path, caplog, setting, named, place
+    tiny_policy, tmp_path, caplog, setting, named
 ):
-    """Includes settings of the model, which `generate` uses as defaults."""
-    model = policy(tiny_policy)
-    if place == "model":
-        for name, value in setting.items():
-            setattr(model.generation_config, name, value)
-    given = {"generation_kwargs": setting} if place == "trainer" else {}
-    if place == "model" and "do_sample" in setting:
-        given = {"generation_kwargs": {"do_sample": False}}
-    trainer = trainer_of(model, tiny_policy, tmp_path, **given)
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path, generation_kwargs=setting)
     message = warning_of(trainer, caplog)
     assert message.startswith("fast_generation")
     assert message.endswith(named)
+
+
+def test_a_setting_of_the_model_is_a_default_as_in_generate(tiny_policy, tmp_path, caplog):
+    model = policy(tiny_policy)
+    model.generation_config.num_beams = 2
+    trainer = trainer_of(model, tiny_policy, tmp_path)
+    assert warning_of(trainer, caplog).endswith("the generation setting num_beams=2")
 
 
 NEUTRAL = {
@@ -248,29 +242,46 @@ def test_settings_that_change_nothing_are_no_obstacle(tiny_policy, tmp_path):
     assert fast_rollouts(trainer) is not None
 
 
-def dropout_gpt2():
+def dropout_gpt2(_):
     return GPT2LMHeadModel(GPT2Config(**{**GPT2, "attn_pdrop": 0.1}))
 
 
-def dropout_llama():
+def dropout_llama(_):
     return LlamaForCausalLM(LlamaConfig(**SHAPE, attention_dropout=0.2))
 
 
-def mamba():
+def mamba(_):
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     return MambaForCausalLM(MambaConfig(vocab_size=TOKENS, pad_token_id=0, eos_token_id=0, **shape))
 
 
+def more_than_ids(trainer):
+    trainer.processing_class.model_input_names = ["input_ids", "token_type_ids"]
+
+
+def having(**changed):
+    return lambda trainer: vars(trainer).update(changed)
+
+
 @pytest.mark.parametrize(
-    ("make", "named"),
+    ("make", "options", "change", "named"),
     [
-        (dropout_gpt2, "transformer.h.0.attn.attn_dropout.p is 0.1"),
-        (dropout_llama, "config.attention_dropout is 0.2"),
-        (mamba, "LinearAttentionLayer"),
+        (dropout_gpt2, {}, having(), "transformer.h.0.attn.attn_dropout.p is 0.1"),
+        (dropout_llama, {}, having(), "config.attention_dropout is 0.2"),
+        (mamba, {}, having(), "LinearAttentionLayer"),
+        (policy, {"neftune_noise_alpha": 5.0}, having(), "neftune_noise_alpha is set"),
+        (policy, {}, having(is_deepspeed_enabled=True), "DeepSpeed and FSDP"),
+        (policy, {}, having(is_fsdp_enabled=True), "DeepSpeed and FSDP"),
+        (policy, {}, having(_is_vlm=True), "images"),
+        (policy, {}, more_than_ids, "token_type_ids"),
     ],
 )
-def test_a_model_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, caplog, make, named):
-    assert named in warning_of(trainer_of(make(), tiny_policy, tmp_path), caplog)
+def test_a_trainer_that_is_not_covered_is_left_to_trl(
+    tiny_policy, tmp_path, caplog, make, options, change, named
+):
+    trainer = trainer_of(make(tiny_policy), tiny_policy, tmp_path, **options)
+    change(trainer)
+    assert named in warning_of(trainer, caplog)
 
 
 def t5():
@@ -322,57 +333,28 @@ def test_a_model_that_reads_or_generates_differently_is_not_covered(make, named)
     assert named in reason
 
 
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"is_deepspeed_enabled": True}, "DeepSpeed and FSDP"),
-        ({"is_fsdp_enabled": True}, "DeepSpeed and FSDP"),
-        ({"_is_vlm": True}, "images"),
-    ],
-)
-def test_a_trainer_that_is_not_covered_is_left_to_trl(trainer, caplog, changed, named):
-    vars(trainer).update(changed)
-    assert named in warning_of(trainer, caplog)
-
-
-def test_noise_on_embeddings_is_not_shared_by_the_rows_of_a_prompt(tiny_policy, tmp_path, caplog):
-    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path, neftune_noise_alpha=5.0)
-    assert "neftune_noise_alpha is set" in warning_of(trainer, caplog)
-
-
-def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(trainer, caplog):
-    trainer.processing_class.model_input_names = ["input_ids", "token_type_ids"]
-    assert "token_type_ids" in warning_of(trainer, caplog)
+def own_generation(trainer):
+    trainer.__class__ = type("Own", (GRPOTrainer,), {"_generate_single_turn": lambda *_: None})
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"),
+    ("change", "named"),
     [
-        ({"rollout_func": print}, "the trainer has a rollout_func"),
-        ({"use_vllm": True}, "use_vllm is set"),
-        ({"use_transformers_continuous_batching": True}, "continuous_batching is set"),
-        ({"tools": [print]}, "completions call tools"),
-        ({"environment_factories": {}}, "completions call tools"),
+        (having(rollout_func=print), "the trainer has a rollout_func"),
+        (having(use_vllm=True), "use_vllm is set"),
+        (having(use_transformers_continuous_batching=True), "continuous_batching is set"),
+        (having(tools=[print]), "completions call tools"),
+        (having(environment_factories={}), "completions call tools"),
+        (own_generation, "Own overrides _generate_single_turn"),
     ],
 )
 def test_another_generator_stays_and_is_named_only_if_this_one_was_asked_for(
-    trainer, caplog, changed, named
+    trainer, caplog, change, named
 ):
-    vars(trainer).update(changed)
+    change(trainer)
     assert fast_rollouts(trainer) is None
     assert not caplog.records
     assert named in warning_of(trainer, caplog, wanted=True)
-
-
-def test_a_subclass_that_generates_in_a_way_of_its_own_does_so(trainer, caplog):
-    class Own(GRPOTrainer):
-        def _generate_single_turn(self, *args):
-            return super()._generate_single_turn(*args)
-
-    trainer.__class__ = Own
-    assert fast_rollouts(trainer) is None
-    assert not caplog.records
-    assert "Own overrides _generate_single_turn" in warning_of(trainer, caplog, wanted=True)
 
 
 def test_it_can_be_switched_off(trainer, caplog):
@@ -382,5 +364,5 @@ def test_it_can_be_switched_off(trainer, caplog):
 
 
 def test_dropout_that_trl_switches_off_is_no_obstacle(tiny_policy, tmp_path):
-    trainer = trainer_of(dropout_gpt2(), tiny_policy, tmp_path, disable_dropout=True)
+    trainer = trainer_of(dropout_gpt2(None), tiny_policy, tmp_path, disable_dropout=True)
     assert fast_rollouts(trainer) is not None

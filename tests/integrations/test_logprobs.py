@@ -5,9 +5,9 @@ import torch
 from datasets import Dataset
 from tests.integrations.needs import since
 from tests.integrations.prepared import constant, gap, options, ours, theirs
-from tests.integrations.test_packing import accumulated
+from tests.integrations.test_packing import ACROSS
+from tests.integrations.variants import trainer_of
 from transformers import (
-    AutoTokenizer,
     Gemma2Config,
     Gemma2ForCausalLM,
     LlamaConfig,
@@ -58,13 +58,9 @@ def recurrent():
 
 
 def trainer_with(model, policy, folder, **changed):
-    return GDPOTrainer(
-        model,
-        [constant],
-        GDPOConfig(**options(folder, **changed)),
-        train_dataset=Dataset.from_dict({"prompt": ["x"] * 4}),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-    )
+    how = {"train_dataset": Dataset.from_dict({"prompt": ["x"] * 4})}
+    made = {"model": model, "rewards": [constant], "how": how, **options(folder, **changed)}
+    return trainer_of(GDPOTrainer, GDPOConfig, policy, folder, **made)
 
 
 def batch():
@@ -79,11 +75,11 @@ def batch():
     return ids, mask, COMPLETION
 
 
-def scores(method, trainer, *, loss="both", **how):
+def scores(method, trainer, *, loss="both"):
     """Return log-probabilities, entropies, and the gradient of a random sum of them."""
     trainer._speed_ups.run(PROMPT, COMPLETION)
     trainer.model.zero_grad()
-    logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True, **how)
+    logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True)
     generator = torch.Generator().manual_seed(4)
     for_logps, for_entropies = torch.randn(2, ROWS, COMPLETION, generator=generator)
     total = (for_logps * logps).sum() if loss in ("both", "logps") else 0
@@ -109,18 +105,6 @@ def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monke
     assert not torch.equal(found[2], expected[2])  # it is not TRL's head
 
 
-def test_chunks_of_a_batch_and_what_is_not_asked_for(tiny_policy, tmp_path):
-    trainer = trainer_with(llama(), tiny_policy, tmp_path)
-    whole = scores(OURS, trainer)
-    parts = scores(OURS, trainer, batch_size=2)
-    for a, b in zip(whole, parts, strict=True):
-        torch.testing.assert_close(a, b)
-    with torch.no_grad():
-        logps, *others = OURS(trainer, trainer.model, *batch(), batch_size=2)
-    torch.testing.assert_close(logps, whole[0])
-    assert others == [None, None]
-
-
 @since("1.15", "zeroes the scores of padding and has gradients of entropies")
 def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
     exact = scores(TRLS, trainer_with(llama(), tiny_policy, tmp_path))
@@ -132,11 +116,10 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", [{}, {"temperature": 0.7}, {"entropy_coef": 0.1}])
-def test_a_training_keeps_its_gradients(changed, tiny_policy, tmp_path):
-    windows = accumulated("windows across generations, 2 iterations")
-    trl = theirs(tiny_policy, tmp_path, beta=0.1, **windows, **changed)
-    head = ours(tiny_policy, tmp_path, beta=0.1, pack_micro_batches=False, **windows, **changed)
+def test_a_training_keeps_its_gradients(tiny_policy, tmp_path):
+    changed = {**ACROSS, "beta": 0.1, "temperature": 0.7, "entropy_coef": 0.1}
+    trl = theirs(tiny_policy, tmp_path, **changed)
+    head = ours(tiny_policy, tmp_path, pack_micro_batches=False, **changed)
     assert max(gap(head, trl)) < 1e-5
     assert not torch.equal(head.gradients[0], trl.gradients[0])
 

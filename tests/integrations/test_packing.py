@@ -1,12 +1,14 @@
-"""Tests that packed micro-batches give TRL's gradient with less computation."""
+"""Tests that packed micro-batches, with and without shared prompts, give TRL's gradient."""
 
 import logging
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tests.integrations import prepared
 from tests.integrations.prepared import alive, constant, gap, half_dead, ours, theirs, with_tools
 from tests.integrations.two_ranks import launched
+from tests.integrations.variants import CHECKPOINTING
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -14,6 +16,9 @@ from transformers import (
     MixtralConfig,
     MixtralForCausalLM,
 )
+
+from gdpo.integrations.trl import _caches, _shared_prompts
+from gdpo.integrations.trl._plan import CallCost
 
 pytestmark = pytest.mark.slow
 
@@ -47,12 +52,53 @@ def accumulated(name):
     }
 
 
+ACROSS = accumulated("windows across generations, 2 iterations")
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Let the short prompts of these tests be shared, too."""
+    monkeypatch.setattr(_shared_prompts, "call_of", lambda *_: CallCost())
+
+
+def shares(run):
+    return not run.trainer._packer.shared.is_off
+
+
 def assert_same(policy, folder, **changed):
     trl = theirs(policy, folder, **changed)
     packed = ours(policy, folder, **changed)
-    gradients, parameters = gap(packed, trl)
-    assert gradients < 1e-5
-    assert parameters < 1e-5
+    assert max(gap(packed, trl)) < 1e-5
+    return trl, packed
+
+
+def assert_same_with(model, policy, folder, **changed):
+    trl, packed = (
+        variant(policy, folder, how={"model": model()}, **changed) for variant in (theirs, ours)
+    )
+    assert max(gap(packed, trl)) < 1e-5
+    return trl, packed
+
+
+def counting(policy):
+    """Return a model, and a list that gets the number of tokens of each call of its embedding."""
+    model, read = AutoModelForCausalLM.from_pretrained(policy), []
+    model.get_input_embeddings().register_forward_hook(
+        lambda _, ids, __: read.append(ids[0].numel())
+    )
+    return model, read
+
+
+def assert_shared_and_same(policy, folder, *, how=None, own=None, **changed):
+    """Return TRL's run, and ours without shared prompts, in which the model reads more tokens."""
+    trl, few = theirs(policy, folder, how=how, **changed), 0
+    for share in (True, False):
+        model, read = counting(policy)
+        settings = {**changed, **(own or {}), "share_prompts": share}
+        packed = ours(policy, folder, how={"model": model, **(how or {})}, **settings)
+        assert max(gap(packed, trl)) < 1e-5
+        few = few or sum(read)
+    assert few < sum(read)
     return trl, packed
 
 
@@ -60,24 +106,21 @@ def tokens(run):
     return sum(b["prompt_ids"].numel() + b["completion_ids"].numel() for b in run.micro_batches)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_every_loss_type_keeps_its_gradient(loss_type, beta, tiny_policy, tmp_path):
-    trl, packed = assert_same(
-        tiny_policy,
-        tmp_path,
-        loss_type=loss_type,
-        beta=beta,
-        **accumulated("windows across generations, 2 iterations"),
-        **STEPS.get(loss_type, {}),
-    )
+# With a KL term, one loss type for each normalizer.
+LOSSES = [*((each, 0.0) for each in LOSS_TYPES), ("grpo", 0.1), ("bnpo", 0.1), ("dapo", 0.1)]
+
+
+@pytest.mark.parametrize(("loss_type", "beta"), LOSSES)
+def test_every_loss_type_keeps_its_gradient(loss_type, beta, always, tiny_policy, tmp_path):
+    settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
+    trl, packed = assert_shared_and_same(tiny_policy, tmp_path, **settings)
     assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
 
 
-# The last window is tested with every loss type above. Here, one loss type has its normalizer from
-# the generation and one from the micro-batch: all 8 in all 5 windows would be 40 tests.
-@pytest.mark.parametrize("windows", list(WINDOWS)[:-1])
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize(
+    ("loss_type", "windows"),
+    [*(("grpo", each) for each in list(WINDOWS)[:-1]), ("dapo", "generation above accumulation")],
+)
 def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, tiny_policy, tmp_path):
     assert_same(tiny_policy, tmp_path, loss_type=loss_type, **accumulated(windows))
 
@@ -99,19 +142,35 @@ def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(tiny_policy, 
     "changed",
     [
         {"how": {"rollout_func": with_tools}, "loss_type": "bnpo"},
+        {"how": {"reward": alive}},
         {"importance_sampling_level": "sequence"},
         {"mask_truncated_completions": True},
-        {"pad_to_multiple_of": 5},
         {"delta": 1.02, "off_policy_mask_threshold": 1e-4},
         {"temperature": 0.7},
+        {"entropy_coef": 0.1},
+        {CHECKPOINTING: True},
+        {"own": {"completion_only_head": False}},
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_belongs_to_a_rollout_travels_with_it(changed, tiny_policy, tmp_path):
-    windows = accumulated("windows across generations, 2 iterations")
-    _, packed = assert_same(tiny_policy, tmp_path, **{"loss_type": "grpo", **windows, **changed})
-    multiple = changed.get("pad_to_multiple_of", 1)
-    assert {b["completion_ids"].shape[1] % multiple for b in packed.micro_batches} == {0}
+def test_what_belongs_to_a_rollout_travels_with_it(changed, always, tiny_policy, tmp_path):
+    assert_shared_and_same(tiny_policy, tmp_path, **{"loss_type": "grpo", **ACROSS, **changed})
+
+
+def test_sequences_are_padded_to_a_multiple(tiny_policy, tmp_path):
+    _, packed = assert_same(tiny_policy, tmp_path, pad_to_multiple_of=5, **ACROSS)
+    assert {b["completion_ids"].shape[1] % 5 for b in packed.micro_batches} == {0}
+
+
+def test_an_adapter_gets_the_same_gradient(always, tiny_policy, tmp_path):
+    def model():
+        torch.manual_seed(3)
+        base = AutoModelForCausalLM.from_pretrained(tiny_policy)
+        config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        return get_peft_model(base, config)
+
+    settings = {**ACROSS, "beta": 0.1, "learning_rate": 0.05}
+    assert shares(assert_same_with(model, tiny_policy, tmp_path, **settings)[1])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -203,17 +262,14 @@ def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
         config = MixtralConfig(**sizes, **heads, **experts, output_router_logits=True)
         return MixtralForCausalLM(config)
 
-    windows = accumulated("accumulation")
-    trl, packed = (
-        variant(tiny_policy, tmp_path, how={"model": model()}, **windows)
-        for variant in (theirs, ours)
-    )
-    assert gap(packed, trl) < (1e-5, 1e-5)
+    trl, packed = assert_same_with(model, tiny_policy, tmp_path, **accumulated("accumulation"))
     assert "expert load" in caplog.text
     assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
 
 
-def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_policy, tmp_path):
+def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(
+    tiny_policy, tmp_path, caplog
+):
     def model():
         torch.manual_seed(2)
         sizes = {"vocab_size": 260, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
@@ -221,14 +277,9 @@ def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_poli
         return GPT2LMHeadModel(config)
 
     windows = accumulated("generation above accumulation")
-    trl, packed = (
-        variant(tiny_policy, tmp_path, how={"model": model()}, **windows)
-        for variant in (theirs, ours)
-    )
-    gradients, parameters = gap(packed, trl)
-    assert gradients < 1e-5
-    assert parameters < 1e-5
+    _, packed = assert_same_with(model, tiny_policy, tmp_path, **windows)
     assert any(not batch["prompt_mask"].any(0).all() for batch in packed.micro_batches)
+    assert "pack_micro_batches" not in caplog.text  # completions are trimmed
 
 
 class OwnLoss:
@@ -271,7 +322,7 @@ def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
 
 @pytest.mark.parametrize("generated", ["prepared", "by TRL"])
 def test_switched_off_it_is_trl_bit_for_bit(generated, tiny_policy, tmp_path):
-    changed = {"beta": 0.1, **accumulated("windows across generations, 2 iterations")}
+    changed = {"beta": 0.1, **ACROSS}
     if generated == "by TRL":
         changed["how"] = {"rollout_func": None}
     off = ("pack_micro_batches", "completion_only_head", "fast_generation")
@@ -293,12 +344,14 @@ ON_CUDA = [
 
 
 @pytest.mark.parametrize("on_cpu", [True, pytest.param(False, marks=ON_CUDA)])
-def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, tiny_policy, tmp_path):
+def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, tiny_policy, tmp_path):
     how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
     trl, exact = (theirs(tiny_policy, tmp_path, bf16=bf16, **how) for bf16 in (True, False))
-    packed = ours(tiny_policy, tmp_path, bf16=True, **how)
-    found, allowed = (run.gradients[0] - exact.gradients[0] for run in (packed, trl))
-    assert 0 < found.norm() < 1.5 * allowed.norm()
+    for share in (True, False):
+        packed = ours(tiny_policy, tmp_path, bf16=True, share_prompts=share, **how)
+        found, allowed = (run.gradients[0] - exact.gradients[0] for run in (packed, trl))
+        assert shares(packed) == share
+        assert 0 < found.norm() < 1.5 * allowed.norm()
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -336,15 +389,16 @@ ON_TWO_RANKS = [
 
 
 def gaps_of_a_rank(policy, folder):
-    found = []
+    found, continued, shared = [], _caches.continued, []
+    _shared_prompts.call_of = lambda *_: CallCost()
+    _caches.continued = lambda *given: shared.append(given) or continued(*given)
     for changed, reward in ON_TWO_RANKS:
         how = {"reward": reward}
         trl, packed = (variant(policy, folder, how=how, **changed) for variant in (theirs, ours))
-        gradients, parameters = gap(packed, trl)
         found.append(
             {
-                "gradients": gradients,
-                "parameters": parameters,
+                "gap": max(gap(packed, trl)),
+                "shared": len(shared),
                 "rows": [len(batch["advantages"]) for batch in packed.micro_batches],
                 "alive": [int((b["advantages"] != 0).sum()) for b in packed.micro_batches],
                 "rows_of_trl": [len(batch["advantages"]) for batch in trl.micro_batches],
@@ -357,11 +411,10 @@ def test_two_processes_stay_in_step_and_keep_the_gradient(tiny_policy, tmp_path)
     ranks = launched("tests.integrations.test_packing:gaps_of_a_rank", tiny_policy, tmp_path)
     assert len(ranks[0]) == len(ON_TWO_RANKS)
     for first, second in zip(*ranks, strict=True):
-        for rank in (first, second):
-            assert rank["gradients"] < 1e-5
-            assert rank["parameters"] < 1e-5
+        assert max(first["gap"], second["gap"]) < 1e-5
         assert first["rows"] == second["rows"]
         assert len(first["rows"]) == len(first["rows_of_trl"])
+    assert 0 < ranks[0][0]["shared"] < ranks[0][1]["shared"] < ranks[0][2]["shared"]
     dropped = [sum(run["rows"]) < sum(run["rows_of_trl"]) for run in ranks[0]]
     assert dropped == [True, True, False]
     assert ranks[0][0]["alive"] != ranks[1][0]["alive"]  # so they had to agree

@@ -19,11 +19,12 @@ def scored():
     return np.random.default_rng(0).random((len(UIDS), len(NAMES)))
 
 
-def grid_of(rewards):
-    grid = np.full((len(SIZES), max(SIZES), len(NAMES)), np.nan)
-    starts = np.cumsum([0, *SIZES])
-    for prompt, size in enumerate(SIZES):
-        grid[prompt, :size] = rewards[starts[prompt] : starts[prompt] + size]
+def grid_of(rows, sizes=SIZES, missing=np.nan):
+    """Return the rows of ragged groups as `[prompt, sample, ...]`."""
+    grid = np.full((len(sizes), max(sizes), *rows.shape[1:]), missing)
+    starts = np.cumsum([0, *sizes])
+    for prompt, size in enumerate(sizes):
+        grid[prompt, :size] = rows[starts[prompt] : starts[prompt] + size]
     return grid
 
 
@@ -86,12 +87,9 @@ def test_a_rollout_of_several_outputs_counts_once_and_each_output_gets_its_advan
 def test_the_batch_step_weights_by_tokens_where_asked_to():
     counts = np.random.default_rng(2).integers(1, 30, len(UIDS))
     by_tokens = settings(token_counts=True)
-    grid = np.zeros((len(SIZES), max(SIZES)))
-    starts = np.cumsum([0, *SIZES])
-    for prompt, size in enumerate(SIZES):
-        grid[prompt, :size] = counts[starts[prompt] : starts[prompt] + size]
     advantages = per_row(scored(), UIDS, counts, by_tokens)
-    np.testing.assert_allclose(advantages, by_formula(scored(), token_counts=grid), atol=1e-12)
+    wanted = by_formula(scored(), token_counts=grid_of(counts, missing=0))
+    np.testing.assert_allclose(advantages, wanted, atol=1e-12)
     assert np.abs(advantages - by_formula(scored())).max() > 0.01
 
 
@@ -109,15 +107,17 @@ def test_rows_become_columns_with_none_where_a_row_lacks_one():
     assert by_name([{"a": 1}, {"b": 2, "a": 3}]) == {"a": [1, 3], "b": [None, 2]}
 
 
-def test_a_name_that_no_rollout_has_is_an_error_that_says_which_there_are():
-    with pytest.raises(ConfigError, match=r"'corect'.*did you mean 'correct'") as raised:
-        reward_columns({"correct": [1.0], "uid": np.array(["a"])}, ["corect"])
-    assert "uid" not in str(raised.value)
-
-
-def test_text_is_no_reward_though_it_could_be_read_as_a_number():
-    with pytest.raises(DataError, match=r"'correct' .*'1\.0'.* ?\(?str"):
-        reward_columns({"correct": [0.0, "1.0"]}, ["correct"])
+@pytest.mark.parametrize(
+    ("columns", "name", "error", "named"),
+    [
+        ({"correct": [1.0], "uid": ["a"]}, "corect", ConfigError, r"'corect'.*Allowed: correct\. "),
+        ({"correct": [0.0, "1.0"]}, "correct", DataError, r"'correct' .*'1\.0'.* ?\(?str"),
+    ],
+)
+def test_what_is_no_reward_is_an_error_that_names_it(columns, name, error, named):
+    columns = {key: np.array(column, dtype=object) for key, column in columns.items()}
+    with pytest.raises(error, match=named):
+        reward_columns(columns, [name])
 
 
 def test_an_infinite_reward_is_an_error_that_names_it():

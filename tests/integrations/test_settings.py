@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from gdpo import ConfigError
@@ -26,9 +27,9 @@ def test_an_unknown_detail_is_an_error_that_names_its_place():
 
 
 def test_options_reach_the_estimator():
-    settings = make_settings("gdpo", ["a", "b"], None, {"max_advantage": 5})
-    assert settings.rule.name == "gdpo"
-    refused("no option 'max_advantag'", options={"max_advantag": 5})
+    rule = make_settings("gdpo", ["a", "b"], None, {"max_advantage": 0.5}).rule
+    rewards = np.random.default_rng(0).random((3, 4, 2))
+    assert abs(rule(rewards, [1.0, 1.0])).max() == 0.5
 
 
 def test_an_estimator_for_turns_is_refused_by_frameworks_without_rewards_of_turns():
@@ -43,10 +44,21 @@ def test_an_error_shows_the_keys_as_the_user_wrote_them(keys):
     refused(r"^x\.gdpo_reward_keys=.*example \+x\.gdpo_reward_keys=", keys, place="+x.gdpo_")
 
 
-def test_what_no_option_or_weight_can_be_is_refused():
-    refused("options=5", options=5)
-    refused("reward_weights=.*has 3 entries for 2", weights=[1, 2, 3])
-    refused("repeated: a", ["a", "a"])
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"options": 5}, "options=5"),
+        ({"options": {"max_advantag": 5}}, "no option 'max_advantag'"),
+        ({"weights": [1]}, "reward_weights=.*has 1 entries for 2"),
+        ({"weights": [1, 2, 3]}, "reward_weights=.*has 3 entries for 2"),
+        ({"weights": {"c": 1}}, "reward_weights"),
+        ({"weights": ["x", "y"]}, "reward_weights"),
+        ({"weights": 3}, "reward_weights"),
+        ({"keys": ["a", "a"]}, "repeated: a"),
+    ],
+)
+def test_what_no_option_or_weight_can_be_is_refused(given, match):
+    refused(match, **given)
 
 
 @pytest.mark.parametrize(

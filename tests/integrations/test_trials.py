@@ -1,15 +1,17 @@
 """Tests that each speed-up is tried before the training, and that TRL's code runs if it differs."""
 
 import logging
+import re
 import sys
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tests.integrations import variants
 from tests.integrations.generating import MODELS, model_of
 from tests.integrations.prepared import ours
-from tests.integrations.variants import CHECKPOINTING, bytes_written, dataset, digits, settings
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin
+from tests.integrations.variants import CHECKPOINTING
+from transformers import AutoModelForCausalLM, GenerationMixin
 from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _packing, _sampling
@@ -20,14 +22,9 @@ from gdpo.integrations.trl.generation import model_not_covered
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead
 
 
-def trainer_of(policy, folder, *, model=None, **options):
-    return GDPOTrainer(
-        model or AutoModelForCausalLM.from_pretrained(policy),
-        [bytes_written, digits],
-        GDPOConfig(**{**settings(folder, reward_weights=None), "max_steps": 1, **options}),
-        train_dataset=dataset(),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-    )
+def trainer_of(policy, folder, **options):
+    options = {"max_steps": 1, **options}
+    return variants.trainer_of(GDPOTrainer, GDPOConfig, policy, folder, **options)
 
 
 def missing_part(patch):
@@ -45,8 +42,8 @@ def mask_that_does_not_grow(patch):
             batch._model_kwargs["attention_mask"]
         )
 
-    own = _sampling._Batch._select
-    patch.setattr(_sampling._Batch, "_select", select)
+    own = _sampling._DecodingBatch._select
+    patch.setattr(_sampling._DecodingBatch, "_select", select)
 
 
 def rows_that_leave_in_the_wrong_place(patch):
@@ -54,8 +51,8 @@ def rows_that_leave_in_the_wrong_place(patch):
         batch.is_open = batch.is_open.flip(0)
         own(batch, processors)
 
-    own = _sampling._Batch.leave
-    patch.setattr(_sampling._Batch, "leave", leave)
+    own = _sampling._DecodingBatch.leave
+    patch.setattr(_sampling._DecodingBatch, "leave", leave)
 
 
 GENERATION = [
@@ -82,18 +79,31 @@ def test_trl_generates_if_a_part_of_transformers_moved(
         assert named in model_not_covered(trainer.model)  # gdpo evaluate
 
 
-def test_trls_head_is_used_if_ours_differs(tiny_policy, tmp_path, monkeypatch, caplog):
-    def shifted(self, model, input_ids, attention_mask, keep):
-        logps, entropies = own(self, model, input_ids, attention_mask, keep)
-        return logps.roll(1, 1), entropies
+def shifted(own, *given):
+    logps, entropies = own(*given)
+    return logps.roll(1, 1), entropies
 
+
+def failing(own, *given):
+    raise TypeError("forward() got an unexpected keyword argument")
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [
+        (shifted, "log-probabilities or gradients differ"),
+        (failing, r"transformers.*unexpected keyword argument"),
+    ],
+)
+def test_trls_head_is_used_if_ours_differs_or_fails(
+    broken, named, tiny_policy, tmp_path, monkeypatch, caplog
+):
     own = CompletionOnlyHead._score
-    monkeypatch.setattr(CompletionOnlyHead, "_score", shifted)
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        differing = trainer_of(tiny_policy, tmp_path)
-        differing.train()
+    monkeypatch.setattr(CompletionOnlyHead, "_score", lambda *given: broken(own, *given))
+    differing = trainer_of(tiny_policy, tmp_path)
+    differing.train()
     (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
-    assert "log-probabilities or gradients differ" in message
+    assert re.search(named, message)
     trls = trainer_of(tiny_policy, tmp_path, completion_only_head=False)
     trls.train()
     norm, expected = (each.state.log_history[0]["grad_norm"] for each in (differing, trls))
@@ -124,18 +134,6 @@ def test_scores_in_float64_are_compared_in_float64():
     assert agree(theirs + 1e-13, theirs, torch.float64)
     assert not agree(theirs + 1e-8, theirs, torch.float64)
     assert not agree(theirs.nan_to_num(), theirs, torch.float64)
-
-
-def test_a_head_that_fails_is_not_used(tiny_policy, tmp_path, monkeypatch, caplog):
-    def fails(*_):
-        raise TypeError("forward() got an unexpected keyword argument")
-
-    monkeypatch.setattr(CompletionOnlyHead, "_score", fails)
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer_of(tiny_policy, tmp_path).train()
-    (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
-    assert "unexpected keyword argument" in message
-    assert "transformers" in message
 
 
 def test_micro_batches_stay_trls_if_packing_changes_the_loss(

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train
+from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train, trainer_of
 from tests.oracles import estimators as by_hand
+from trl import GRPOConfig, GRPOTrainer
 
+from gdpo.integrations.trl._probe import rule_of
 from gdpo.rollouts import read_rollouts
 
 TRL_EPSILON = 1e-4
 
 
-def rewards_of(batch):
+def rewards_of(batch, samples=SAMPLES):
     rows = [[np.nan if v is None else v for v in row] for row in batch["rewards"]]
-    return np.array(rows, dtype=float).reshape(-1, SAMPLES, len(WEIGHTS))
+    return np.array(rows, dtype=float).reshape(-1, samples, len(WEIGHTS))
 
 
 def gap(batch, formula, epsilon=None):
@@ -22,15 +24,19 @@ def gap(batch, formula, epsilon=None):
     return np.abs(np.ravel(expected) - np.array(batch["advantages"])).max()
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "formula"),
-    [("ours", "theirs", by_hand.gdpo), ("ours_grpo", "theirs_grpo", by_hand.grpo)],
-)
-def test_the_difference_to_trl_is_its_epsilon(ours, theirs, formula, tiny_policy, tmp_path):
-    our_batches = train(ours, tiny_policy, tmp_path / "ours")
-    their_batches = train(theirs, tiny_policy, tmp_path / "theirs")
-    assert len(our_batches) == len(their_batches) == 3
-    for our, their in zip(our_batches, their_batches, strict=True):
+def batches_of(rule, policy, folder, **changed):
+    """Return pairs of batches: ours, and TRL's."""
+    records = [
+        train(f"{name}{rule}", policy, folder / name, **changed) for name in ("ours", "theirs")
+    ]
+    return list(zip(*records, strict=True))
+
+
+@pytest.mark.parametrize(("rule", "formula"), [("", by_hand.gdpo), ("_grpo", by_hand.grpo)])
+def test_the_difference_to_trl_is_its_epsilon(rule, formula, tiny_policy, tmp_path):
+    batches = batches_of(rule, tiny_policy, tmp_path)
+    assert len(batches) == 3
+    for our, their in batches:
         np.testing.assert_array_equal(rewards_of(our), rewards_of(their))
         assert gap(our, formula) < 1e-6
         assert gap(their, formula, TRL_EPSILON) < 1e-6
@@ -38,55 +44,52 @@ def test_the_difference_to_trl_is_its_epsilon(ours, theirs, formula, tiny_policy
 
 
 def test_without_std_there_is_no_difference_to_trl(tiny_policy, tmp_path):
-    ours = train("ours_grpo_no_std", tiny_policy, tmp_path / "ours", max_steps=1)
-    theirs = train("theirs_grpo_no_std", tiny_policy, tmp_path / "theirs", max_steps=1)
-    assert len(ours) == 1
-    for our, their in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
-        assert np.ptp(our["advantages"]) > 1
+    ((our, their),) = batches_of("_grpo_no_std", tiny_policy, tmp_path, max_steps=1)
+    np.testing.assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
+    assert np.ptp(our["advantages"]) > 1
 
 
 def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(tiny_policy, tmp_path):
-    ours = train("ours_grpo_batch_std", tiny_policy, tmp_path / "ours", max_steps=1)
-    theirs = train("theirs_grpo_batch_std", tiny_policy, tmp_path / "theirs", max_steps=1)
-    assert len(ours) == 1
-    for our, their in zip(ours, theirs, strict=True):
-        assert gap(our, by_hand.grpo_batch_std) < 1e-6
-        std = (rewards_of(our) @ WEIGHTS).std(ddof=1)
-        with_epsilon = np.array(our["advantages"]) * std / (std + TRL_EPSILON)
-        np.testing.assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
-        assert np.ptp(our["advantages"]) > 1
+    ((our, their),) = batches_of("_grpo_batch_std", tiny_policy, tmp_path, max_steps=1)
+    assert gap(our, by_hand.grpo_batch_std) < 1e-6
+    std = (rewards_of(our) @ WEIGHTS).std(ddof=1)
+    with_epsilon = np.array(our["advantages"]) * std / (std + TRL_EPSILON)
+    np.testing.assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
+    assert np.ptp(our["advantages"]) > 1
 
 
 def advantages_of_a_rank(policy, folder):
     """Train with 6 rollouts on each rank, and return what was recorded."""
     half = {"per_device_train_batch_size": 6}
     rollouts = str(folder / "ours" / "rollouts")
+    ours = make("ours", policy, folder / "ours", rollouts_dir=rollouts, **half)
+    ours.train()
+    plain = trainer_of(GRPOTrainer, GRPOConfig, policy, folder, **half)
     return {
-        "ours": train("ours", policy, folder / "ours", rollouts_dir=rollouts, **half),
+        "ours": ours.record,
+        "checked": ours._between.is_checked,
         "theirs": train("theirs", policy, folder / "theirs", **half),
+        "rule": rule_of(plain),
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(
-    nodes, tiny_policy, tmp_path
-):
-    """Each rank holds 6 of 12 rollouts. A group has 4, so the second group spans both ranks."""
+def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_policy, tmp_path):
+    """Each rank holds 6 of 12 rollouts. A group has 4, so the second group spans both ranks.
+
+    Each rank is a node of its own, and takes part in the check of TRL with a made-up batch.
+    """
     function = "tests.integrations.test_trl_conformance:advantages_of_a_rank"
-    ranks_of = launched(function, tiny_policy, tmp_path, nodes=nodes)
-    for variant, formula, epsilon in (
-        ("ours", by_hand.gdpo, 0.0),
-        ("theirs", by_hand.gdpo, TRL_EPSILON),
-    ):
-        ranks = [rank[variant] for rank in ranks_of]
-        assert len(ranks[0]) == 3
-        for first, second in zip(*ranks, strict=True):
-            assert len(first["advantages"]) == len(second["advantages"]) == 6
-            np.testing.assert_array_equal(rewards_of(first), rewards_of(second))
-            both = {**first, "advantages": first["advantages"] + second["advantages"]}
-            assert gap(both, formula, epsilon) < 1e-6
+    ranks_of = launched(function, tiny_policy, tmp_path, nodes=2)
+    assert [(rank["rule"], rank["checked"]) for rank in ranks_of] == [("grpo", True)] * 2
+    for variant, epsilon in (("ours", 0.0), ("theirs", TRL_EPSILON)):
+        first, second = (rank[variant] for rank in ranks_of)
+        assert len(first) == 3
+        for one, other in zip(first, second, strict=True):
+            assert len(one["advantages"]) == len(other["advantages"]) == 6
+            np.testing.assert_array_equal(rewards_of(one), rewards_of(other))
+            both = {**one, "advantages": one["advantages"] + other["advantages"]}
+            assert gap(both, by_hand.gdpo, epsilon) < 1e-6
     files = sorted((tmp_path / "ours" / "rollouts").glob("*.parquet"))
     assert len(files) == 3
     for rollout in (r for file in files for r in read_rollouts(file)):
@@ -101,10 +104,7 @@ def test_evaluation_uses_its_own_number_of_samples(tiny_policy, tmp_path):
     assert 0 <= metrics["eval_rewards/digits/zero_variance_groups"] <= 1
     batch = trainer.record[0]
     assert not batch["training"]
-    rewards = np.array(
-        [[np.nan if v is None else v for v in row] for row in batch["rewards"]]
-    ).reshape(2, 2, 3)
-    expected = by_hand.gdpo(rewards.tolist(), WEIGHTS)
+    expected = by_hand.gdpo(rewards_of(batch, samples=2).tolist(), WEIGHTS)
     np.testing.assert_allclose(batch["advantages"], np.ravel(expected), atol=1e-6)
 
 

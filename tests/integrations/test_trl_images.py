@@ -3,11 +3,12 @@
 import logging
 
 import pytest
+import torch
 from tests.integrations.images import trained
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo import ConfigError
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
@@ -19,16 +20,23 @@ def trl_formula(rewards, weights):
     return (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-4)
 
 
+@pytest.fixture(scope="module")
+def theirs(tiny_policy, tmp_path_factory):
+    """Return the gradients of TRL's trainer."""
+    folder = tmp_path_factory.mktemp("theirs")
+    _, gradients = trained(GRPOTrainer, GRPOConfig, tiny_policy, folder)
+    assert len(gradients.all) == 3
+    assert all(gradient.norm() > 0 for gradient in gradients.of_images)
+    return gradients
+
+
 @pytest.mark.parametrize(
     ("advantage", "tolerance"),
     [("grpo", 1e-3), ("tests.integrations.test_trl_images:trl_formula", 1e-6)],
 )
-def test_gradients_on_images_are_trls(advantage, tolerance, tiny_policy, tmp_path, caplog):
+def test_gradients_on_images_are_trls(advantage, tolerance, theirs, tiny_policy, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         _, ours = trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, advantage=advantage)
-    _, theirs = trained(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
-    assert len(ours.all) == 3
-    assert all(gradient.norm() > 0 for gradient in theirs.of_images)
     differences = [
         float((a - b).norm() / b.norm()) for a, b in zip(ours.all, theirs.all, strict=True)
     ]
@@ -60,3 +68,21 @@ def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
 def test_filter_groups_is_refused_with_the_reason(tiny_policy, tmp_path):
     with pytest.raises(ConfigError, match="rows per image, not per rollout"):
         trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, filter_groups="any_reward_varies")
+
+
+def test_a_watched_training_on_images_is_the_same_bit_for_bit(theirs, tiny_policy, tmp_path):
+    folder = tmp_path / "rollouts"
+    trainer, watched = trained(
+        GRPOTrainer,
+        GRPOConfig,
+        tiny_policy,
+        tmp_path,
+        before=lambda trainer: watch(trainer, rollouts_dir=folder, estimators=["gdpo"]),
+    )
+    for mine, alone in zip(watched.all, theirs.all, strict=True):
+        assert torch.equal(mine, alone)
+    logged = trainer.state.log_history[0]
+    for name in ("upper", "even"):
+        assert f"rewards/{name}/influence_share" in logged
+    assert "estimators/gdpo/sign_flips" in logged
+    assert len(read_rollouts(rollout_file(folder, 1))) == 8

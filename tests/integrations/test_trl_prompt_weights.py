@@ -73,15 +73,9 @@ def check(folder, steps=2):
 
 
 @pytest.mark.slow
-def test_each_prompt_is_trained_with_its_own_weights(tiny_policy, tmp_path):
-    trainer = make(tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r"))
-    trainer.train()
-    check(tmp_path / "r")
-
-
-@pytest.mark.slow
-def test_analyze_reads_the_weights_of_each_prompt_and_replays_with_them(tiny_policy, tmp_path):
+def test_each_prompt_is_trained_with_its_own_weights_and_analyze_reads_them(tiny_policy, tmp_path):
     make(tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r")).train()
+    check(tmp_path / "r")
     analysis = analyze(read_rollout_files(tmp_path / "r"), replayed=["recorded", "gdpo"])
     (run,) = analysis.runs
     assert run.weights_from == "recorded, different between prompts"
@@ -116,38 +110,39 @@ def test_a_group_on_two_processes_has_its_own_weights(tiny_policy, tmp_path):
     check(tmp_path / "r", steps=1)
 
 
+def only_lists(rewards, weights):
+    return rewards @ weights.reshape(3)
+
+
 @pytest.mark.parametrize(
-    ("cell", "told"),
+    ("cell", "changed", "error", "told"),
     [
-        ({"bytes": 1.0}, "'bytes' is not a reward of this run: Allowed: bytes_written"),
-        ({"digits": float("inf")}, "weight of 'digits' is inf"),
-        ({"digits": "much"}, "weight of 'digits' is 'much'"),
-        ({"digits": True}, "weight of 'digits' is True"),
-        (1.0, "1.0 is not a mapping"),
+        ({"bytes": 1.0}, {}, DataError, "'bytes' is not a reward of this run: Allowed: bytes_writ"),
+        ({"digits": float("inf")}, {}, DataError, "row 1.*weight of 'digits' is inf"),
+        ({"digits": "much"}, {}, DataError, "row 1.*weight of 'digits' is 'much'"),
+        ({"digits": True}, {}, DataError, "row 1.*weight of 'digits' is True"),
+        (1.0, {}, DataError, "row 1.*1.0 is not a mapping"),
+        (
+            {"digits": 1.0},
+            {"weights_column": "ww"},
+            ConfigError,
+            "did you mean 'w'",
+        ),
+        (
+            {"digits": 1.0},
+            {"advantage": f"{__name__}:only_lists"},
+            ConfigError,
+            "does not take weights for",
+        ),
     ],
 )
-def test_a_wrong_cell_is_told_with_its_row_before_the_model_is_loaded(tmp_path, cell, told):
+def test_what_is_wrong_is_told_before_the_model_is_loaded(tmp_path, cell, changed, error, told):
     data = Dataset.from_dict({"prompt": ["a", "b"], "w": [None, cell]})
-    with pytest.raises(DataError, match="row 1") as raised:
-        make(None, tmp_path, data=data)
-    assert told in str(raised.value)
-
-
-def test_a_dataset_without_the_column_is_refused_before_the_model_is_loaded(tmp_path):
-    with pytest.raises(ConfigError, match="no such column: did you mean 'w'"):
-        make(None, tmp_path, weights_column="ww")
+    with pytest.raises(error, match=told):
+        make(None, tmp_path, data=data, **changed)
 
 
 def test_missing_and_null_both_mean_that_the_reward_does_not_apply():
     cells = [{"a": 2.0}, {"a": 2.0, "b": None}, None, {"a": 1, "other": None}]
     weights = weights_of_cells(cells, ["a", "b"], [3.0, 0.5], column="w")
     np.testing.assert_array_equal(weights, [[6, nan], [6, nan], [3, 0.5], [3, nan]])
-
-
-def only_lists(rewards, weights):
-    return rewards @ weights.reshape(3)
-
-
-def test_an_estimator_that_takes_only_lists_is_refused_before_the_model_is_loaded(tmp_path):
-    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
-        make(None, tmp_path, advantage=f"{__name__}:only_lists")

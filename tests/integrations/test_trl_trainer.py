@@ -1,9 +1,7 @@
 """Tests what GDPOTrainer adds to TRL's trainer: metrics, records, names and early errors."""
 
 import functools
-import json
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,9 +19,7 @@ from tests.integrations.variants import (
 from tests.pairs import every_pair
 
 from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
-from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._trainer import KeptState
 from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import read_rollouts, rollout_file
@@ -36,12 +32,10 @@ def parity(completions, **columns):
 
 def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(tiny_policy, tmp_path):
     """TRL's own value is 0 here, because it uses the std of the whole batch."""
-    ours = make("ours", tiny_policy, tmp_path, rewards=[parity], reward_weights=[1.0])
-    ours.train()
-    assert logged(ours, "frac_reward_zero_std") == [1.0] * 3
-    mixed = make("ours", tiny_policy, tmp_path, rewards=[parity, digits], reward_weights=None)
-    mixed.train()
-    for batch, share in zip(mixed.record, logged(mixed, "frac_reward_zero_std"), strict=True):
+    rewards = [parity, digits]
+    trainer = make("ours", tiny_policy, tmp_path, rewards=rewards, reward_weights=None)
+    trainer.train()
+    for batch, share in zip(trainer.record, logged(trainer, "frac_reward_zero_std"), strict=True):
         groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 1]
         assert share == pytest.approx((np.ptp(groups, axis=1) == 0).mean())
 
@@ -67,8 +61,8 @@ def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
         assert {r.finish_reason for r in rollouts} <= {"stop", "length"}
 
 
-def answers(reference_key="reference"):
-    rows = [{"prompt": p, reference_key: {"answer": p[0]}} for p in ["count", "say", "what"] * 4]
+def answers():
+    rows = [{"prompt": p, "reference": {"answer": p[0]}} for p in ["count", "say", "what"] * 4]
     return Dataset.from_list(rows)
 
 
@@ -168,12 +162,6 @@ def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_poli
         trainer_of(tiny_policy, tmp_path, digits, scorer={"worker": 2})
 
 
-def test_a_missing_reference_column_is_named(tiny_policy, tmp_path):
-    reward = Reward("has_answer", has_answer, 0.0, 1.0)
-    with pytest.raises(ConfigError, match=r"'reference'.*solution"):
-        trainer_of(tiny_policy, tmp_path, [reward], answers("solution")).train()
-
-
 def raises(completions, **columns):
     raise KeyError("solution")
 
@@ -240,9 +228,23 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
         ({"advantage": abs}, "advantage=<built-in function abs>: .*module:attribute"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "advantage='gdpo'"),
         ({"scale_rewards": "none"}, "grpo_no_std"),
+        ({"filter_groups": "any_reward_vary"}, "did you mean 'any_reward_varies'"),
+        ({"filter_groups": False}, "filter_groups False: .*advantage_nonzero"),
+        ({"max_filter_rounds": 0}, "max_filter_rounds .*at least 1, got 0"),
+        ({"max_filter_rounds": 1.5}, "max_filter_rounds .*got 1.5"),
+        ({"max_filter_rounds": True}, "max_filter_rounds .*got True"),
+        ({"pack_micro_batches": "off"}, "pack_micro_batches='off'"),
+        ({"completion_only_head": None}, "completion_only_head=None"),
+        ({"fast_generation": "auto"}, "fast_generation='auto'"),
+        # One ratio per rollout does not fit advantages of turns:
+        (
+            {"advantage": "turn_gdpo", "importance_sampling_level": "sequence"},
+            "importance_sampling_level='token'",
+        ),
+        ({"advantage": "turn_gdpo", "loss_type": "vespo"}, "loss_type='dapo'"),
     ],
 )
-def test_a_setting_without_effect_is_an_error_with_the_remedy(changed, message, tmp_path):
+def test_a_setting_that_is_wrong_or_without_effect_is_an_error(changed, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         GDPOConfig(**settings(tmp_path, **changed))
 
@@ -308,15 +310,10 @@ def test_a_batch_of_one_group_gives_one_warning(tiny_policy, tmp_path, caplog):
     assert "per_device_train_batch_size" not in caplog.text
 
 
-def test_positional_arguments_are_trls(tiny_policy, tmp_path):
-    args = GDPOConfig(**settings(tmp_path, reward_weights=None))
+def test_positional_arguments_are_trls_and_the_users_config_stays_as_it_was(tiny_policy, tmp_path):
+    args = GDPOConfig(**settings(tmp_path, reward_weights={"digits": 2.0}))
     trainer = GDPOTrainer(str(tiny_policy), [digits], args, answers())
     assert len(trainer.train_dataset) == 12
-
-
-def test_the_users_config_stays_as_it_was(tiny_policy, tmp_path):
-    args = GDPOConfig(**settings(tmp_path, reward_weights={"digits": 2.0}))
-    GDPOTrainer(str(tiny_policy), [digits], args, train_dataset=answers())
     assert args.reward_weights == {"digits": 2.0}
 
 
@@ -445,18 +442,3 @@ def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(advantage, constan
     np.testing.assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
     wanted = [constant + each.rewards["digits"] for each in plain]
     assert [each.rewards[reward.__name__] for each in shifted] == wanted
-
-
-def test_a_checkpoint_keeps_what_the_watch_has_seen():
-    watch, again = Watch(), Watch()
-    state = SimpleNamespace(stateful_callbacks={})
-    rewards = np.random.default_rng(0).random((64, 8, 2)) * [100, 1]
-    for _ in range(2):  # noticed, then measured
-        watch.update(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
-    assert watch.due
-    KeptState({"gdpo.Watch": watch}).on_step_end(None, state, None)
-    kept = json.loads(json.dumps(state.stateful_callbacks))
-    state = SimpleNamespace(stateful_callbacks=kept)
-    KeptState({"gdpo.Watch": again}).on_train_begin(None, state, None)
-    again.update(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
-    assert not again.due

@@ -204,19 +204,14 @@ def trained(warm_start, tokenizer, folder, **changed):
     return trainer
 
 
-def test_a_policy_learns_to_guess_and_both_turns_are_in_the_batch(warm_start, tokenizer, tmp_path):
-    trainer = trained(warm_start, tokenizer, tmp_path, filter_groups="any_reward_varies")
-    means = logged(trainer, "rewards/Box/mean")
-    assert sum(means[-4:]) / 4 > sum(means[:4]) / 4 + 0.3
-    two = [text for text, turns in zip(trainer.results, trainer.turns, strict=True) if turns == 2]
-    assert len(two) > len(trainer.turns) / 2
-    assert all("\nright\n" in text or "\nwrong\n" in text for text in two)
-    assert all(text.count("<tool_response>") == 1 and "guess" not in text for text in two)
-
-
-def test_groups_of_two_turns_are_filtered_and_replaced(warm_start, tokenizer, tmp_path):
+def test_groups_of_two_turns_are_in_the_batch_filtered_and_replaced(
+    warm_start, tokenizer, tmp_path
+):
     """In groups of two, both guesses are often equally good."""
     changed = {"num_generations": 2, "max_steps": 2, "filter_groups": "any_reward_varies"}
     trainer = trained(warm_start, tokenizer, tmp_path, **changed)
     assert max(logged(trainer, "filter/rounds")) > 0
-    assert 2 in trainer.turns
+    two = [text for text, turns in zip(trainer.results, trainer.turns, strict=True) if turns == 2]
+    assert len(two) > len(trainer.turns) / 2
+    assert all("\nright\n" in text or "\nwrong\n" in text for text in two)
+    assert all(text.count("<tool_response>") == 1 and "guess" not in text for text in two)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from tests.integrations import variants
 from tests.integrations.turns import Kept, at_random, echo
 from tests.integrations.turns import trainer_of as game_trainer
-from tests.integrations.variants import dataset, digits, settings
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForSequenceClassification
+from tests.integrations.variants import digits
+from transformers import AutoTokenizer, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
 from gdpo import ConfigError, RewardError
@@ -29,14 +30,10 @@ def tenths(completions, **columns):
 
 
 def trainer_of(policy, folder, *, trainer_class=GDPOTrainer, rewards=(tenths, digits), **changed):
-    how = {"train_dataset": dataset(), **changed.pop("how", {})}
-    options = {"reward_weights": None, "max_steps": 1, "advantage": "grpo", **changed}
-    return trainer_class(
-        AutoModelForCausalLM.from_pretrained(policy),
-        list(rewards),
-        GDPOConfig(**settings(folder, rollouts_dir=str(folder / "rollouts"), **options)),
-        processing_class=AutoTokenizer.from_pretrained(policy),
-        **how,
+    record = {"rollouts_dir": str(folder / "rollouts")}
+    options = {"max_steps": 1, "advantage": "grpo", **record, **changed}
+    return variants.trainer_of(
+        trainer_class, GDPOConfig, policy, folder, rewards=list(rewards), **options
     )
 
 
@@ -104,25 +101,25 @@ def test_changed_rewards_are_trained_on_recorded_and_logged(way, tiny_policy, tm
         assert shares[1] > 0.3
 
 
-def test_rewards_that_are_switched_off_train_nothing(tiny_policy, tmp_path):
-    class Clipped(GDPOTrainer):
-        def _calculate_rewards(self, *args):
-            return super()._calculate_rewards(*args).clamp(max=0)
-
-    trainer = trained(tiny_policy, tmp_path, trainer_class=Clipped)
-    row = trainer.state.log_history[0]
-    assert row["grad_norm"] == row["reward"] == 0
-    assert row["rewards/tenths/zero_variance_groups"] == 1
+class Clipped(GDPOTrainer):
+    def _calculate_rewards(self, *args):
+        return super()._calculate_rewards(*args).clamp(max=0)
 
 
-def test_advantages_that_a_subclass_changes_afterwards_are_trained_on(tiny_policy, tmp_path):
-    class After(GDPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            return {**output, "advantages": 0 * output["advantages"]}
+class After(GDPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        return {**output, "advantages": 0 * output["advantages"]}
 
-    trainer = trained(tiny_policy, tmp_path, trainer_class=After)
-    assert trainer.state.log_history[0]["grad_norm"] == 0
+
+@pytest.mark.parametrize(("cls", "rewards_are_off"), [(Clipped, True), (After, False)])
+def test_rewards_or_advantages_that_are_switched_off_train_nothing(
+    cls, rewards_are_off, tiny_policy, tmp_path
+):
+    row = trained(tiny_policy, tmp_path, trainer_class=cls).state.log_history[0]
+    assert row["grad_norm"] == 0
+    assert (row["reward"] == 0) == rewards_are_off
+    assert (row["rewards/tenths/zero_variance_groups"] == 1) == rewards_are_off
 
 
 def not_linear(rewards):
@@ -438,22 +435,25 @@ def test_a_column_that_a_rollout_func_adds_is_not_missed(tiny_policy, tmp_path):
     trainer_of(tiny_policy, tmp_path, rewards=[needs_columns], how=how)
 
 
-def test_a_key_that_is_no_column_is_named_with_the_columns(tiny_policy, tmp_path):
-    def keyed(completions, **columns):
-        return [float(text == columns["gold"]) for text in completions]
+def keyed(completions, **columns):
+    return [float(text == columns["gold"]) for text in completions]
 
+
+def adds_text(completions, **columns):
+    return [1 + text for text in completions]
+
+
+@pytest.mark.parametrize(
+    ("reward", "named"),
+    [
+        (keyed, r"'keyed' raised KeyError.*'gold'.*add it.*'answer'"),
+        (adds_text, "catch the exception, and return None"),
+    ],
+)
+def test_an_exception_of_a_reward_has_its_remedy(reward, named, tiny_policy, tmp_path):
     data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
-    trainer = trainer_of(tiny_policy, tmp_path, rewards=[keyed], how={"train_dataset": data})
-    with pytest.raises(RewardError, match=r"'keyed' raised KeyError.*'gold'.*add it.*'answer'"):
-        trainer.train()
-
-
-def test_an_exception_of_the_reward_itself_keeps_its_remedy(tiny_policy, tmp_path):
-    def adds_text(completions, **columns):
-        return [1 + text for text in completions]
-
-    trainer = trainer_of(tiny_policy, tmp_path, rewards=[adds_text])
-    with pytest.raises(RewardError, match="catch the exception, and return None"):
+    trainer = trainer_of(tiny_policy, tmp_path, rewards=[reward], how={"train_dataset": data})
+    with pytest.raises(RewardError, match=named):
         trainer.train()
 
 

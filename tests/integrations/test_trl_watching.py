@@ -28,30 +28,33 @@ def constant(completions, **columns):
     return [0.5] * len(completions)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
-def test_a_watched_training_is_the_same_bit_for_bit(name, tiny_policy, tmp_path):
-    runs = [
-        train(
-            name,
-            tiny_policy,
-            tmp_path / str(watched),
-            watched=watched,
-            estimators=["gdpo"],
-            **EVALUATED,
-        )
+@pytest.fixture(scope="module", params=TRAINERS)
+def runs(request, tiny_policy, tmp_path_factory):
+    """Return a training of each of TRL's trainers without `watch`, and the same with it."""
+    folder, how = tmp_path_factory.mktemp(request.param), {"estimators": ["gdpo"], **EVALUATED}
+    return [
+        train(request.param, tiny_policy, folder / str(watched), watched=watched, **how)
         for watched in (False, True)
     ]
+
+
+@pytest.mark.slow
+def test_a_watched_training_is_the_same_bit_for_bit(runs):
     assert any(gradient.any() for gradient in runs[0].gradients)
     assert list(differences(*runs)) == []
-    assert len(list((tmp_path / "True" / "rollouts").glob("*.parquet"))) == 6
+    folder = Path(runs[1].trainer.args.output_dir)
+    assert len(list((folder / "rollouts").glob("*.parquet"))) == 6
 
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_and_log_the_shares_of_both(tiny_policy, tmp_path):
+    folder = tmp_path / "True" / "rollouts"
+    folder.mkdir(parents=True)
+    rollout_file(folder, 9).touch()  # of an earlier run
     results = launched("tests.integrations.watched:on_two_ranks", tiny_policy, tmp_path)
     assert [result["differences"] for result in results] == [[], []]
-    rollouts = read_rollouts(tmp_path / "True" / "rollouts" / "step_000001.parquet")
+    assert (folder / "earlier-1" / "step_000009.parquet").is_file()
+    rollouts = read_rollouts(rollout_file(folder, 1))
     assert len(rollouts) == 16  # 8 of each process
     arrays = reward_arrays(rollouts)
     diagnosis = diagnose(arrays.rewards, arrays.weights, arrays.names, advantages=arrays.advantages)
@@ -60,17 +63,13 @@ def test_two_processes_train_the_same_and_log_the_shares_of_both(tiny_policy, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
-def test_two_metrics_for_each_reward_and_the_warnings_are_logged(name, tiny_policy, tmp_path):
-    keys = []
-    for watched in (False, True):
-        run = train(name, tiny_policy, tmp_path / str(watched), watched=watched, max_steps=2)
-        rows = run.trainer.state.log_history[:-1]
-        keys.append({key for row in rows for key in row} - {"step"})
+def test_two_metrics_for_each_reward_and_the_warnings_are_logged(runs):
+    alone, watched = ({key for row in run.numbers[:1] for key in row} for run in runs)
     numbers = ("zero_variance_groups", "influence_share")
     wanted = {f"rewards/{name}/{number}" for name in NAMES for number in numbers}
-    assert keys[1] - keys[0] == {*wanted, "diagnostics/warnings"}
-    assert len(keys[1]) <= 36
+    of_others = {key for key in watched if key.startswith("estimators/")}
+    assert watched - alone - of_others == {*wanted, "diagnostics/warnings"}
+    assert len(watched - of_others) <= 36 + len(("step",))
 
 
 def test_evaluations_are_measured_too(tiny_policy, tmp_path):
@@ -101,23 +100,6 @@ MANY_GROUPS = {"per_device_train_batch_size": 132, "gradient_accumulation_steps"
 """Batches of 33 groups of 4."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
-def test_the_watch_of_one_file_logs_the_same_numbers(name, tiny_policy, tmp_path):
-    rewards = [sometimes_vowels, digits, constant]
-    trainer, _ = make(name, tiny_policy, tmp_path, rewards=rewards, max_steps=10, **MANY_GROUPS)
-    watch(trainer)
-    one_file = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_one_file.py"))
-    one_file["watch"](trainer, prefix="one_file")
-    trainer.train()
-    rows = trainer.state.log_history[:10]  # after 8 of them, the window is full
-    numbers = ("influence_share", "zero_variance_groups")
-    for key in [f"{reward}/{number}" for reward in trainer.reward_func_names for number in numbers]:
-        both = ([row.get(f"{prefix}/{key}") for row in rows] for prefix in ("rewards", "one_file"))
-        assert next(both) == pytest.approx(next(both), abs=1e-6)
-    assert any(0 < row["one_file/digits/zero_variance_groups"] < 1 for row in rows)
-
-
 class Steps(TrainerCallback):
     """Stores how often a constant reward had been reported at the end of each step."""
 
@@ -130,18 +112,32 @@ class Steps(TrainerCallback):
 
 
 @pytest.mark.slow
-def test_a_constant_reward_is_told_once(tiny_policy, tmp_path, caplog):
-    trainer, _ = make(
-        "grpo", tiny_policy, tmp_path, rewards=[bytes_written, constant], max_steps=6, **MANY_GROUPS
-    )
-    steps = Steps(caplog)
-    trainer.add_callback(steps)
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_told_once(
+    name, tiny_policy, tmp_path, caplog
+):
+    def unnamed(completions, **columns):
+        return constant(completions)
+
+    unnamed.__name__ = "red\x1b[31m\nline"
+    rewards = [sometimes_vowels, digits, unnamed]
+    trainer, _ = make(name, tiny_policy, tmp_path, rewards=rewards, max_steps=10, **MANY_GROUPS)
     watch(trainer)
+    one_file = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_one_file.py"))
+    one_file["watch"](trainer, prefix="one_file")
+    trainer.add_callback(steps := Steps(caplog))
     trainer.train()
-    (message,) = [m for m in caplog.messages if "`constant` is constant" in m]
-    assert "remove it" in message
+    rows = trainer.state.log_history[:10]  # after 8 of them, the window is full
+    numbers = ("influence_share", "zero_variance_groups")
+    for key in [f"{reward}/{number}" for reward in trainer.reward_func_names for number in numbers]:
+        both = ([row.get(f"{prefix}/{key}") for row in rows] for prefix in ("rewards", "one_file"))
+        assert next(both) == pytest.approx(next(both), abs=1e-6)
+    assert any(0 < row["one_file/digits/zero_variance_groups"] < 1 for row in rows)
+    (message,) = [m for m in caplog.messages if "is constant" in m]
     assert message.startswith("gdpo, step 4: ")
-    assert steps.messages == [0] * 3 + [1] * 3  # 66 groups show it, and the 66 after them
+    assert "`red⟨U+001B⟩[31m line`" in message
+    assert "remove it" in message
+    assert steps.messages == [0] * 3 + [1] * 7  # 66 groups show it, and the 66 after them
 
 
 @pytest.mark.slow
@@ -197,22 +193,7 @@ def test_a_batch_with_an_infinite_reward_is_left_out_once(tiny_policy, tmp_path,
     assert len(list((tmp_path / "rollouts").glob("step_*.parquet"))) == 3
 
 
-def test_a_name_with_control_characters_is_shown_in_codes(tiny_policy, tmp_path, caplog):
-    def blank(completions, **columns):
-        return [0.0] * len(completions)
-
-    blank.__name__ = "red\x1b[31m\nline"
-    rewards = [bytes_written, blank]
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=4, rewards=rewards, **MANY_GROUPS)
-    watch(trainer)
-    trainer.train()
-    (message,) = [m for m in caplog.messages if "is constant" in m]
-    assert "`red⟨U+001B⟩[31m line`" in message
-
-
-def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
-    generate = trainer._generate_and_score_completions
+def without_advantages(trainer, generate):
     kept = []
 
     def without(inputs):
@@ -220,16 +201,32 @@ def test_a_result_without_advantages_does_not_end_the_training(tiny_policy, tmp_
         kept.append(output.pop("advantages"))
         return output
 
-    trainer._generate_and_score_completions = without
+    def restored(watched):
+        return lambda inputs: {**watched(inputs), "advantages": kept[-1]}
+
+    return without, restored
+
+
+def scored_twice(trainer, generate):
+    return lambda inputs: (generate(inputs), generate(inputs))[1], lambda watched: watched
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without_advantages, "KeyError: 'advantages'"),
+        (scored_twice, "called _calculate_rewards 2 times for one batch"),
+    ],
+)
+def test_a_trainer_with_another_batch_is_not_watched(change, why, tiny_policy, tmp_path, caplog):
+    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+    before, after = change(trainer, trainer._generate_and_score_completions)
+    trainer._generate_and_score_completions = before
     watch(trainer)
-    watched = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: {
-        **watched(inputs),
-        "advantages": kept[-1],
-    }
+    trainer._generate_and_score_completions = after(trainer._generate_and_score_completions)
     trainer.train()
     (message,) = [m for m in caplog.messages if "watch is switched off" in m]
-    assert "KeyError: 'advantages'" in message
+    assert why in message
 
 
 def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
@@ -262,16 +259,6 @@ def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, 
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2
     assert sum("watch is switched off" in m for m in caplog.messages) == 1
-
-
-def test_a_trainer_that_scores_a_batch_twice_is_not_watched(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
-    generate = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: (generate(inputs), generate(inputs))[1]
-    watch(trainer)
-    trainer.train()
-    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
-    assert "called _calculate_rewards 2 times for one batch" in message
 
 
 def test_a_gdpo_trainer_needs_no_watch_and_trains(tiny_policy, tmp_path, caplog):
@@ -323,16 +310,31 @@ class _Fixed:
     args = callback_handler = None
 
 
-@pytest.mark.parametrize("change", [no_names, no_callbacks, None])
-def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, tiny_policy, tmp_path, caplog):
-    trainer = _Fixed()
-    if change is not None:
+class AsyncGRPOTrainer:
+    """Calculates rewards elsewhere."""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (no_names, ""),
+        (no_callbacks, ""),
+        (_Fixed, ""),
+        (AsyncGRPOTrainer, "AsyncGRPOTrainer does not calculate rewards"),
+    ],
+)
+def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(
+    change, why, tiny_policy, tmp_path, caplog
+):
+    if isinstance(change, type):
+        trainer = change()
+    else:
         trainer, _ = make("grpo", tiny_policy, tmp_path)
         change(trainer)
     before = dict(vars(trainer))
     watch(trainer)
     assert vars(trainer) == before
-    assert any("changes nothing" in message for message in caplog.messages)
+    assert any("changes nothing" in each and why in each for each in caplog.messages)
 
 
 def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
@@ -344,14 +346,6 @@ def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
     trainer._generate_and_score_completions = lambda inputs: watched(inputs, "tag")
     trainer.train()
     assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
-
-
-def test_a_trainer_that_scores_elsewhere_is_not_stopped(caplog):
-    class AsyncGRPOTrainer:
-        pass
-
-    watch(AsyncGRPOTrainer())
-    assert "AsyncGRPOTrainer does not calculate rewards" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from gdpo.errors import DataError
-from gdpo.integrations._turns import check_count, on_tokens, summed, tokens_of_turns, turn_of_tokens
+from gdpo.integrations._turns import (
+    check_count,
+    on_tokens,
+    spans_of,
+    summed,
+    tokens_of_turns,
+    turn_of_tokens,
+)
 
 RNG = np.random.default_rng(0)
 MASKS = [RNG.integers(0, 2, (6, 11)), np.zeros((2, 3), int), np.ones((2, 3), int)]
@@ -24,6 +31,7 @@ def runs(row):
 def test_a_turn_is_a_run_of_ones_in_the_mask(mask):
     turns, lengths = turn_of_tokens(mask), tokens_of_turns(mask)
     for row, own in enumerate(map(runs, mask)):
+        assert list(map(list, spans_of(mask[row].tolist()))) == own
         for turn, places in enumerate(own):
             assert turns[row, places].tolist() == [turn] * len(places)
         counts = [len(places) for places in own]

@@ -105,6 +105,19 @@ def settings(folder, **changed):
     }
 
 
+def trainer_of(
+    trainer_class, config_class, policy, folder, *, model=None, rewards=None, how=None, **options
+):
+    """Return a trainer with two rewards of weight 1. `how` has other arguments of the class."""
+    return trainer_class(
+        model or AutoModelForCausalLM.from_pretrained(policy),
+        rewards or [bytes_written, digits],
+        config_class(**settings(folder, **{"reward_weights": None, **options})),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+        **{"train_dataset": dataset(), **(how or {})},
+    )
+
+
 SAMPLED_BY_TRL = {"fast_generation": False}
 """Our generation samples other tokens for the same seed."""
 

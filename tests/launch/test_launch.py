@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -164,15 +163,6 @@ def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them
     assert column not in pq.read_schema(launch.files.evaluation).names
 
 
-def test_a_wrong_weight_of_a_prompt_is_an_error_before_anything_is_written(planned, verl, rows):
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    rows.write_text("\n".join(json.dumps({**line, "w": {"vowel": 1}}) for line in lines))
-    launch = planned("data.weights_column=w")
-    with pytest.raises(DataError, match=r"row 1 of .*'vowel'.* did you mean 'vowels'"):
-        launch_verl(launch)
-    assert not launch.files.run.path.exists()
-
-
 def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
     assert launch_verl(planned()) == 3
@@ -219,25 +209,28 @@ def test_the_other_engine_does_not_resume_the_run(planned, verl):
         train(planned().recipe, resume=True)
 
 
-def test_a_verl_that_is_too_old_is_refused_before_anything_is_written(planned, install):
-    install("0.8.0")
-    with pytest.raises(ConfigError, match=r"verl 0\.8\.0 is too old.*0\.9 or newer"):
-        launch_verl(planned())
+NO_VERL = pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "error", "message"),
+    [
+        ("0.8.0", "batch.prompts=2", ConfigError, r"verl 0\.8\.0 is too old.*0\.9 or newer"),
+        pytest.param(None, "batch.prompts=2", MissingExtraError, "verl", marks=NO_VERL),
+        ("0.9.1", "batch.prompts=20", ConfigError, r"10 rows.* 20 prompts"),
+        ("0.9.1", "data.weights_column=w", DataError, r"row 1 of .* did you mean 'vowels'"),
+    ],
+)
+def test_a_launch_that_cannot_work_is_refused_before_anything_is_written(
+    planned, install, rows, version, change, error, message
+):
+    if version is not None:
+        install(version)
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    rows.write_text("\n".join(json.dumps({**line, "w": {"vowel": 1}}) for line in lines))
+    with pytest.raises(error, match=message):
+        launch_verl(planned(change))
     assert not planned().files.run.path.exists()
-
-
-@pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
-def test_without_verl_an_error_names_it_and_nothing_is_written(planned):
-    with pytest.raises(MissingExtraError, match="verl"):
-        launch_verl(planned())
-    assert not planned().files.run.path.exists()
-
-
-def test_too_few_rows_for_one_generation_are_an_error_before_anything_is_written(planned, verl):
-    launch = planned("batch.prompts=20")
-    with pytest.raises(ConfigError, match=r"10 rows.* 20 prompts"):
-        launch_verl(launch)
-    assert not Path(launch.files.run.path).exists()
 
 
 def test_sigterm_ends_verl_and_unlocks_the_run(planned, verl, monkeypatch):

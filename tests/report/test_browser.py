@@ -196,7 +196,7 @@ def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_
     browser.size(400)
     browser.open(tmp_path / "page.html")
     for column in (0, 1, 2):
-        table = "document.querySelector('[aria-label=Rewards] table')"
+        table = "document.querySelector('[aria-labelledby=rewards] table')"
         box = f"[...{table}.rows].map(r => r.cells[{column}].getBoundingClientRect().right)"
         assert max(browser.ask(box)) <= 400
     head = "[...document.querySelector('thead').rows[0].cells]"

@@ -2,21 +2,19 @@
 
 import importlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Reward, Scorer
-from gdpo.rewards._workers import Workers
-from gdpo.rewards.calls import Call
+from gdpo.rewards import Reward, Scorer, _pool
 
 
 def loop():
@@ -174,13 +172,30 @@ def test_on_error_worst_gives_the_lowest_value_and_raise_names_the_rollout():
         scorer.score(["x", "raise"], [{}, {}])
 
 
-def test_a_process_is_replaced_when_it_is_worn_out():
+def test_a_process_is_replaced_when_it_is_worn_out(monkeypatch):
+    monkeypatch.setattr(_pool, "RECYCLE_AFTER", 2)
     pid = Reward("pid", obedient, 0, 2**40, deadline=20)
-    workers = Workers([pid], count=1, memory=None, recycle_after=2)
-    calls = [[Call(0, pid, "pid", pickle.dumps({}), i)] for i in range(3)]
-    pids = [result for (result,) in workers.score(calls, done=lambda: None)]
-    workers.close()
+    with Scorer([pid], workers=1) as scorer:
+        pids = scorer.score(["pid"] * 3, [{"row": i} for i in range(3)]).values[:, 0].tolist()
     assert pids[0] == pids[1] != pids[2]
+
+
+def waits(completion, reference):
+    while not os.path.exists(reference["file"]):  # noqa: PTH110
+        time.sleep(0.01)
+    return 1.0
+
+
+async def writes(completion, reference):
+    Path(reference["file"]).touch()
+    return 0.25
+
+
+def test_processes_and_judges_work_at_the_same_time(tmp_path):
+    both = [Reward("waits", waits, 0, 1, deadline=20), Reward("writes", writes, 0, 1)]
+    with Scorer(both, workers=1) as scorer:
+        scores = scorer.score(["a"], [{"file": str(tmp_path / "file")}])
+    assert scores.values.tolist() == [[1.0, 0.25]]
 
 
 def first(completion, reference):

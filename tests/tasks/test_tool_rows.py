@@ -161,7 +161,6 @@ def test_the_last_turn_of_toolace_is_wanted_and_the_others_are_the_dialogue():
     assert f"<tool_call>\n{json.dumps(call)}\n</tool_call>\n<obs> [{{" in user
     assert user.endswith("<user> And the news? </user>")
     assert "<response> There are none. </response>" in user
-    assert sample.asked == ("Albums of the eighties, please.", "And the news?")
 
 
 def test_an_answer_of_toolace_without_a_call_is_a_response():
@@ -190,16 +189,6 @@ def test_seal_tools_rows_name_what_earlier_calls_give_back():
     assert "1. Name: getX\nDescription: Finds x. Gives back: x." in system
     assert "API_call_0, API_call_1 and so on" in user
     assert user.endswith('<user> Find "x" twice. </user>')
-    assert sample.asked == ('Find "x" twice.',)
-
-
-def test_rows_that_want_the_same_calls_have_the_same_answer_in_any_order_and_thinking():
-    answers = [*json.loads(XLAM["answers"]), {"name": "f", "arguments": {"b": 1, "a": 2}}]
-    backwards = [answers[1] | {"arguments": {"a": 2, "b": 1}}, answers[0]]
-    one, other = (TASK.read_row({**XLAM, "answers": a}) for a in (answers, backwards))
-    assert one.answer == other.answer
-    assert one.reference != other.reference
-    assert one.asked == other.asked == ("Add 1 and 2.",)
 
 
 HALF = {"from": "user", "value": None}
@@ -294,9 +283,8 @@ def test_every_row_of_seal_tools_is_read_and_its_answer_gets_the_maximum():
     tools = {t["api_name"]: t for t in load_rows(folder / "seal_tools_tools.jsonl.gz")}
     rows = load_rows(folder / "seal_tools_dev.jsonl.gz")
     for row in rows:
-        sample, _, values = scores(published(row, tools))
+        *_, values = scores(published(row, tools))
         assert values == [1, 3]
-        assert sample.asked == (row["query"].strip(),)
     assert len(rows) == 700
 
 
@@ -377,7 +365,7 @@ def test_who_said_what_in_hammers_dialogues_stays_apart(row):
 
 
 def test_hammers_query_in_one_text_is_a_turn_of_the_user():
-    assert TASK.read_row(HAMMER).asked == ("User: Add one.",)
+    assert TASK.read_row(HAMMER).prompt[1]["content"].endswith("\n<user> User: Add one. </user>")
 
 
 def test_no_call_in_hammers_rows_is_a_response():

@@ -4,11 +4,9 @@ import json
 import re
 import shutil
 import threading
-import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
@@ -17,7 +15,7 @@ from gdpo.lab.recipes.models import context_length, load_tokenizer, locate_model
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task, resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
-from gdpo.lab.training import check, reward_checks, train
+from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
 from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
 from gdpo.rewards import Reward, Scorer
@@ -141,92 +139,6 @@ def test_a_published_reward_and_one_of_the_user_need_not_reach_their_maximum():
     assert "scores 0.25" in finding.text
 
 
-def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog):
-    monkeypatch.setattr(reward_checks, "_PATIENCE_S", 0.1)
-    seen = []
-
-    def slow(completion, reference):
-        if not seen:
-            for _ in range(6000):
-                if caplog.messages:
-                    break
-                time.sleep(0.01)
-            seen.extend(caplog.messages)
-        return 1.0
-
-    reward = Reward("slow", slow, 0, 1)
-    list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
-    assert any("'slow'" in message and "deadline=" in message for message in seen)
-    assert len(caplog.messages) == 1
-
-
-class AlarmByHand:
-    """A timer that the test lets go off."""
-
-    def __init__(self, seconds, function):
-        AlarmByHand.last = function
-
-    def start(self):
-        pass
-
-    cancel = start
-
-
-def test_a_reward_that_is_healthy_and_takes_long_is_reported_with_its_rows(monkeypatch, caplog):
-    monkeypatch.setattr("threading.Timer", AlarmByHand)
-    monkeypatch.setattr("gdpo.rewards.scorer._PATIENCE_S", -1.0)
-
-    def long(completion, reference):
-        if completion == "third":
-            AlarmByHand.last()
-        return 1.0
-
-    reward, shown = Reward("long", long, 0, 1), []
-    rows = [Problem([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
-    with Scorer([reward], progress=lambda *counts: shown.append(counts)) as scorer:
-        list(check_rewards(task_with(reward), scorer, rows))
-    (printed,) = caplog.messages
-    assert re.search(r"reward 'long' .* 10 s.* [12] of 4", printed)
-    assert (4, 4) in shown
-
-
-@pytest.mark.parametrize(
-    ("of", "deadline"), [("text", None), ("text", 60), ("turn", None), ("tokens", None)]
-)
-def test_a_reward_that_changes_its_reference_is_named(of, deadline):
-    def changes(completion, reference):
-        reference["parts"].append(1)
-        return 1.0
-
-    reward = Reward("changes", changes, 0, 1, of=of, deadline=deadline)
-    samples = [Problem([], {"answer": "right", "parts": []})]
-    with Scorer([reward]) as scorer:
-        finding, *_ = check_rewards(task_with(reward), scorer, samples)
-    assert "'changes' changes its reference" in str(finding)
-    assert samples[0].reference == {"answer": "right", "parts": []}
-
-
-def test_a_change_on_the_reference_answer_alone_is_found():
-    def changes(completion, reference):
-        return 1.0 if completion != "right" or reference.pop("answer") else 0.0
-
-    reward = Reward("changes", changes, 0, 1)
-    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), SAMPLES[:1])
-    assert "'changes'" in str(finding)
-
-
-class Opaque:
-    """Defines no equality, so that a copy is never equal."""
-
-
-def test_a_reward_that_changes_nothing_is_not_said_to_change_its_reference():
-    unequal = {"weight": float("nan"), "values": np.zeros(3), "object": Opaque()}
-    unequal = Problem([], {"answer": "right", **unequal})
-    reward = Reward("keeps", lambda completion, _: 1.0, 0, 1)
-    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [unequal])
-    assert isinstance(finding, CheckResult)
-
-
 def test_a_bad_answer_that_gets_everything_is_a_mistake():
     reward = Reward("generous", lambda completion, _: float(completion != ""), low=0, high=1)
     findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
@@ -277,20 +189,15 @@ def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     ("model", "message"),
     [
         ("./nowhere", "there is no folder nowhere$"),
-        ("{folder}/policies", "did you mean 'policy'"),
-        ("{folder}/notes", "there is no folder [^:]*/notes$"),
         ("{folder}", "has no weights"),
         ("Qwen/Qwen2.5-1.5B-Instruct", "Hub cannot be reached"),
         ("two words", r"\(owner/name\)"),
     ],
 )
 def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
-    recipe_file, rows, tiny_policy, tmp_path, model, message
+    recipe_file, rows, tmp_path, model, message
 ):
     rows.unlink()
-    (tmp_path / "policy").symlink_to(tiny_policy)
-    (tmp_path / "note").mkdir()  # has no model
-    (tmp_path / "notes.log").touch()
     model = model.format(folder=tmp_path)
     with pytest.raises(ConfigError, match=f"^--set model=[^:]*: .*{message}"):
         train(load_recipe(recipe_file, [f"model={model}"]))
@@ -429,27 +336,18 @@ def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):
         locate_model(load_recipe(recipe_file, ["model=Qwen/Qwen2.5-1.5B-Instruct"]))
 
 
-def needing(found):
-    def needs():
-        if isinstance(found, Exception):
-            raise found
-        return found
+def test_what_a_reward_needs_of_the_machine_is_reported_and_without_it_the_reward_is_not_run():
+    def missing():
+        raise ConfigError("no sandbox works; install one: apt-get install bubblewrap")
 
-    reward = TASKS["gsm8k"].rewards[0]
-    return replace(reward, needs=needs)
-
-
-def test_what_a_reward_needs_of_the_machine_is_reported():
-    reward = needing("sandbox: bwrap works here")
-    findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
+    met, unmet = (
+        replace(TASKS["gsm8k"].rewards[0], needs=needs)
+        for needs in (lambda: "sandbox: bwrap works here", missing)
+    )
+    findings = list(check_rewards(task_with(met), Scorer([met]), SAMPLES))
     assert findings[0] == CheckResult(Level.FINE, "sandbox: bwrap works here")
     assert len(findings) == 3
-
-
-def test_a_reward_whose_need_is_not_met_is_a_mistake_and_is_not_run():
-    reward = needing(ConfigError("no sandbox works; install one: apt-get install bubblewrap"))
-    (finding,) = check_rewards(task_with(reward), Scorer([reward]), SAMPLES)
-    assert isinstance(finding, ConfigError)
+    (finding,) = check_rewards(task_with(unmet), Scorer([unmet]), SAMPLES)
     assert "apt-get install" in str(finding)
 
 
@@ -476,24 +374,17 @@ def test_a_judge_is_asked_about_a_few_rows_only():
 
 
 def test_rows_with_long_prompts_are_left_out_and_counted(recipe_file, rows):
-    limit = max(prompt_lengths_of(recipe_file))
+    recipe = load_recipe(recipe_file)
+    tokenizer = load_tokenizer(locate_model(recipe), recipe)
+    problems = read_data(find_task(recipe), recipe.data).problems
+    lengths = prompt_lengths(tokenizer, problems, recipe)
+    limit = max(lengths)
     with rows.open("a") as file:
         file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
     recipe = load_recipe(recipe_file, [f"data.max_prompt_length={limit}"])
     left_out = "1 longer than data.max_prompt_length; 10 rows remain"
     assert left_out in texts_of(check(recipe), Level.NOTE)
     assert prepare(resolve(recipe)).batches.rows == 10
-
-
-def test_a_limit_that_leaves_no_row_says_how_long_prompts_are(recipe_file):
-    shortest = min(prompt_lengths_of(recipe_file))
-    recipe = load_recipe(recipe_file, ["data.max_prompt_length=3"])
-    found = texts_of(check(recipe))
+    found = texts_of(check(load_recipe(recipe_file, ["data.max_prompt_length=3"])))
     assert "data.max_prompt_length=3: every prompt has more than 3 tokens" in found
-    assert f"the shortest has {shortest}" in found
-
-
-def prompt_lengths_of(recipe_file):
-    recipe = load_recipe(recipe_file)
-    tokenizer = load_tokenizer(locate_model(recipe), recipe)
-    return prompt_lengths(tokenizer, read_data(find_task(recipe), recipe.data).problems, recipe)
+    assert f"the shortest has {min(lengths)}" in found

@@ -1,14 +1,10 @@
 """`gdpo train` and `gdpo check` from beginning to end, on the tiny model."""
 
 import re
-import subprocess
-import sys
 
 import pytest
-from tests.checkout import environment
 
 from gdpo.cli import main
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
 
 
@@ -81,21 +77,3 @@ def test_check_fails_with_code_1(gdpo_says, recipe_file):
     assert code == 1
     assert "✗ --set trainer.learning_rat=1: trainer.learning_rat is not a field" in out
     assert "1 of" in out
-
-
-@pytest.mark.slow
-def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
-    """Under accelerate, with a group that straddles both; one of them writes."""
-    given = environment(tmp_path / "own", OMP_NUM_THREADS="1")
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
-        *("-m", "gdpo", "train", str(recipe_file)),
-        *("--set", "batch.micro_batch=2", "--set", "trainer.max_steps=2"),
-    ]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    run = RunDirectory(load_recipe(recipe_file).run_dir)
-    assert [row["step"] for row in run.read_metrics()] == [1, 2]
-    assert run.read_environment()["processes"] == 2
-    assert (run.model / "model.safetensors").is_file()
-    assert done.stdout.count("2 steps in") == 1

@@ -1,4 +1,4 @@
-"""Several sources, and rows that repeat others."""
+"""Rows come from one source or several."""
 
 import json
 
@@ -18,15 +18,14 @@ from gdpo.lab.training.reward_checks import CheckResult, Level
 from gdpo.lab.training.run import _open
 
 TASK = TASKS["gsm8k"]
-LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"
 
 
 @pytest.fixture
 def two(tmp_path):
-    """Files with 3 and 4 rows; of the second, two repeat the first and one repeats itself."""
+    """Two files with 3 and 4 rows."""
     questions = {
-        "a.jsonl": [LONG.format(12, 50), "What is 1 + 1?", "What is 2 + 2?"],
-        "b.jsonl": [LONG.format(12, 50).upper(), "what is 1+1", "What is 3 + 3?", "What is 3+3!"],
+        "a.jsonl": ["What is 1 + 1?", "What is 2 + 2?", "What is 3 + 3?"],
+        "b.jsonl": ["What is 1 + 1?", "What is 4 + 4?", "What is 5 + 5?", "What is 6 + 6?"],
     }
     for name, asked in questions.items():
         rows = [{"question": text, "answer": "So it is. #### 2"} for text in asked]
@@ -34,33 +33,16 @@ def two(tmp_path):
     return [str(tmp_path / name) for name in questions]
 
 
-def test_rows_of_several_sources_come_in_order_without_those_that_repeat(two):
+def test_all_rows_of_several_sources_come_in_order(two):
     rows = read_data(TASK, DataConfig(source=tuple(two)))
-    assert [sample.prompt[1]["content"][:14] for sample in rows.problems] == [
-        "Weng earns 12 ",
-        "What is 1 + 1?",
-        "What is 2 + 2?",
-        "What is 3 + 3?",
-    ]
-    assert rows.places[-1] == f"row 3 of {two[1]}"
+    asked = [sample.prompt[1]["content"] for sample in rows.problems]
+    assert asked == [f"What is {i} + {i}?" for i in (1, 2, 3, 1, 4, 5, 6)]
+    assert rows.places[-1] == f"row 4 of {two[1]}"
     assert rows.read == {two[0]: 3, two[1]: 4}
-    assert rows.repeated == {two[1]: 3}
-
-
-@pytest.mark.parametrize(
-    ("sources", "asked_for", "rows"),
-    [(1, None, 4), (1, "drop", 3), (1, "keep", 4), (2, None, 4), (2, "drop", 4), (2, "keep", 7)],
-)
-def test_near_duplicates_are_left_out_of_several_sources_or_where_asked_for(
-    two, sources, asked_for, rows
-):
-    source = two[1] if sources == 1 else tuple(two)
-    data = DataConfig(source=source, near_duplicates=asked_for)
-    assert len(read_data(TASK, data).problems) == rows
 
 
 def test_the_limit_counts_for_each_source(two):
-    rows = read_data(TASK, DataConfig(source=tuple(two), limit=1, near_duplicates="keep"))
+    rows = read_data(TASK, DataConfig(source=tuple(two), limit=1))
     assert rows.read == {two[0]: 1, two[1]: 1}
 
 
@@ -72,15 +54,12 @@ def test_a_mistake_names_the_source(two, tmp_path):
             read_data(TASK, DataConfig(source=(two[0], str(bad))))
 
 
-def test_a_check_tells_what_was_left_out_of_which_source(recipe_file, two):
+def test_a_check_tells_how_many_rows_each_source_has(recipe_file, two):
     recipe = load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])
     findings = check(recipe)
     levels = {finding.text: finding.level for finding in findings}
     assert levels[f"data: task gsm8k can read all 3 rows of {two[0]}"] is Level.FINE
     assert levels[f"data: task gsm8k can read all 4 rows of {two[1]}"] is Level.FINE
-    dropped = [text for text in levels if "near-duplicates (" in text]
-    assert f"3 near-duplicates (3 of {two[1]};" in dropped[0]
-    assert levels[dropped[0]] is Level.NOTE
 
 
 def test_a_further_check_sees_the_rows_and_a_mistake_of_its_is_counted(recipe):
@@ -96,11 +75,10 @@ def test_a_source_that_is_neither_text_nor_texts_is_refused(recipe_file, value):
         load_recipe(recipe_file, [f"data.source={value}"])
 
 
-def test_a_run_keeps_what_was_left_out(recipe_file, two):
+def test_a_run_names_its_sources(recipe_file, two):
     job = prepare(resolve(load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])))
     run = _open(job, resume=False, from_scratch=False).run
     unlock(run.path)
-    assert "3 near-duplicates" in run.read_environment()["rows_left_out"]
     again = load_recipe(run.path)
     assert again.data.sources == tuple(two)
     assert f"trained on {two[0]}, {two[1]} with" in readme(again, {}, (), steps=1)

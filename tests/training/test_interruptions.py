@@ -275,6 +275,8 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     code, printed = two_processes(whole, tmp_path)
     assert code == 0, printed
     assert "8 rollouts per step on 2 processes" in printed
+    assert printed.count("5 steps in") == 1, "one process prints"
+    assert RunDirectory(whole.run_dir).read_environment()["processes"] == 2
 
     plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process gets a SIGTERM, and saves alone
     code, printed = two_processes(stopped, tmp_path)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gdpo.lab.recipes.recipe import DataConfig, Recipe, RewardConfig
 from gdpo.lab.runs.summary import duration, readme, reward_changes, summary_table
-from gdpo.lab.training._progress import RunView, dashboard, one_line, show, trend
+from gdpo.lab.training._progress import RunView, dashboard, one_line, show
 from gdpo.lab.training.preflight import quiet
 from gdpo.rewards import Reward
 
@@ -58,7 +58,6 @@ def test_the_dashboard_has_a_line_per_reward(view):
     assert "3:00 min left" in text
     format_line = next(line for line in text.splitlines() if line.startswith("format"))
     assert "0.100" in format_line
-    assert "▁▂▃" in format_line
     assert "50 %" in format_line
     assert "25 %" in format_line
     other = next(line for line in text.splitlines() if line.startswith("correct[ness]"))
@@ -135,14 +134,6 @@ def test_only_steps_with_a_generation_count_for_the_change_of_a_reward():
     assert (first.start, first.end) == pytest.approx((0.03, 0.75))  # steps 1, 5 and 73, 77
     short, _ = reward_changes(rows[:4], REWARDS, [1.0, 1.0])
     assert short.end == pytest.approx(0.01)
-
-
-def test_a_trend_goes_from_the_lowest_to_the_highest():
-    assert trend([]) == ""
-    assert trend([1.0]) == "▁"
-    assert trend([2.0, 2.0]) == "▁▁"
-    assert trend([3.0, 0.0]) == "█▁"
-    assert trend(list(range(100)), width=4) == "▁▃▆█"
 
 
 def test_durations_are_rounded():

@@ -70,6 +70,7 @@ def test_the_recipe_overrules_gdpos_defaults(build):
         ("reward_weights=[1, 1, 1]", "`rewards:`"),
         ("output_dir=x", "cannot be set here"),
         ("hub_token=secret", "HF_TOKEN"),
+        ("weights_column=w", "`data.weights_column`"),
     ],
 )
 def test_a_field_that_trl_would_refuse_names_itself(build, override, message):
@@ -96,26 +97,6 @@ def test_an_evaluation_holds_whole_groups_where_nothing_is_said(build, rows, sam
     data = f"eval_data={{source: {rows}}}"
     config = build(data, f"batch.samples={samples}")
     assert config.per_device_eval_batch_size % samples == 0
-
-
-def test_processes_that_cannot_share_a_batch_are_reported_which_can(build, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(ConfigError, match=r"recipe.yaml:\d+: 3 processes .*: 1, 2, 4, 8"):
-        build()
-
-
-def test_processes_that_would_tear_groups_apart_are_refused_where_groups_are_filtered(recipe_file):
-    recipe = load_recipe(recipe_file, ["trainer.filter_groups=advantage_nonzero"])
-    assert split_batch(recipe, 2).micro_batch == 4
-    with pytest.raises(ConfigError, match=r"4 processes .* 2 prompts .*: 1, 2"):
-        split_batch(recipe, 4)
-
-
-def test_a_loss_over_the_tokens_of_a_forward_pass_keeps_its_size(recipe_file):
-    recipe = load_recipe(recipe_file, ["trainer.loss_type=bnpo"])
-    assert split_batch(recipe, 2).micro_batch == split_batch(recipe, 1).micro_batch == 4
-    with pytest.raises(ConfigError, match=r"passes of 4 .*bnpo.*: 1, 2"):
-        split_batch(recipe, 4)
 
 
 def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(recipe_file):
@@ -150,17 +131,6 @@ def test_what_trl_refuses_is_shown_in_its_own_words_with_the_place_in_the_recipe
     told = rf"recipe\.yaml:{number}: TRL rejects the fields of trainer: .*{message}"
     with pytest.raises(ConfigError, match=told):
         build()
-
-
-def test_evaluation_needs_data(build):
-    with pytest.raises(ConfigError, match=r"`eval_data:`"):
-        build("trainer.eval_strategy=steps")
-
-
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed, so nobody misses it")
-def test_vllm_that_is_not_installed_is_missed_early(build):
-    with pytest.raises(ConfigError, match="use_vllm=false"):
-        build("trainer.use_vllm=true")
 
 
 @pytest.mark.parametrize(
@@ -205,39 +175,65 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
     assert (job.batches.steps_per_epoch, job.batches.total_steps) == (steps_per_epoch, total_steps)
 
 
-def test_a_dataset_is_made_without_pickling_its_problems():
+def test_a_dataset_is_made_without_pickling_its_problems_and_keeps_their_references():
+    """Arrow would give every reference the keys of all others."""
     from gdpo.lab.training._loop import _dataset
 
     pickled = Mock(return_value=(str, ()))
     reference = type("Reference", (), {"__reduce__": pickled})()
-    assert len(_dataset([Problem([], reference)])) == 1
+    made = _dataset([Problem([], reference), Problem([], {"a": 1}), Problem([], {"b": 2})])
     assert not pickled.called
+    assert made[1:]["reference"] == [{"a": 1}, {"b": 2}]
 
 
-def test_too_few_rows_for_one_generation_are_refused(build):
-    with pytest.raises(ConfigError, match=r"1 rows.* 2 prompts"):
-        plan_batches(build(), rows=1)
+LATE = {
+    "eval_strategy=steps": "`eval_data:`",
+    "use_cpu=false": "no accelerator",
+    "fp16=true": "no effect on the CPU",
+    "lr_scheduler_type=cosine_with_min_lr": "cannot create a learning rate scheduler",
+    "lr_scheduler_kwargs={nonsense: 1}": "cannot create a learning rate scheduler",
+    "use_vllm=true": "use_vllm=false",
+    "use_liger_kernel=true": "liger-kernel",
+}
 
 
-def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build):
-    assert default_save_steps(plan_batches(build("trainer.max_steps=92"), rows=10)) == 10
-    assert default_save_steps(plan_batches(build("trainer.max_steps=5"), rows=10)) == 1
-    assert default_save_steps(plan_batches(build("trainer.max_steps=90000"), rows=10)) == 100
+@pytest.mark.parametrize("change", LATE)
+def test_what_trl_would_report_after_it_has_loaded_the_model_is_reported_before(
+    build, monkeypatch, change
+):
+    package = {"use_vllm=true": "vllm", "use_liger_kernel=true": "liger_kernel"}.get(change)
+    if package is not None and find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    with pytest.raises(
+        ConfigError, match=rf"^--set trainer.{change.split('=')[0]}=.*{LATE[change]}"
+    ):
+        build("trainer.bf16=false", f"trainer.{change}")
 
 
 @pytest.mark.parametrize(
-    ("overrides", "place"),
+    ("changes", "processes", "message"),
     [
-        (["trainer.lr_scheduler_type=cosine_with_min_lr"], "trainer.lr_scheduler_type"),
-        (
-            ["trainer.lr_scheduler_type=cosine", "trainer.lr_scheduler_kwargs={nonsense: 1}"],
-            "trainer.lr_scheduler_kwargs",
-        ),
+        ([], 3, r"recipe.yaml:\d+: 3 processes .*: 1, 2, 4, 8"),
+        (["trainer.filter_groups=advantage_nonzero"], 4, r"4 processes .* 2 prompts .*: 1, 2"),
+        (["trainer.loss_type=bnpo"], 4, r"passes of 4 .*bnpo.*: 1, 2"),
     ],
 )
-def test_a_scheduler_that_cannot_be_made_is_reported_before_training(build, overrides, place):
-    with pytest.raises(ConfigError, match=rf"^--set {place}="):
-        build(*overrides)
+def test_processes_that_cannot_share_a_batch_are_told_which_can(
+    recipe_file, changes, processes, message
+):
+    recipe = load_recipe(recipe_file, changes)
+    assert split_batch(recipe, 2).micro_batch == split_batch(recipe, 1).micro_batch == 4
+    with pytest.raises(ConfigError, match=message):
+        split_batch(recipe, processes)
+
+
+def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build):
+    for steps, every in ((92, 10), (5, 1), (90_000, 100)):
+        plan = plan_batches(build(f"trainer.max_steps={steps}"), rows=10)
+        assert default_save_steps(plan) == every
+    with pytest.raises(ConfigError, match=r"1 rows.* 2 prompts"):
+        plan_batches(build(), rows=1)
 
 
 def test_a_scheduler_with_its_arguments_is_taken(build):
@@ -245,23 +241,6 @@ def test_a_scheduler_with_its_arguments_is_taken(build):
         "trainer.lr_scheduler_type=cosine_with_min_lr", "trainer.lr_scheduler_kwargs={min_lr: 1e-7}"
     )
     assert config.lr_scheduler_kwargs == {"min_lr": 1e-7}
-
-
-@pytest.mark.skipif(find_spec("liger_kernel") is not None, reason="liger-kernel is installed")
-def test_liger_kernels_that_are_not_installed_are_reported(build):
-    with pytest.raises(ConfigError, match="liger-kernel"):
-        build("trainer.use_liger_kernel=true")
-
-
-def test_an_accelerator_that_is_not_there_is_missed_before_training(build, monkeypatch):
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"^--set trainer.use_cpu=false: .* no accelerator"):
-        build("trainer.use_cpu=false", "trainer.bf16=false")
-
-
-def test_fp16_on_the_cpu_is_refused(build):
-    with pytest.raises(ConfigError, match=r"^--set trainer.fp16=true"):
-        build("trainer.use_cpu=true", "trainer.fp16=true")
 
 
 def test_preparing_a_recipe_shows_no_warning_of_a_library(recipe_file, recwarn):

@@ -41,6 +41,7 @@ def test_a_watched_reward_is_one_with_weight_0(load, fields, tmp_path):
         ("watch: true\n    weight: 0.5", "watch: true .* weight is 0.5"),
         ("watch: true\n    weight: {from: 1.0, to: 0.0, steps: 3}", "watch: true .* 'steps': 3"),
         ("watch: false", "watch must be true, got False"),
+        ("wacth: true", r"did you mean 'watch'\? Allowed: .*watch, weight"),
     ],
 )
 def test_watch_with_a_weight_is_refused_with_its_line(load, fields, told):
@@ -53,17 +54,6 @@ def test_set_watches_a_reward_that_has_no_weight_in_the_file(load):
     assert resolve(recipe).weights == (1.0, 0.5, 0.0)
     with pytest.raises(ConfigError, match=r"weight is 0.5"):
         load("weight: 0.5", **{"rewards.brief.watch": "true"})
-
-
-def test_a_misspelt_watch_is_named(load):
-    with pytest.raises(ConfigError, match=r"did you mean 'watch'\? Allowed: .*watch, weight"):
-        load("wacth: true")
-
-
-def test_a_recipe_that_only_watches_is_refused(load):
-    watch = {"rewards.vowels.watch": "true", "rewards.format.watch": "true"}
-    with pytest.raises(ConfigError, match="every reward has weight 0"):
-        load("watch: true", **watch)
 
 
 @pytest.mark.slow

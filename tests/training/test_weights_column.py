@@ -13,7 +13,7 @@ from gdpo.lab.recipes.data import check_weights, digest_of, read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.tasks import TASKS, Problem, load_problems, near_duplicates
+from gdpo.lab.tasks import TASKS, Problem, load_problems
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
 from gdpo.lab.training.reward_checks import CheckResult, Level, check_rewards
@@ -129,12 +129,6 @@ def test_a_cell_from_another_library_is_checked_like_one_from_a_file(cell, told)
     np.testing.assert_array_equal(half, [[2.0]])
 
 
-def test_a_wrong_cell_stops_a_run_before_the_model_is_loaded(recipe_file, weighted):
-    weighted(None, {"vowel": 1.0})
-    with pytest.raises(DataError, match="'vowel'"):
-        prepare(resolve(load_recipe(recipe_file, [COLUMN])))
-
-
 def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted):
     weighted({"vowels": 0.0, "brief": None})
     with pytest.raises(DataError, match=r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
@@ -150,15 +144,6 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
     assert "column 'w'" in unused
     (untested,) = [text for text in notes if text.startswith("reward brief")]
     assert "applies to none of the tried rows (10)" in untested
-
-
-def test_a_reward_of_later_rows_only_is_not_said_to_apply_to_none(recipe_file, weighted):
-    weighted({"vowels": 1.0, "format": 1.0}, *[None] * 9)
-    findings = check(load_recipe(recipe_file, [COLUMN]), rows=1)
-    notes = [each.text for each in findings if each.level is Level.NOTE]
-    (untested,) = [text for text in notes if text.startswith("reward brief")]
-    assert "applies to none of the tried rows (1)" in untested
-    assert not any("applies to no row" in text for text in notes)
 
 
 def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
@@ -187,39 +172,11 @@ def test_a_comparison_refuses_such_an_estimator_before_it_trains_another(recipe_
         shared.under(shared.recipe.model_copy(update={"advantage": f"{__name__}:only_lists"}))
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ("eval_data={source: rows.jsonl, weights_column: w}", r"eval_data\.weights_column"),
-        ("data.weights_colum=w", "did you mean 'weights_column'"),
-    ],
-)
-def test_the_key_is_refused_where_it_has_no_effect(recipe_file, change, told):
-    with pytest.raises(ConfigError, match=told):
-        load_recipe(recipe_file, [change])
-
-
-def test_the_trainers_own_field_is_refused_and_names_the_recipes(recipe_file):
-    wrong = [each.text for each in check(load_recipe(recipe_file, ["trainer.weights_column=w"]))]
-    assert any("use `data.weights_column`" in text for text in wrong)
-
-
 def test_the_digest_of_the_rows_contains_their_weights():
     plain = Problem([], {"answer": "1"})
     digests = {digest_of([replace(plain, weights=cell)]) for cell in (None, {}, {"a": 1.0})}
     assert len(digests) == 3
     assert digest_of([plain]) == "27dfa2be0e03"  # unchanged, so that runs can be resumed
-
-
-def test_the_same_question_with_other_weights_is_no_near_duplicate():
-    asked = Problem([{"role": "user", "content": "What is 1 + 1?"}], {}, answer="2")
-    cells = [{"a": 1.0}, {"a": 2.0}, {"a": 1.0}, None]
-    assert near_duplicates([replace(asked, weights=cell) for cell in cells]) == [
-        None,
-        None,
-        0,
-        None,
-    ]
 
 
 def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
@@ -233,18 +190,6 @@ def test_a_reward_need_not_reach_its_maximum_where_it_does_not_apply():
         finding, *_ = check_rewards(task, scorer, samples)
     assert isinstance(applied, GdpoError)
     assert isinstance(finding, CheckResult)
-
-
-def test_a_reward_whose_weights_are_null_on_every_tried_row_is_reported_as_untested():
-    task = TASKS["gsm8k"]
-    samples = [Problem([], {"answer": "1"}, weights={"correctness": 1.0, "format": None})] * 3
-    rewards = [task.reward("correctness"), task.reward("format")]
-    with Scorer(rewards, on_error="missing") as scorer:
-        tested, untested, *_ = check_rewards(task, scorer, samples)
-    assert tested.level is Level.FINE
-    assert untested.level is Level.NOTE
-    assert "none of the tried rows (3)" in untested.text
-    assert "None" not in untested.text
 
 
 def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():

@@ -61,7 +61,7 @@ _TURNS = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _PreparedTurns:
     """Stores checked rewards in the dtype of the statistics, `[turn, sample, reward, prompt]`."""
 
     earned: Any
@@ -224,7 +224,7 @@ TURN_ESTIMATORS: dict[str, TurnEstimator] = {
 }
 
 
-def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
+def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _PreparedTurns:
     if rewards.ndim != 4 or 0 in rewards.shape:
         raise wrong_axes(rewards, "prompt", "sample", "turn", "reward")
     xp = namespace(rewards)
@@ -252,7 +252,7 @@ def _prepared(rewards: Any, weights: Weights, turns: TurnCounts) -> _Batch:
             f"rewards of up to {largest:.3g} are too large for statistics of {longest} turns in "
             f"{earned.dtype}: scale them down"
         )
-    return _Batch(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
+    return _PreparedTurns(earned, counts, r.complete and bool(xp.all(counts)), w, eps)
 
 
 def _from_here(values: Any) -> Any:
@@ -262,7 +262,7 @@ def _from_here(values: Any) -> Any:
     return namespace(values).stack(sums[::-1])
 
 
-def _totals(batch: _Batch) -> Rounded:
+def _totals(batch: _PreparedTurns) -> Rounded:
     """Return the advantages of `turn_broadcast` for each reward, before scaling."""
     c, xp = centre(batch.to_go(), over=SAMPLES), namespace(batch.earned)
     first = Rounded(c.values[:1, ...], c.error[:1, ...], c.complete)
@@ -275,7 +275,7 @@ def _without_oneself(alive: Any) -> Any:
     return alive / namespace(alive).where(alive > 1, alive - 1, 1.0)
 
 
-def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:
+def _with_outcomes(batch: _PreparedTurns, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:
     if outcome is None:
         return a
     count = a.values.shape[2]
@@ -292,7 +292,7 @@ def _with_outcomes(batch: _Batch, a: Rounded, outcome: Sequence[bool] | None) ->
 
 
 def _scaled(
-    batch: _Batch,
+    batch: _PreparedTurns,
     a: Rounded,
     rewards: Any,
     scales: PerReward,

@@ -8,12 +8,12 @@ from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
-from gdpo.analysis.sample import Sample, SampledGroup
+from gdpo.analysis.sample import GroupSampler, SampledGroup
 from gdpo.analysis.steps import (
     UNKNOWN_WEIGHTS,
-    Batch,
     Bounds,
     StepAnalysis,
+    TrainedStep,
     analyze_step,
     batch_of,
     refuse_unnamed,
@@ -48,7 +48,7 @@ class Analysis:
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
-    def add(self, batch: Batch, step: StepAnalysis) -> None:
+    def add(self, batch: TrainedStep, step: StepAnalysis) -> None:
         """Add the next step of a run."""
         run = next((run for run in self.runs if run.run == step.run), None)
         if run is None:
@@ -119,7 +119,7 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample = Analysis(reading.report, weights or {}), Sample()
+    done, sample = Analysis(reading.report, weights or {}), GroupSampler()
     names: dict[str, None] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)
@@ -222,7 +222,6 @@ def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
         "unchecked": [asdict(each) for each in verdict.unchecked],
         "verdict": verdict.as_dict(),
         "turns": [asdict(turn) for turn in run.turns()],
-        "with_turns": [asdict(each) for each in run.with_turns()],
         "over_time": {
             "step": list(run.steps),
             "batch_gain": run.batch_gains().tolist(),

@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.analysis.steps import Batch
-from gdpo.priority import Combination, Continuous, Priority, Values, priority
+from gdpo.analysis.steps import TrainedStep
+from gdpo.priority import MOST_VALUES, Combination, Continuous, Priority, Values, priority
 from gdpo.rewards.gates import Gate, Otherwise
 
 BOTH = ("grpo", "gdpo")
 """Estimators for which the answer is given."""
-
-_LEVELS, _LEVELS_OF_PRIMARY = 16, 64
-"""A reward with more different values than this counts as continuous."""
 
 
 @dataclass(slots=True)
@@ -40,7 +37,7 @@ class PriorityOverall:
     _main: Counter[float] = field(default_factory=Counter[float])
     """Number of rollouts with each value of the primary reward."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: TrainedStep) -> None:
         """Add a step of the run. Steps without the primary reward are left out."""
         names = batch.table.names
         if self.primary not in names:
@@ -56,8 +53,8 @@ class PriorityOverall:
         for name, values in zip(names, np.moveaxis(rewards, -1, 0), strict=True):
             there = batch.there & ~np.isnan(main)
             self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
-            if len(seen := self._seen[name]) > self._most(name):  # the ends, and enough to tell
-                self._seen[name] = {max(seen), *sorted(seen)[: self._most(name)]}
+            if len(seen := self._seen[name]) > MOST_VALUES:  # the ends, and enough to tell
+                self._seen[name] = {max(seen), *sorted(seen)[:MOST_VALUES]}
             earned = main[there & (values != 0) & ~np.isnan(values)]
             lowest = float(np.min(earned, initial=inf))
             self._opened[name] = min(self._opened.get(name, inf), lowest)
@@ -70,14 +67,11 @@ class PriorityOverall:
             broken = more & (a[:, :, None] <= a[:, None, :] + 1e-9)
             self.broken += int(np.sum(np.any(broken, axis=(1, 2))))
 
-    def _most(self, name: str) -> int:
-        return _LEVELS_OF_PRIMARY if name == self.primary else _LEVELS
-
     @property
     def values(self) -> dict[str, Values]:
         """Return the values that each reward had, or their range if there were many."""
         return {
-            name: Continuous(min(seen), max(seen)) if len(seen) > self._most(name) else sorted(seen)
+            name: Continuous(min(seen), max(seen)) if len(seen) > MOST_VALUES else sorted(seen)
             for name, seen in self._seen.items()
             if seen
         }
@@ -107,10 +101,10 @@ class PriorityOverall:
     def answer(self, estimator: str) -> Priority:
         """Return the weights with which the primary reward always wins under an estimator.
 
-        Not decided if the reward has no positive weight in the run, or no value.
+        Not known if the reward has no positive weight in the run, or no value.
         """
         if self.weights.get(self.primary, 0.0) <= 0 or not self._seen.get(self.primary):
-            return Priority(self.primary, None)
+            return Priority(self.primary)
         return priority(self.combined(estimator), self.values, self.primary)
 
     def as_dict(self) -> dict[str, Any]:

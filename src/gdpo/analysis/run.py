@@ -10,11 +10,12 @@ from typing import TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float
-from gdpo.analysis.steps import StepAnalysis, end_means, known_mean
-from gdpo.diagnostics import Influence
+from gdpo.analysis.steps import StepAnalysis
+from gdpo.analysis.trend import end_means, known_mean, trend
+from gdpo.diagnostics import Influence, TurnDiagnosis, TurnsDiagnosis
 from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.turns import TurnSums, TurnWindow, pooled_turns
+from gdpo.diagnostics.turns import pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
@@ -38,6 +39,10 @@ class RewardOverall:
     """Mean over the first tenth of these steps, at least one."""
     last: float
     """Mean over the last tenth."""
+    change: float
+    """Mean over the last third of these steps, minus that over the first third."""
+    change_margin: float
+    """Half-width of the 95 % confidence interval of `change` (see `gdpo.analysis.trend`)."""
     missing: float
     """Share of the rollouts of the run without this reward."""
     groups: int
@@ -51,41 +56,6 @@ class RewardOverall:
     """Correlation with the number of tokens within groups, averaged over the steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardAtTurn:
-    """Stores the results for one reward at one turn over all steps. NaN: no data."""
-
-    name: str
-    groups: int
-    """Number of groups with the reward in which at least two rollouts took the turn."""
-    zero_variance_groups: float
-    """Share of these groups in which all rollouts earn the same from the turn on."""
-    influence_share: float
-    influence_margin: float
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOverall:
-    """Stores the results for one turn over all steps."""
-
-    turn: int
-    rollouts: int
-    alive: float
-    """Share of the rollouts with turns that took the turn."""
-    groups: int
-    """Number of groups in which at least two rollouts took the turn."""
-    rewards: tuple[RewardAtTurn, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WithTurns:
-    """Stores how a reward is related to the number of turns. NaN: no data."""
-
-    name: str
-    correlation: float
-    margin: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
     number: int
@@ -96,7 +66,7 @@ class _Step:
     cut: float
     of_history: Step
     """What the history of the findings needs, without the rewards."""
-    turns: TurnSums | None
+    turns: TurnsDiagnosis | None
     place: int
     """Position in the order in which the steps were added."""
 
@@ -122,7 +92,6 @@ class RunAnalysis:
     _history: FindingHistory = field(default_factory=FindingHistory, repr=False)
     """History of the findings, for the steps that `_follow` has added, as in the two windows."""
     _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
-    _turn_window: TurnWindow = field(default_factory=TurnWindow, repr=False)
     _scored: ScoredSteps = field(default_factory=ScoredSteps, repr=False)
     _found: list[HeldFinding] | None = field(default=None, repr=False)
     """The findings, if they were computed since the last step was added."""
@@ -168,7 +137,7 @@ class RunAnalysis:
                 num_tokens=step.num_tokens,
                 cut=step.cut,
                 of_history=replace(Step.of(diagnosis), scored=None),
-                turns=None if step.turns is None else step.turns.sums,
+                turns=step.turns,
                 place=len(self._steps),
             )
         )
@@ -181,7 +150,6 @@ class RunAnalysis:
         if ordered != self._steps:
             self._steps = ordered
             self._history, self._windows, self._found = FindingHistory(), [], None
-            self._turn_window = TurnWindow()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """Return a reward's number, from `OVER_TIME` or `OVER_WINDOW`, at every step."""
@@ -241,13 +209,17 @@ class RunAnalysis:
         found: list[RewardOverall] = []
         for name in self.names:
             steps, there, total, groups, constant = self._counts[name].tolist()
-            first, last = end_means(self.over_time(name, "mean"))
+            means = self.over_time(name, "mean")
+            first, last = end_means(means)
+            change, change_margin = trend(means)
             overall = RewardOverall(
                 name=name,
                 steps=int(steps),
                 mean=total / there if there else nan,
                 first=first,
                 last=last,
+                change=change,
+                change_margin=change_margin,
                 missing=1 - there / self.rollouts if self.rollouts else nan,
                 groups=int(groups),
                 zero_variance_groups=int(constant),
@@ -257,30 +229,10 @@ class RunAnalysis:
             found.append(overall)
         return found
 
-    def turns(self) -> list[TurnOverall]:
+    def turns(self) -> tuple[TurnDiagnosis, ...]:
         """Return the results for every turn."""
-        if (sums := self._turn_sums()) is None:
-            return []
-        return [
-            TurnOverall(
-                turn=turn + 1,
-                rollouts=int(count),
-                alive=float(count / sums.rollouts),
-                groups=0 if influence is None else influence.groups,
-                rewards=tuple(_at_turn(influence, name) for name in sums.rewards),
-            )
-            for turn, (count, influence) in enumerate(zip(sums.alive, sums.influences, strict=True))
-        ]
-
-    def with_turns(self) -> list[WithTurns]:
-        """Return how every reward is related to the number of turns."""
-        sums = self._turn_sums()
-        pairs = {} if sums is None else {n: each.with_turns for n, each in sums.rewards.items()}
-        return [WithTurns(name, each.correlation, each.margin) for name, each in pairs.items()]
-
-    def _turn_sums(self) -> TurnSums | None:
         steps = [step.turns for step in self._steps if step.turns is not None]
-        return pooled_turns(steps) if steps else None
+        return pooled_turns(steps).turns if steps else ()
 
     @property
     def last(self) -> Last:
@@ -303,12 +255,7 @@ class RunAnalysis:
 
     def _follow(self) -> None:
         for step in self._steps[self._history.steps :]:
-            of_turns = () if step.turns is None else self._turn_window.add(step.turns)
-            whole = replace(
-                step.of_history,
-                findings=(*step.of_history.findings, *of_turns),
-                scored=self._scored.steps.get(step.place),
-            )
+            whole = replace(step.of_history, scored=self._scored.steps.get(step.place))
             window, _ = self._history.add(whole, number=step.number)
             self._windows.append(window)
 
@@ -334,16 +281,6 @@ def _of_window(window: Influence, what: str) -> dict[str, float]:
         "influence_margin": window.margins,
     }[what]
     return dict(zip(window.names, values.tolist(), strict=True))
-
-
-def _at_turn(influence: Influence | None, name: str) -> RewardAtTurn:
-    if influence is None or name not in influence.names:
-        return RewardAtTurn(name, 0, nan, nan, nan)
-    place = influence.names.index(name)
-    groups, live = (int(row[place]) for row in (influence.sums.applies, influence.sums.live))
-    constant = 1 - live / groups if groups else nan
-    shares = (float(values[place]) for values in (influence.shares, influence.margins))
-    return RewardAtTurn(name, groups, constant, *(shares if groups else (nan, nan)))
 
 
 _BINS = 24

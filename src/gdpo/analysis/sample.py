@@ -12,7 +12,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo.analysis.replay import Advantages, disagreement
-from gdpo.analysis.steps import Batch
+from gdpo.analysis.steps import TrainedStep
 from gdpo.rollouts.readers import RolloutTable
 
 KEPT = 400
@@ -48,7 +48,7 @@ class SampledGroup:
     disagreement: Float[np.ndarray, " sample"]
 
 
-class Sample:
+class GroupSampler:
     """Collects at least two groups from each of some steps, spread over the runs."""
 
     def __init__(self, per_step: int = 2) -> None:
@@ -66,7 +66,7 @@ class Sample:
         self._steps += 1
         return (self._steps - 1) % self._stride == 0
 
-    def look(self, batch: Batch, advantages: Mapping[str, Advantages]) -> None:
+    def look(self, batch: TrainedStep, advantages: Mapping[str, Advantages]) -> None:
         """Add groups of the current step, chosen by the disagreement of the estimators."""
         step, placed = self._steps - 1, batch.placed
         apart = disagreement(np.stack(list(advantages.values())), batch.there)
@@ -90,7 +90,7 @@ class Sample:
 
 
 def _group(
-    batch: Batch, place: int, advantages: Mapping[str, Advantages], apart: Advantages
+    batch: TrainedStep, place: int, advantages: Mapping[str, Advantages], apart: Advantages
 ) -> SampledGroup:
     table, placed = batch.table, batch.placed
     there = np.flatnonzero(batch.there[place])

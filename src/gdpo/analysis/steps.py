@@ -11,6 +11,7 @@ from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float, Int
 from gdpo.advantages import AdvantageRule, Weights
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
+from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
 
@@ -45,7 +46,7 @@ class StepAnalysis:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainedStep:
     """Stores the rollouts that were trained on in one step, as arrays."""
 
     table: RolloutTable
@@ -81,7 +82,7 @@ class Batch:
         return found[0], found[1]
 
 
-def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
+def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> TrainedStep | None:
     """Return the arrays of one step, or None without rewards or trained rollouts."""
     trained = np.flatnonzero(table.trained)
     if not table.names or not len(trained):
@@ -100,7 +101,7 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
     if np.ndim(given) > 1:
         weights_from += ", different between prompts"
     numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
-    return Batch(
+    return TrainedStep(
         table=used,
         rewards=arrays.rewards,
         weights=given,
@@ -143,7 +144,7 @@ def analyze_steps(
 
 
 def analyze_step(
-    batch: Batch,
+    batch: TrainedStep,
     *,
     estimator: str = "grpo",
     recorded_by: str | None = None,
@@ -181,7 +182,7 @@ def analyze_step(
     )
 
 
-def _diagnose_turns(batch: Batch, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
+def _diagnose_turns(batch: TrainedStep, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
     """Return the diagnosis of the turns of a step, or None if no number of turns is known.
 
     If some turn has no recorded advantages, that of the rollout, recorded or computed from the
@@ -215,20 +216,7 @@ def refuse_unnamed(given: Mapping[str, Iterable[str] | None], names: Iterable[st
         refuse_unknown(rewards or (), known, f"{what}: unknown reward")
 
 
-def known_mean(values: Float[np.ndarray, " value"]) -> float:
-    """Return the mean of the values that are not NaN, or NaN."""
-    known = values[~np.isnan(values)]
-    return float(np.mean(known)) if len(known) else nan
-
-
-def end_means(values: Float[np.ndarray, " value"]) -> tuple[float, float]:
-    """Return the means of the first and of the last tenth of the values that are not NaN."""
-    known = values[~np.isnan(values)]
-    count = max(1, len(known) // 10)
-    return known_mean(known[:count]), known_mean(known[-count:])
-
-
-def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
+def _with_length(batch: TrainedStep) -> Float[np.ndarray, " reward"]:
     r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)

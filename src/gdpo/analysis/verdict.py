@@ -16,7 +16,7 @@ from gdpo._text import capitalized, counted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
-from gdpo.diagnostics.effect import Noticed, best_remedy, ended
+from gdpo.diagnostics.effect import ENOUGH, Noticed, best_remedy, ended
 from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.watch import LEAST_GROUPS
@@ -24,11 +24,8 @@ from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.report import can_be_named
 
-_BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED, Kind.UNDER_WEIGHTED)
+_BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED)
 """Kinds of findings for which settings are replayed."""
-
-_TURN_GROUPS = 40
-"""Number of groups that findings about turns need (see `Thresholds.constant_turns`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +173,10 @@ class Verdict:
         if self.rewards:
             few = f"{self.groups:,} groups are too few"
             few = f"{self.no_interval}, too few" if self.no_interval else few
-            each = "has half of its weight share"
-            if len(self.rewards) > 1:
-                each = "have half of their weight shares"
-            return f"{few} to tell whether {_names(self.rewards)} {each}. Record more groups"
+            each = "has" if len(self.rewards) == 1 else "each have"
+            return (
+                f"{few} to tell whether {_names(self.rewards)} {each} {_ENOUGH}. Record more groups"
+            )
         first = self.unchecked[0]
         return f"{first.reason}. {capitalized(first.remedy)}"
 
@@ -188,11 +185,15 @@ class Verdict:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
             each = f"each of the {self.trained} rewards"
-            return f"{each} has at least half of its weight share{self._over}"
+            return f"{each} has at least {_ENOUGH}{self._over}"
         learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
             return learned
-        return f"{learned}, and each other reward has at least half of its weight share{self._over}"
+        return f"{learned}, and each other reward has at least {_ENOUGH}{self._over}"
+
+
+_ENOUGH = "a quarter of its weight share, or 5 % of the influence"
+"""What a reward has without a warning that it is ignored."""
 
 
 _BY_CAUSE = {
@@ -207,7 +208,6 @@ def _unchecked(
     run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
-    turns = run.turns()
     if report.scalar_only:
         yield Unchecked(
             "effect of each reward",
@@ -218,25 +218,19 @@ def _unchecked(
         record = f"record at least {LEAST_GROUPS} groups"
         if "trl" in report.formats and min(np.diff(run.steps), default=1) != 1:
             record += ". TRL writes rollouts only at logging steps: set logging_steps=1"
-        yield Unchecked("effect of each reward", _only(groups), record)
+        few = f"{counted(groups, 'group')} {'is' if groups == 1 else 'are'} too few to tell"
+        yield Unchecked("effect of each reward", few, record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
         for held in run.findings()
         if at_unknown_place(held.finding)
     }
     if places:
-        yield _unknown_range(places, of_sum=bool(turns))
-    if len(turns) > 1 and turns[0].groups < _TURN_GROUPS:
-        record = f"record at least {_TURN_GROUPS} groups"
-        yield Unchecked("findings about turns", _only(turns[0].groups), record)
-
-
-def _only(groups: int) -> str:
-    return f"{counted(groups, 'group')} {'is' if groups == 1 else 'are'} too few to tell"
+        yield _unknown_range(places, of_sum=bool(run.turns()))
 
 
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
-    """Return what to add for rewards that are constant, in one pair of options.
+    """Return what to add for rewards that are constant, in one option.
 
     `places` are NaN without a declared range. `of_sum`: the range is that of the sum over turns.
     """
@@ -245,14 +239,12 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
         ranges, they, are = "the ranges", "they", "are"
     wrong = not any(map(isnan, places.values()))
     state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
-    low, high = (
-        shlex.quote(",".join(f"{name}={end}" for name in places)) for end in ("LOWEST", "HIGHEST")
-    )
+    pairs = shlex.quote(",".join(f"{name}=LOWEST:HIGHEST" for name in places))
     total = " (of the sum over the turns)" if of_sum else ""
     return Unchecked(
         f"whether {names} {are} learned",
         f"{ranges} of {names} {are} {state}",
-        f"add --low {low} --high {high}{total}",
+        f"add --range {pairs}{total}",
     )
 
 
@@ -301,7 +293,7 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
     below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
     if base.no_interval is not None and len(rewards) > 1:
         below = {reward.name for reward in rewards} - {*learned}
-    elif below and all(ended(Noticed(Kind.UNDER_WEIGHTED, (name,)), *last) for name in below):
+    elif below and all(ended(Noticed(Kind.IGNORED, (name,)), *last) for name in below):
         return replace(base, of_groups=last[0].groups, from_step=run.last.first)
     if below:
         unclear = tuple(reward.name for reward in rewards if reward.name in below)
@@ -325,17 +317,19 @@ def _about(finding: Finding, base: Verdict) -> Verdict:
         from_step=None if start is None else round(start),
         replayed=len(finding.remedies),
     )
-    limit = Thresholds().under_weighted * verdict.weight_share
+    limit = ENOUGH * verdict.weight_share
     best = best_remedy(finding.remedies, verdict.influence_share, verdict.influence_margin, limit)
     return verdict if best is None else replace(verdict, action=Action.TRAIN, remedy=best)
 
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:
-    half = Thresholds().under_weighted
+    limits = Thresholds()
     return [
         reward.name
         for reward in rewards
-        if reward.name not in learned and not reward.influence_share >= half * reward.weight_share
+        if reward.name not in learned
+        and not reward.influence_share
+        >= min(limits.ignored * reward.weight_share, limits.least_share)
     ]
 
 

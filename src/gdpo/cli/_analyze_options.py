@@ -8,15 +8,18 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, resolve_estimator
-from gdpo.analysis.logs.sources import METRICS
+from gdpo.analysis.logs.rows import METRICS
 from gdpo.analysis.replay import RECORDED
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError
+from gdpo.integrations.torch_files import load_dump
 from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import FORMATS
 from gdpo.rollouts.readers.columns import LARGEST
 
 PAGE = Path("analysis.html")
+NONE, JSON = "none", "json"
+"""Values of `--output` with which no page is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +43,82 @@ class AnalyzeOptions:
     no_page: str
     """Reason to print if no HTML page is written. Empty if there is nothing to explain."""
     metrics: bool
-    """Whether the files contain metrics, as the user said with `--format metrics`."""
+    """Whether the files contain metrics, as the user said with `--columns format=metrics`."""
     for_rollouts: tuple[str, ...]
     """The given options that need rollouts, and cannot be used with logged metrics."""
 
 
-def refuse_unusable(
-    *,
-    format: str | None,
-    fail_on: str | None,
-    columns: Sequence[str] | None,
-    rewards: str | None,
-    rescore: str | None,
-) -> None:
-    """Raise a ConfigError if an option has an unknown value, or two options exclude each other."""
-    if format is not None and format not in (*FORMATS, METRICS):
-        raise ConfigError(f"--format {format}: {did_you_mean(format, (*FORMATS, METRICS))}")
+def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions:
+    """Return the options, given as text by name, or raise a ConfigError."""
+    fail_on, output = given.get("--fail-on"), given.get("--output")
     severities = [severity.value for severity in Severity]
     if fail_on is not None and fail_on not in severities:
         raise ConfigError(f"--fail-on {fail_on}: {did_you_mean(fail_on, severities)}")
-    if columns and format not in (None, "columns"):
-        raise ConfigError(
-            f"--columns cannot be combined with --format {format}, whose columns are known: "
-            "remove one of the two"
-        )
-    if rescore is not None and rewards is not None:
+    if "--rescore" in given and "--rewards" in given:
         raise ConfigError(
             "--rescore cannot be combined with --rewards, because it computes all rewards: "
             "remove one of the two"
         )
+    reading = _reading(given)
+    page, no_page = _page_of(paths, output)
+    weights = given.get("--weights")
+    ranges = _ranges_of(given.get("--range", ""))
+    others = [name for name in given if name not in ("--rewards", "--columns", "--output")]
+    of_metrics = {"--rewards", "--weights"}
+    of_metrics |= {"--output"} if output in (NONE, JSON) else set()
+    of_metrics |= {"--columns"} if given.get("--columns") == f"format={METRICS}" else set()
+    return AnalyzeOptions(
+        paths=paths,
+        reading=reading,
+        weights=None if weights is None else _numbers_of(weights, "--weights"),
+        low={name: low for name, (low, _) in ranges.items() if low is not None},
+        high={name: high for name, (_, high) in ranges.items() if high is not None},
+        rescore=given.get("--rescore"),
+        estimators=_estimators_of(given.get("--estimators")),
+        primary=given.get("--primary"),
+        json=output == JSON,
+        fail_on=None if fail_on is None else Severity(fail_on),
+        given={name: given[name] for name in others if given[name]},
+        page=page,
+        no_page=no_page,
+        metrics=reading["format"] == METRICS,
+        for_rollouts=tuple(name for name in given if name not in of_metrics),
+    )
 
 
-def page_of(
-    paths: Sequence[Path], output: Path | None, *, report: bool, json: bool
-) -> tuple[Path | None, str]:
+def _reading(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keyword arguments of `read_rollout_files`."""
+    rewards, size = given.get("--rewards"), None
+    columns = _pairs_of(given.get("--columns", ""), "--columns", "MEANING=COLUMN")
+    if (text := columns.pop("group_size", None)) is not None:
+        if not text.isdecimal() or not int(text):
+            raise ConfigError(f"--columns group_size={text}: write a whole number, 1 or more")
+        size = int(text)
+    if (form := columns.pop("format", None)) is not None:
+        if form not in (*FORMATS, METRICS):
+            raise ConfigError(f"--columns format={form}: {did_you_mean(form, (*FORMATS, METRICS))}")
+        if columns and form != "columns":
+            raise ConfigError(
+                f"--columns {next(iter(columns))}={next(iter(columns.values()))} cannot be "
+                f"combined with format={form}, whose columns are known: remove one of the two"
+            )
+    names = [name.strip() for name in (rewards or "").split(",") if name.strip()]
+    if rewards is not None and not names:
+        raise ConfigError("--rewards is empty: list at least one column")
+    return {
+        "format": form,
+        "rewards": list(dict.fromkeys(names)) or None,
+        "columns": columns or None,
+        "group_size": size,
+        "load_pt": load_dump,
+    }
+
+
+def _page_of(paths: Sequence[Path], output: str | None) -> tuple[Path | None, str]:
     """Return the path of the HTML page, or None and the reason to print."""
-    if not report and output is not None:
-        raise ConfigError("--output cannot be combined with --no-report: remove one of the two")
-    if not report or (json and output is None):
+    if output in (NONE, JSON):
         return None, ""
-    page = output or PAGE
+    page = PAGE if output is None else Path(output)
     try:
         if output is None and (run := _run_around_here(paths)):
             why = f"no page written, because this folder is part of {run}: give --output FILE"
@@ -89,17 +128,17 @@ def page_of(
     except OSError as error:
         raise ConfigError(
             f"--output {error.filename or page}: {error.strerror}. Choose another file, or pass "
-            "--no-report to write no page"
+            "--output none to write no page"
         ) from error
     if theirs:
         raise ConfigError(
             f"{page} exists and was not written by gdpo analyze, so it is not overwritten: "
-            "choose another file with --output, or pass --no-report"
+            "choose another file with --output, or pass --output none"
         )
     if not writable:
         raise ConfigError(
             f"{page.parent.absolute()} is not a writable folder: choose another file with "
-            "--output, or pass --no-report"
+            "--output, or pass --output none"
         )
     return page, ""
 
@@ -117,19 +156,9 @@ def _is_ours(page: Path) -> bool:
     return begin.lstrip().lower().startswith("<!doctype html>") and MARK in begin
 
 
-def names_of(text: str | None, option: str) -> list[str] | None:
-    """Return comma-separated names, each once."""
-    if text is None:
-        return None
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise ConfigError(f"{option} is empty: list at least one column")
-    return names
-
-
-def pairs_of(given: Sequence[str], option: str, form: str) -> dict[str, str]:
+def _pairs_of(given: str, option: str, form: str) -> dict[str, str]:
     """Return comma-separated pairs of a name and a value."""
-    pairs = [part.partition("=") for text in given for part in text.split(",") if part.strip()]
+    pairs = [part.partition("=") for part in given.split(",") if part.strip()]
     for name, equals, value in pairs:
         if not (name.strip() and equals and value.strip()):
             raise ConfigError(f"{option} {name}{equals}{value}: write {form}")
@@ -139,30 +168,46 @@ def pairs_of(given: Sequence[str], option: str, form: str) -> dict[str, str]:
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
-def numbers_of(given: str | None, option: str) -> dict[str, float] | None:
+def _numbers_of(given: str, option: str) -> dict[str, float]:
     """Return comma-separated pairs of a name and a finite number."""
-    if given is None:
-        return None
-    form, numbers = "NAME=NUMBER, as in correctness=1,format=0.5", dict[str, float]()
-    for name, text in pairs_of([given], option, form).items():
-        try:
-            numbers[name] = float(text)
-        except ValueError as error:
-            raise ConfigError(f"{option} {name}={text}: {text!r} is not a number") from error
-        if not abs(numbers[name]) <= LARGEST:
-            raise ConfigError(
-                f"{option} {name}={text}: use a finite number between -{LARGEST:g} and {LARGEST:g}"
-            )
-    if not numbers:
+    form = "NAME=NUMBER, as in correctness=1,format=0.5"
+    pairs = _pairs_of(given, option, form)
+    if not pairs:
         raise ConfigError(f"{option} is empty: write {form}")
-    return numbers
+    return {name: _number(text, f"{option} {name}={text}") for name, text in pairs.items()}
 
 
-def estimators_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
+def _ranges_of(given: str) -> dict[str, tuple[float | None, float | None]]:
+    """Return the lowest and the highest value of each reward. None: not given."""
+    found: dict[str, tuple[float | None, float | None]] = {}
+    form = "NAME=LOW:HIGH, as in correctness=0:1"
+    for name, text in _pairs_of(given, "--range", form).items():
+        low, colon, high = text.partition(":")
+        where = f"--range {name}={text}"
+        if not colon:
+            raise ConfigError(f"{where}: write {form}")
+        found[name] = (
+            _number(low, where) if low.strip() else None,
+            _number(high, where) if high.strip() else None,
+        )
+    return found
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {text!r} is not a number") from error
+    if not abs(number) <= LARGEST:
+        raise ConfigError(f"{where}: use a finite number between -{LARGEST:g} and {LARGEST:g}")
+    return number
+
+
+def _estimators_of(given: str | None) -> tuple[str, ...] | None:
     """Return the estimators for recomputing advantages. None: do not recompute; empty: use all."""
     if given is None:
         return None
-    names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
     for name in names:
         if name == RECORDED:
             continue

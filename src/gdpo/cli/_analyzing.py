@@ -19,8 +19,8 @@ from gdpo._files import to_json
 from gdpo._terminal import terminal
 from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
-from gdpo.analysis.logs.rows import Log, fields_of
-from gdpo.analysis.logs.sources import METRICS, read_logs
+from gdpo.analysis.logs.rows import METRICS, Log, fields_of
+from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import RunTrends, logged_runs, trends_of
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.steps import refuse_unnamed
@@ -29,11 +29,12 @@ from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import FAILED, INTERRUPTED, ConfigError, DataError
 from gdpo.report import write_rollouts_report
+from gdpo.report.blocks import printed
 from gdpo.report.summaries import (
     LINES,
-    estimators_summary,
-    logs_summary,
-    priority_summary,
+    estimator_blocks,
+    log_blocks,
+    priority_blocks,
     rollouts_summary,
     verdict_line,
 )
@@ -43,6 +44,8 @@ from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 
 _PAUSE_S = 3.0
 _WIDTH = 100
+_LOGGED = 16
+"""Maximum number of rewards of a logged run."""
 _AROUND = 2
 """Lines printed before the summary (input paths) and after it (path of the page)."""
 
@@ -73,7 +76,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
     whenever a file grows may be wrong by chance.
     """
     if options.metrics:
-        raise ConfigError(f"--follow waits for rollouts: remove it, or --format {METRICS}")
+        raise ConfigError(f"--follow waits for rollouts: remove it, or format={METRICS}")
     console = terminal()
     seen: object = None
     try:
@@ -116,8 +119,8 @@ def _show(
         width, whole = _width(console), not console.is_terminal
         room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
         lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
-        lines += estimators_summary(analysis, width=width, whole=whole)
-        for line in (*lines, *priority_summary(analysis, width=width, whole=whole)):
+        blocks = [*estimator_blocks(analysis), *priority_blocks(analysis)]
+        for line in (*lines, *printed(blocks, width, whole=whole)):
             console.print(line, soft_wrap=True)
     if not analysis.runs:
         return bad
@@ -268,7 +271,7 @@ def _or_metrics(analysis: Analysis) -> str:
     files = analysis.report.files
     if not any(file.bare and fields_of(file.numbers) for file in files):
         return ""
-    command = analysis.report.command({"--format": METRICS})
+    command = analysis.report.command({"--columns": f"format={METRICS}"})
     return f"\nor, if each row contains the means of a step:\n{command}"
 
 
@@ -289,16 +292,13 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
             "rollout, add a column with the group ids or prompts"
         )
     names = [name for run in runs for name in run.rewards]
-    bounds = {"low values": options.low, "high values": options.high}
-    refuse_unnamed({"weights": options.weights, **bounds}, names)
-    found = [
-        trends_of(run, weights=options.weights or {}, low=options.low, high=options.high)
-        for run in runs
-    ]
+    refuse_unnamed({"weights": options.weights}, names)
+    found = [trends_of(run, weights=options.weights or {}) for run in runs]
     if options.json:
         _print_json({"gdpo": __version__, "logs": [_as_dict(trends) for trends in found]})
     else:
-        for line in logs_summary(found, width=_width(console), whole=not console.is_terminal):
+        whole = not console.is_terminal
+        for line in printed(log_blocks(found), _width(console), most=_LOGGED, whole=whole):
             console.print(line, soft_wrap=True)
     return 0
 
@@ -323,7 +323,4 @@ def _as_dict(trends: RunTrends) -> dict[str, Any]:
             for reward in trends.rewards
         ],
         "over_time": {name: values.tolist() for name, values in run.batch.items()},
-        "findings": [
-            {**asdict(finding), "evidence": dict(finding.evidence)} for finding in trends.findings
-        ],
     }

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from gdpo.errors import ConfigError
 
@@ -16,20 +15,15 @@ from gdpo.errors import ConfigError
 def analyze(
     *paths: Path,
     example: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    format: str | None = None,
     rewards: str | None = None,
     columns: Annotated[list[str] | None, Parameter(negative=())] = None,
-    group_size: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     weights: str | None = None,
-    low: str | None = None,
-    high: str | None = None,
+    range: str | None = None,
     rescore: str | None = None,
     estimators: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     primary: str | None = None,
-    json: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     fail_on: str | None = None,
-    output: Path | None = None,
-    report: Annotated[bool, Parameter(show_default=False)] = True,
+    output: str | None = None,
     follow: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
     """Show how much each reward influenced a training run, from the run's rollout files.
@@ -39,30 +33,27 @@ def analyze(
     with one row per rollout. Detects and prints the format, prints a summary, and writes an HTML
     page.
 
-    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, TensorBoard's
-    event files, a local W&B run or an export from W&B, trackio's files, or the console output of a
-    trainer. They show less, and the summary states what they cannot show.
+    If a run left no rollouts, pass its metrics: trainer_state.json, metrics.jsonl, an export from
+    W&B, trackio's files, the console output of a trainer, or, with their packages, TensorBoard's
+    event files or a local W&B run. They show less, and the summary states what they cannot show.
 
     Args:
         paths: Rollout files or metrics, or folders of one or more runs.
         example: Analyze an example run, included in gdpo, in which one reward was ignored.
-        format: Format of the files, or `metrics` for rows with the metrics of a step. Default:
-            detected from the field names.
         rewards: Comma-separated names of the reward columns. Use a dot for a nested field, as in
             scores.style. Default: the reward columns of the detected format, or columns inferred
             from their names and values.
         columns: Comma-separated MEANING=COLUMN pairs for files in an unrecognized format. MEANING
             is step, group, prompt, completion, advantage, num_tokens, finish_reason, total,
-            rollout or turn.
-            Default: inferred from the column names.
-        group_size: Number of rollouts per prompt, for files that have no group ids and that list
-            the rollouts of a prompt consecutively. Default: rollouts of a step with the same
-            prompt form a group.
+            rollout or turn. Default: inferred from the column names. Two further pairs tell how to
+            read files of all formats. group_size=NUMBER is the number of rollouts per prompt, for
+            files without group ids that list the rollouts of a prompt consecutively. format=NAME is
+            the format, or metrics for rows with the metrics of a step.
         weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, or 1.
-        low: Lowest possible value of each reward, as comma-separated NAME=VALUE pairs. Default: the
-            range stored in the files. Only files written by gdpo store the range.
-        high: Highest possible value of each reward, as comma-separated NAME=VALUE pairs. A reward
-            that is constant at this value counts as learned. Default: the same as for --low.
+        range: Lowest and highest possible value of each reward, as comma-separated NAME=LOW:HIGH
+            pairs. One of the two may be left out. A reward that is constant at its highest value
+            counts as learned. Default: the range stored in the files. Only files written by gdpo
+            store the range.
         rescore: Recompute the rewards from the recorded texts. Accepts a task, a built-in reward,
             or module:attribute, where the attribute is a gdpo.Reward or a list of gdpo.Reward.
         estimators: Recompute the advantages of every step with these comma-separated estimators.
@@ -70,15 +61,14 @@ def analyze(
             Without names, all estimators are used.
         primary: Name of the reward that should always win. Prints the weights with which it would
             always win, and the number of groups in which it did not.
-        json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
         fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse is true
             for the whole run, or lasted for 5 steps in a row. With --follow, the run is checked
             often, so a finding must last 5 steps in a row, or occur in 64 groups and be measured
             on the next 64.
-        output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
-            the file. Default: analysis.html in the current directory, or no page if the current
-            directory is inside a given folder.
-        report: Write the HTML page (the default).
+        output: Path of the HTML page, or none for no page, or json to print the analysis as JSON
+            instead of the summary, without a page. An existing file is overwritten only if gdpo
+            analyze wrote it. Default: analysis.html in the current directory, or no page if the
+            current directory is inside a given folder.
         follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C, or as soon
             as a finding meets --fail-on.
     """
@@ -100,57 +90,21 @@ def analyze(
     shown = (text if text.isprintable() else ascii(text) for text in map(str, paths))
     names = ", ".join(shown) if len(paths) <= 3 else f"{len(paths):,} paths"
     # Printed before the heavy imports, because reading may take long.
-    print(f"reading {names}", flush=True, file=sys.stderr if json else sys.stdout)
+    print(f"reading {names}", flush=True, file=sys.stderr if output == "json" else sys.stdout)
 
-    from gdpo.cli import _analyze_options as checked
-    from gdpo.cli._analyzing import METRICS, follow_runs, run_analysis
-    from gdpo.diagnostics.diagnosis import Severity
-    from gdpo.integrations.torch_files import load_dump
+    from gdpo.cli._analyze_options import checked
+    from gdpo.cli._analyzing import follow_runs, run_analysis
 
-    checked.refuse_unusable(
-        format=format, fail_on=fail_on, columns=columns, rewards=rewards, rescore=rescore
-    )
-    page, no_page = checked.page_of(paths, output, report=report, json=json)
     given = {
+        "--rewards": rewards,
+        "--columns": None if columns is None else ",".join(columns),
         "--weights": weights,
-        "--low": low,
-        "--high": high,
+        "--range": range,
         "--rescore": rescore,
         "--estimators": None if estimators is None else ",".join(estimators),
         "--primary": primary,
         "--fail-on": fail_on,
-    }
-    for_rollouts = {
-        "--format": None if format == METRICS else format,
-        "--columns": columns or None,
-        "--group-size": group_size,
-        "--rescore": rescore,
-        "--estimators": estimators,
-        "--primary": primary,
-        "--fail-on": fail_on,
         "--output": output,
     }
-    options = checked.AnalyzeOptions(
-        paths=paths,
-        reading={
-            "format": format,
-            "rewards": checked.names_of(rewards, "--rewards"),
-            "columns": checked.pairs_of(columns or (), "--columns", "MEANING=COLUMN") or None,
-            "group_size": group_size,
-            "load_pt": load_dump,
-        },
-        weights=checked.numbers_of(weights, "--weights"),
-        low=checked.numbers_of(low, "--low") or {},
-        high=checked.numbers_of(high, "--high") or {},
-        rescore=rescore,
-        estimators=checked.estimators_of(estimators),
-        primary=primary,
-        json=json,
-        fail_on=None if fail_on is None else Severity(fail_on),
-        given={name: text for name, text in given.items() if text},
-        page=page,
-        no_page=no_page,
-        metrics=format == METRICS,
-        for_rollouts=tuple(name for name, value in for_rollouts.items() if value is not None),
-    )
+    options = checked(paths, {name: text for name, text in given.items() if text is not None})
     return follow_runs(options) if follow else run_analysis(options)

@@ -6,8 +6,7 @@ With the influence share $s_k$ and the weight share $v_k$ of a reward, a batch, 
 block of a running one shows that the reward
 
 - is reversed, if $s_k < -0.05$,
-- is ignored, if $s_k < v_k / 4$,
-- has less influence than its weight, if $s_k < v_k / 2$,
+- is ignored, if $s_k < v_k / 4$ (a warning only if $s_k < 0.05$),
 - is constant, if it does not vary in more than 90 % of its groups,
 
 where the interval of the share must lie below the limit. A run is cut into blocks of 64, 128, 256,
@@ -55,7 +54,7 @@ from gdpo.diagnostics.diagnosis import (
     times,
 )
 from gdpo.diagnostics.findings import Thresholds, finding
-from gdpo.diagnostics.influence import Batch, Influence, Vector, influence_of, pooled
+from gdpo.diagnostics.influence import Influence, PreparedStep, Vector, influence_of, pooled
 
 LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
@@ -89,7 +88,7 @@ class Look:
         return NormalDist().inv_cdf(1 - error)
 
 
-EFFECT = (Kind.REVERSED, Kind.IGNORED, Kind.UNDER_WEIGHTED)
+EFFECT = (Kind.REVERSED, Kind.IGNORED)
 """Kinds of findings about a reward's influence share, worst first."""
 
 CONSTANT = (Kind.OUT_OF_REACH, Kind.CONSTANT, Kind.SATURATED)
@@ -190,13 +189,17 @@ def noticed(
             yield Noticed(Kind.CONSTANT, (name,), chance <= look.error)
 
 
+_LEAST_VARYING = 4
+"""Number of groups in which a reward must vary for a finding about its influence."""
+
+
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
     if influence.groups < LEAST_GROUPS:
         return {}
     wanted = influence.weight_shares
     found: dict[str, Kind] = {}
     shares, trained = influence.shares, influence.sums.weight != 0
-    among = trained & (influence.sums.live >= thresholds.least_varying)
+    among = trained & (influence.sums.live >= _LEAST_VARYING)
     for kind, below in reversed(thresholds.effect(wanted).items()):
         limit = np.broadcast_to(below, wanted.shape)
         if not np.any(among & (shares < limit)):
@@ -211,16 +214,17 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
 
 
 def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed | None:
-    """Return what the measured groups show of what was noticed, or None if they do not show it.
-
-    For the effect of a reward, it is a worse kind if they show one clearly, or a milder kind.
-    """
-    kinds = (of.kind,)
-    if of.kind in EFFECT:
-        shown = _kinds(influence, Look(one_of_many=True), thresholds).get(of.rewards[0], of.kind)
-        kinds = EFFECT[min(map(EFFECT.index, (of.kind, shown))) :]
+    """Return what the measured groups show of what was noticed: this, a milder kind, or None."""
+    kinds = EFFECT[EFFECT.index(of.kind) :] if of.kind in EFFECT else (of.kind,)
     measured = (of._replace(kind=kind) for kind in kinds)
     return next((each for each in measured if holds(each, influence, thresholds)), None)
+
+
+def severity_of(of: Noticed, influence: Influence, thresholds: Thresholds) -> Severity:
+    """Return the severity that the share in these groups gives to what was noticed."""
+    if of.kind not in EFFECT:
+        return Severity.WARNING
+    return thresholds.severity(of.kind, influence.shares[influence.names.index(of.rewards[0])])
 
 
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
@@ -246,10 +250,14 @@ def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
     """
     known = ranges.get(reward.name, Range())
     place = known.place(reward.mean, reward.weight)
-    fits = known.declared and reward.std >= thresholds.tiny_std * (known.high - known.low)
+    fits = known.declared and reward.std >= _TINY * (known.high - known.low)
     if place is None or not (fits or reward.zero_variance >= 0.5):
         return False
     return thresholds.top <= place <= 1
+
+
+_TINY = 0.01
+"""A declared range does not count if a reward varies by less than this part of it."""
 
 
 def learned_rewards(
@@ -281,7 +289,7 @@ def ended(of: Noticed | Finding, last: Influence, thresholds: Thresholds) -> boo
     if of.kind not in EFFECT or of.rewards[0] not in last.names:
         return not holds(of, last, thresholds)
     reward = _reward(last, last.names.index(of.rewards[0]), margins=True)
-    return reward.share - reward.margin >= thresholds.under_weighted * reward.wanted
+    return reward.share - reward.margin >= thresholds.ignored * reward.wanted
 
 
 def findings_at_once(
@@ -351,15 +359,16 @@ def _less_effect(
     replay: Replay | None,
     evidence: Mapping[str, float],
 ) -> Finding:
-    limit = thresholds.under_weighted * reward.wanted
+    limit = ENOUGH * reward.wanted
     found = () if replay is None else replay(reward.name, limit)
+    severity = thresholds.severity(kind, reward.share)
     factors = _factors(influence, reward.name)
     causes = sorted(factors, key=lambda cause: factors[cause])
     causes = tuple(cause for cause in causes if factors[cause] < _CAUSE) or tuple(causes[:1])
     trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
     others = (other for other in trained if other.name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
-    what = "is ignored" if kind is Kind.IGNORED else "has less influence than its weight"
+    what = "is ignored" if severity is Severity.WARNING else "has less influence than its weight"
     share = interval(reward.share, reward.margin)
     if kind is Kind.REVERSED:
         way, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
@@ -375,6 +384,7 @@ def _less_effect(
             "zero_variance_groups": reward.zero_variance,
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
+        severity=severity,
         remedies=(causes, found),
         what=what,
         share=share,
@@ -514,7 +524,7 @@ def _constant(
         severity, best = Severity.NOTE, "highest" if reward.weight > 0 else "lowest"
         end = f"the {end} of its range" if known.declared else f"the {best} value of this run"
     elif kind is Kind.OUT_OF_REACH:
-        limit, end = thresholds.under_weighted * reward.wanted, other
+        limit, end = ENOUGH * reward.wanted, other
         found = replay(reward.name, limit) if replay and reward.live else ()
         remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START
     return finding(
@@ -549,6 +559,9 @@ def few(count: int, of: int, share: float) -> float:
     terms = of * log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
     return float(min(1.0, np.sum(np.exp(terms))))
 
+
+ENOUGH = 0.5
+"""Part of its weight share that a setting must give a reward to help enough."""
 
 TRIED = ("gdpo", "per_reward_batch_std")
 """Estimators that are replayed for a reward that has less influence than its weight."""
@@ -589,7 +602,7 @@ def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy,
     """
     if not any(name in step.names for step in steps):
         return ()
-    batches = [Batch.of(step.rewards, step.weights) for step in steps]
+    batches = [PreparedStep.of(step.rewards, step.weights) for step in steps]
     used = {step.estimator for step in steps}
     others = [Remedy(estimator) for estimator in TRIED if {estimator} != used]
     found = [_tried(steps, batches, name, other) for other in others]
@@ -631,7 +644,9 @@ _WEIGHTED = ("grpo", "grpo_no_std", "rloo", "grpo_batch_std", "grpo_batch_norm",
 """Estimators for which a larger weight is replayed. Others need a state or options."""
 
 
-def _tried(steps: Sequence[Scored], batches: Sequence[Batch], name: str, remedy: Remedy) -> Remedy:
+def _tried(
+    steps: Sequence[Scored], batches: Sequence[PreparedStep], name: str, remedy: Remedy
+) -> Remedy:
     parts: list[Influence] = []
     for step, batch in zip(steps, batches, strict=True):
         weights = np.array(step.weights, np.float64)

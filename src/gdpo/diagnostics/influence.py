@@ -66,12 +66,8 @@ class Sums(NamedTuple):
     """Number of varying groups."""
     std: Vector
     """Sum of the standard deviations in the varying groups."""
-    degrees: Vector
-    """Degrees of freedom: the samples minus one, summed over the varying groups."""
     squares: Vector
     """Sum of A² in the varying groups, with A centered over the samples with the reward."""
-    z_squares: Vector
-    """Sum of z² in the varying groups."""
     asked: Vector
     """Sum of A* z in the varying groups, where A* = Σ_l w_l z_l / Σ|w| is the advantage that the
     weights imply."""
@@ -81,8 +77,6 @@ class Sums(NamedTuple):
     """Number of groups whose advantages are all exactly 0. The same for every reward."""
     mean: Vector
     """Sum of the group means of the reward."""
-    mean_square: Vector
-    """Sum of the squares of these means."""
     present: Vector
     """Sum over groups of |w| / Σ|w|, times the share of the samples that have the reward, among
     those with any."""
@@ -93,7 +87,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PreparedStep:
     """Stores the arrays of a step from which its numbers are computed."""
 
     values: Values
@@ -109,12 +103,12 @@ class Batch:
     """Standard deviation of Σ w_k z_k over the batch."""
 
     @staticmethod
-    def of(rewards: Rewards, weights: Weights) -> "Batch":
+    def of(rewards: Rewards, weights: Weights) -> "PreparedStep":
         """Prepare the arrays of a step."""
         x, w = prepare(rewards, weights)
         z = standardize(x, over=SAMPLES)
         applies = np.any(~np.isnan(x.values), axis=SAMPLES)
-        return Batch(
+        return PreparedStep(
             values=x.values,
             weights=w,
             prompt_weights=np.reshape(w, (-1, w.shape[-1])),
@@ -252,7 +246,7 @@ class Window:
         return pooled(self._steps)
 
 
-def influence_of(advantages: Scores, batch: Batch, names: Sequence[str]) -> Influence:
+def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) -> Influence:
     """Return the influence sums of one step."""
     z, std, weights, values = batch.z, batch.std, batch.prompt_weights, batch.values
     by_group = group_sums(advantages, z, std, weights, values)
@@ -264,9 +258,13 @@ def influence_of(advantages: Scores, batch: Batch, names: Sequence[str]) -> Infl
 def group_sums(
     advantages: Scores, z: Values, std: PerGroup, weights: PromptWeights, values: Values
 ) -> Float[np.ndarray, "sum prompt reward"]:
-    """Return the fields of `Sums` for each group. The arguments are those of a `Batch`."""
+    """Return the fields of `Sums` for each group. The arguments are those of a `PreparedStep`."""
     applies, live = ~np.isnan(z), std > 0
-    scores, unit = np.where(applies, z, 0.0), _unit(weights)
+    # w / Σ|w|, or 0 if all weights are 0, computed without overflow.
+    largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
+    unit = weights / np.where(largest > 0, largest, 1.0)
+    unit = unit / np.maximum(np.sum(np.abs(unit), axis=-1, keepdims=True), 1.0)
+    scores = np.where(applies, z, 0.0)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     least_one = np.maximum(count, 1)
     with np.errstate(all="ignore"):
@@ -274,7 +272,6 @@ def group_sums(
         both = np.stack([advantages[..., None], scores @ unit[..., None]])
         means = np.sum(both * applies, axis=2, keepdims=True) / least_one[:, None]
         a, asked = (both - means) * applies
-        means = np.sum(np.where(applies, values, 0.0), axis=1) / least_one
         squares = np.where(live, np.sum(scores * scores, axis=1), 0.0)
         zero, pushes = np.all(advantages == 0, axis=1)[:, None], np.sum(a * scores, axis=1)
         sums = Sums(
@@ -282,14 +279,11 @@ def group_sums(
             weight=np.broadcast_to(unit, live.shape),
             live=live.astype(np.float64),
             std=np.where(live, std, 0.0),
-            degrees=np.where(live, count - 1.0, 0.0),
             squares=np.where(live, np.sum(a * a, axis=1), 0.0),
-            z_squares=squares,
             asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
             applies=np.any(applies, axis=1).astype(np.float64),
             zero_advantage=np.broadcast_to(zero.astype(np.float64), live.shape),
-            mean=means,
-            mean_square=means**2,
+            mean=np.sum(np.where(applies, values, 0.0), axis=1) / least_one,
             present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
             live_weight=np.abs(unit) * squares,
             fourth=pushes**4,
@@ -300,28 +294,18 @@ def group_sums(
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     """Return the sums over several steps. A reward that a step lacks adds 0."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [step if step.names == names else with_rewards(step, names) for step in steps]
+    fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
         sums = Sums(*np.sum([step.sums for step in fitted], axis=0))
         products = np.sum([step.products for step in fitted], axis=0)
     return Influence(names, sum(step.groups for step in fitted), sums, products)
 
 
-def with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
+def _with_rewards(step: Influence, names: tuple[str, ...]) -> Influence:
     """Return a step with all of these rewards, and zeros for those that it lacks."""
-    if step.names == names:
-        return step
     places = [names.index(name) for name in step.names]
     table = np.zeros((len(Sums._fields), len(names)))
     table[:, places] = step.sums
     products = np.zeros((len(names), len(names)))
     products[np.ix_(places, places)] = step.products
     return Influence(names, step.groups, Sums(*table), products)
-
-
-def _unit(weights: PromptWeights) -> PromptWeights:
-    """Return w / Σ|w|, or 0 if all weights are 0, computed without overflow."""
-    largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
-    scaled = weights / np.where(largest > 0, largest, 1.0)
-    total = np.sum(np.abs(scaled), axis=-1, keepdims=True)
-    return scaled / np.where(total > 0, total, 1.0)

@@ -35,9 +35,9 @@ from gdpo.diagnostics.diagnosis import Diagnosis, Kind, RewardDiagnosis, Scored
 from gdpo.diagnostics.effect import CONSTANT, findings_at_once, remedies
 from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
 from gdpo.diagnostics.influence import (
-    Batch,
     Influence,
     PerGroup,
+    PreparedStep,
     Scores,
     Square,
     Values,
@@ -111,7 +111,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         check_names(names, r)
         check_finite(r, names)
     w = weights_of(names, weights)
-    batch = Batch.of(r, w)
+    batch = PreparedStep.of(r, w)
     x = batch.values
     sum_first = np.asarray(grpo(r, w), dtype=np.float64)
     bounds = _bounds(low, high, names, x)
@@ -152,7 +152,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
 
 def _reward_diagnoses(
-    batch: Batch, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
+    batch: PreparedStep, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
 ) -> tuple[RewardDiagnosis, ...]:
     (low, high), values, std, weights = bounds, batch.values, batch.std, batch.prompt_weights
     missing = np.isnan(values)

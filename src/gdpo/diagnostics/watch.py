@@ -2,10 +2,11 @@
 
 What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
 next 64 groups, because selection biases the numbers of the block. If these do not show it, there is
-no finding. `parted` and `never_applies` are computed over the whole run. All others come from a
-single batch, and may be due to chance in one, but hardly in several in a row.
+no finding. `never_applies` is computed over the whole run. All others come from a single batch, and
+may be due to chance in one, but hardly in several in a row.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._parting import Block, Course
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Diagnosis,
@@ -42,18 +42,18 @@ from gdpo.diagnostics.effect import (
     learned_rewards,
     noticed,
     remedies,
+    severity_of,
 )
 from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
+
+logger = logging.getLogger(__name__)
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
 OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES)
 """Kinds of findings that the sums of all groups show."""
-
-OVER_STEPS = (*OF_GROUPS, Kind.PARTED)
-"""Kinds of findings that are computed over many groups of several steps."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
@@ -67,7 +67,7 @@ class Step:
 
     influence: Influence
     findings: tuple[Finding, ...]
-    """Findings of the step. Those in `OVER_STEPS` are skipped."""
+    """Findings of the step. Those in `OF_GROUPS` are skipped."""
     ranges: Mapping[str, Range]
     observed: Mapping[str, tuple[float, float]]
     """Lowest and highest value of each reward that is not missing everywhere."""
@@ -117,7 +117,7 @@ class HeldFinding:
     @property
     def certain(self) -> bool:
         """Return whether the finding is hardly due to chance, even in an unfinished run."""
-        if self.finding.kind in OVER_STEPS:
+        if self.finding.kind in OF_GROUPS:
             return not self.at_once
         return self.in_a_row >= LASTING
 
@@ -167,7 +167,7 @@ class Looks:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Recorded:
     finding: Finding
     spans: list[Span] = field(default_factory=list[Span])
 
@@ -191,8 +191,7 @@ class FindingHistory:
         self._thresholds = thresholds or Thresholds()
         self._window = Window(self._thresholds.window)
         self._all: Influence | None = None
-        self._held: dict[Key, _Held] = {}
-        self._course = Course()
+        self._held: dict[Key, _Recorded] = {}
         self._looks = Looks()
         self._measuring: dict[tuple[str, ...], _Measuring] = {}
         self._ranges: dict[str, Range] = {}
@@ -209,7 +208,7 @@ class FindingHistory:
         self._all = influence if self._all is None else pooled([self._all, influence])
         self._widen(step)
         window = self._window.add(influence)
-        of_batch = [finding for finding in step.findings if finding.kind not in OVER_STEPS]
+        of_batch = [finding for finding in step.findings if finding.kind not in OF_GROUPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
         self._measure(influence, step.scored, number)
@@ -226,11 +225,7 @@ class FindingHistory:
             if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
                 self._hold(finding, self.steps)
                 in_force.append(finding)
-        self._course.add(influence, self.steps if number is None else number)
-        parted = list(self._course.findings())
-        for finding, steps in parted:
-            self._hold(finding, self.steps - steps + 1)
-        return window, in_order([*of_batch, *in_force, *(finding for finding, _ in parted)])
+        return window, in_order([*of_batch, *in_force])
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
@@ -247,11 +242,13 @@ class FindingHistory:
         assert self._all is not None, "a step was added"
         before = self.steps - last.steps
         late = self._at_once(last.influence, last.replay, last.first)
-        now = {f.rewards: (before + 1, f) for f in late} | {
-            f.rewards: (1, f)
+        found = [(before + 1, f) for f in late] + [
+            (1, f)
             for f in self._at_once(self._all, replay)
             if not ended(f, last.influence, self._thresholds)
-        }
+        ]
+        notes_first = sorted(found, key=lambda each: each[1].severity is Severity.WARNING)
+        now = {f.rewards: (first, f) for first, f in notes_first}
         shown = [
             HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
             for first, f in now.values()
@@ -292,7 +289,6 @@ class FindingHistory:
             "window": list(self._window),
             "all": self._all,
             "held": list(self._held.values()),
-            "course": self._course.blocks,
             "looks": self._looks,
             "measuring": list(self._measuring.values()),
             "ranges": self._ranges,
@@ -306,16 +302,10 @@ class FindingHistory:
         for step in state["window"]:
             self._window.add(_influence(step))
         self._all = _known(state["all"])
-        self._course.restore(
-            [
-                Block(block["first"], block["steps"], _influence(block["sums"]), block["squares"])
-                for block in state["course"]
-            ]
-        )
         self._held = {}
         for held in state["held"]:
             finding = _finding(held["finding"])
-            self._held[_key(finding)] = _Held(finding, [(a, b) for a, b in held["spans"]])
+            self._held[_key(finding)] = _Recorded(finding, [(a, b) for a, b in held["spans"]])
         looks = state["looks"]
         waiting = [(_influence(block), steps) for block, steps in looks["waiting"]]
         self._looks = Looks(looks["full"], waiting, _known(looks["begun"]), looks["steps"])
@@ -353,8 +343,9 @@ class FindingHistory:
                 if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
-                known = [OF_SUMS.index(finding.kind) for finding in self._of(found.rewards)]
-                worse = not known or OF_SUMS.index(found.kind) < min(known)
+                known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
+                severity = severity_of(found, block, self._thresholds)
+                worse = not known or _place(found.kind, severity) < min(known)
                 if found.rewards in self._measuring or not worse:
                     continue
                 # A reward that was learned within a long block has a small share in it.
@@ -409,13 +400,17 @@ class FindingHistory:
         return [self._held[key].finding for key in keys]
 
     def _hold(self, finding: Finding, first: int) -> None:
-        held = self._held.setdefault(_key(finding), _Held(finding))
+        held = self._held.setdefault(_key(finding), _Recorded(finding))
         # What a measurement made a warning is no note again in the next small batch.
         severity = min(held.finding.severity, finding.severity, key=list(Severity).index)
         held.finding = replace(finding, severity=severity)
         if held.spans and first <= held.spans[-1][1] + 1:
             first = min(first, held.spans.pop()[0])
         held.spans.append((first, self.steps))
+
+
+_FORM = 2
+"""Number of the form of a saved state. It rises with every change of the state or of the kinds."""
 
 
 class Watch:
@@ -445,11 +440,19 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types, to be saved in a checkpoint."""
         reported = [[kind.value, list(rewards)] for kind, rewards in sorted(self._reported)]
-        return {"history": self._history.state(), "reported": reported}
+        return {"form": _FORM, "history": self._history.state(), "reported": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned. An empty state changes nothing."""
-        if state:
+        """Load what `state` returned. An empty state changes nothing.
+
+        Nor does the state of another version: shares and findings then start again.
+        """
+        if state and state.get("form") != _FORM:
+            logger.warning(
+                "the checkpoint is from another version of gdpo: influence shares and findings "
+                "count the steps from here on. The training itself continues unchanged"
+            )
+        elif state:
             self._history.restore(state["history"])
             self._reported = {(Kind(k), tuple(rewards)) for k, rewards in state["reported"]}
 
@@ -466,9 +469,7 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        known = {*self._reported}
-        known |= {(Kind.IGNORED, of) for kind, of in known if kind is Kind.UNDER_WEIGHTED}
-        self.due = [finding for key, finding in lasting.items() if key not in known]
+        self.due = [finding for key, finding in lasting.items() if key not in self._reported]
         self._reported |= set(lasting)
         kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
         columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
@@ -482,10 +483,15 @@ class Watch:
         return replace(diagnosis, rewards=tuple(rewards), findings=kept, no_interval=unknown)
 
 
-def _is_apart(part: _Held | HeldFinding, whole: Finding, last: int) -> bool:
+def _is_apart(part: _Recorded | HeldFinding, whole: Finding, last: int) -> bool:
     same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING
+
+
+def _place(kind: Kind, severity: Severity) -> tuple[int, int]:
+    """Return the position of a finding about sums, the worst first."""
+    return OF_SUMS.index(kind), list(Severity).index(severity)
 
 
 def _order(held: HeldFinding) -> tuple[int, int, int, float]:

@@ -13,7 +13,7 @@ from gdpo.diagnostics import Finding
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import number, probability, short
+from gdpo.report.text import NAMES, number, probability, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -69,7 +69,12 @@ def _environment(package: str) -> "Environment":
     environment.filters |= {"breakable": breakable, "coded": _coded, "unbroken": _unbroken}
     names: dict[str, Any] = environment.globals
     names.update(
-        number=number, probability=probability, short=short, shortened=shortened, ticks=ticks
+        NAMES=NAMES,
+        number=number,
+        probability=probability,
+        short=short,
+        shortened=shortened,
+        ticks=ticks,
     )
     return environment
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,26 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import capitalized, counted, one_line, visible
+from gdpo._text import capitalized, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
-from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
+from gdpo.report.blocks import ALL, Charts, Section, Sentences, Table
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
-from gdpo.report.html import bars, finding_row, in_words, render, shortened
-from gdpo.report.summaries import INTERVALS, advantages_from, scalar_only, when_found, with_options
-from gdpo.report.text import as_number, as_share
+from gdpo.report.html import render, shortened
+from gdpo.report.summaries import (
+    estimator_blocks,
+    finding_blocks,
+    priority_blocks,
+    read_sentences,
+    reward_blocks,
+    run_sentence,
+    turn_tables,
+    unchecked,
+    verdict_line,
+)
+from gdpo.report.text import as_number
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
@@ -52,10 +61,61 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
     """
     from markupsafe import Markup
 
-    report, shown = analysis.report, _labels(analysis)
-    runs = [run for run in analysis.runs if run.run in shown.runs]
+    shown = _labels(analysis)
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
+    sections = list(_sections(analysis, shown))
+    blocks = [block for section in sections for block in section.blocks]
+    charts = [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
+    paths = analysis.report.paths
+    where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
+    question = f"Influence of each reward in {where}"
+    answer = f"{capitalized(shortened(verdict_line(analysis).plain, 600))}."
+    page = render(
+        "rollouts.html",
+        data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
+        mark=Markup(MARK),
+        title=f"{question} {answer}"[:300],
+        setup=" · ".join(read_sentences(analysis.report)),
+        question=question,
+        answer=answer,
+        sections=sections,
+        sampled=count_shown(viewer),
+        read=analysis.report.read,
+    )
+    write_whole(file, page)
+
+
+def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
+    runs = [run for run in analysis.runs if run.run in shown.runs]
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
+    yield Section(
+        "rewards",
+        "Rewards",
+        "First and last: mean over the first tenth of the steps, and over the last tenth. Trend: "
+        "change from the first third of the steps to the last, with a 95 % confidence interval. "
+        "Zero variance: share of groups in which all samples have the same reward, so the reward "
+        "gives no signal. Weight share: weight of the reward, divided by the sum of all weights "
+        "(absolute values). Influence: covariance of the advantages with the z-scores of the "
+        "reward. Influence share: the reward’s share of the influence over all groups; a negative "
+        "share means that the advantages push the reward against its weight. Correlation with "
+        "length: within groups, with the number of tokens of the completion. Missing: share of "
+        "rollouts without this reward.",
+        [
+            Sentences(tuple(run_sentence(run, analysis) for run in runs)),
+            *reward_blocks(analysis),
+            Sentences(tuple(_verdicts(analysis))),
+            Sentences(tuple(_left_out(analysis)), "dim"),
+        ],
+    )
+    yield Section(
+        "findings",
+        "Findings",
+        f"Findings that lasted for at least {LASTING} steps in a row, or for all steps of a "
+        "shorter run, worst first. Findings from sums over groups, such as ignored, are tested "
+        "over all groups of the run, and over its last quarter, which the description then names. "
+        "A note without advice was true only in earlier steps.",
+        finding_blocks(analysis)[:_FINDINGS],
+    )
     curves = [
         _chart(
             label,
@@ -65,48 +125,67 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
         )
         for name, label in shown.rewards.items()
     ]
-    influence = _influence_charts(runs, shown, points)
-    lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
-    drawn = [*curves, *influence, *lengths, *turns]
-    charts, others = list(enumerate(drawn)), len(curves) + len(influence)
-    path = visible(str(report.paths[0]))[-120:]
-    where = path if len(report.paths) == 1 else f"{len(report.paths):,} paths"
-    question = f"Influence of each reward in {where}"
-    answer = " ".join(_sentences(analysis))
-    problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
-    lines = [*report.lines(), *problems]
-    page = render(
-        "rollouts.html",
-        data={"charts": [chart.data() for chart in drawn], "rollouts": viewer},
-        mark=Markup(MARK),
-        title=f"{question} {answer}"[:300],
-        setup=_setup(analysis),
-        question=question,
-        answer=answer,
-        analysis=analysis,
-        labels=shown,
-        runs=runs,
-        made_of=_made_of,
-        left_out=_left_out(analysis),
-        intervals=INTERVALS,
-        lasting=LASTING,
-        verdicts=[analysis.verdict(run) for run in runs],
-        findings=[_findings(run) for run in runs],
-        window=smoothing(max(len(run.steps) for run in runs)),
-        curves=charts[: len(curves)],
-        influence=charts[len(curves) : others],
-        lengths=charts[others : others + len(lengths)],
-        turns=charts[others + len(lengths) :],
-        turn_tables=[_turn_table(run, shown) for run in runs if len(run.turns()) > 1],
-        figure=as_number,
-        share=as_share,
-        interval=interval,
-        correlation=partial(as_number, form="z.3f"),
-        read=lines[:_NOTICES],
-        unlisted=max(0, len(lines) - _NOTICES),
-        sampled=count_shown(viewer),
+    window = smoothing(max(len(run.steps) for run in runs))
+    yield Section(
+        "curves",
+        "Mean of each reward over the steps",
+        f"{f'Running mean over {window} steps' if window > 1 else 'Mean of each step'}. Each line "
+        "is a run. To read values, point at a chart, or focus it and use the arrow keys.",
+        [Charts(curves)],
     )
-    write_whole(file, page)
+    yield Section(
+        "influence",
+        "Influence and zero-variance groups over the steps",
+        "Each line is a reward. Influence share: over the last 256 groups at each step, with its "
+        "95 % interval. Zero-variance groups: share of groups in which all samples have the same "
+        "reward.",
+        [Charts(_influence_charts(runs, shown, points))],
+    )
+    yield Section(
+        "correlation",
+        "Correlation between rewards",
+        "Correlation of the z-scores of two rewards, over the groups in which both vary.",
+        [_correlations(run, shown) for run in runs],
+    )
+    if lengths := _length_charts(analysis.lengths, shown):
+        yield Section(
+            "lengths",
+            "Mean of each reward by length of the completion",
+            "Mean over all rollouts of that length, in tokens.",
+            [Charts(lengths)],
+        )
+    if turns := turn_tables(analysis, most=_RUNS):
+        yield Section(
+            "turns",
+            "Turns",
+            "Alive: share of the rollouts that took the turn. The other columns are about what "
+            "these rollouts earn from the turn on: the share of groups in which all of them earn "
+            "the same, so the turn gives no signal for the reward, and the influence share with "
+            "the advantages of the turn.",
+            [*turns, Charts(_turn_charts(runs, shown))],
+        )
+    yield Section(
+        "advantages",
+        "Advantages of the same rollouts with other estimators",
+        "The advantages of every step were recomputed with each estimator and its default options, "
+        "and compared with the baseline. Sign flips: share of rollouts whose advantage has the "
+        "opposite sign. Signal lost or gained: groups whose advantages are all 0 in this row but "
+        "not in the baseline, or vice versa. Scale: factor between these advantages and the "
+        "baseline, median over the steps.",
+        list(estimator_blocks(analysis))
+        or [
+            Sentences(
+                ("Not computed. `gdpo analyze --estimators` recomputes them with every estimator.",)
+            )
+        ],
+    )
+    if priority := list(priority_blocks(analysis)):
+        yield Section("priority", "Priority", "", priority)
+    problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
+    lines = [*analysis.report.lines(), *problems]
+    if len(lines) > _NOTICES:
+        lines[_NOTICES:] = [f"and {len(lines) - _NOTICES:,} more {ALL}"]
+    yield Section("read", "Files read", "", [Sentences(tuple(lines))])
 
 
 def _labels(analysis: Analysis) -> Labels:
@@ -131,87 +210,31 @@ def _estimators(analysis: Analysis) -> list[str]:
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
 
 
-def _setup(analysis: Analysis) -> str:
-    report = analysis.report
-    runs, steps = len(analysis.runs), sum(len(run.steps) for run in analysis.runs)
-    return " · ".join(
-        (
-            ", ".join(report.formats),
-            f"{counted(runs, 'run')}, {counted(steps, 'step')}",
-            f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
-            f"{report.groups:,} groups",
-        )
-    )
+def _verdicts(analysis: Analysis) -> Iterator[str]:
+    """Yield the verdict on each of several runs, and the checks that could not run."""
+    if len(analysis.runs) > 1:
+        for run in analysis.runs:
+            yield f"Verdict on {one_line(run.run)}: {analysis.verdict(run).sentence}"
+    if missing := unchecked(analysis):
+        yield capitalized(missing)
 
 
-def _made_of(run: RunAnalysis) -> str:
-    more = f", {run.left_out:,} more not trained on" if run.left_out else ""
-    return (
-        f"{len(run.steps):,} steps, {run.rollouts:,} rollouts{more}; weights: {run.weights_from}; "
-        f"advantages: {advantages_from(run)}"
-    )
-
-
-def _left_out(analysis: Analysis) -> str:
+def _left_out(analysis: Analysis) -> Iterator[str]:
     names = {name for run in analysis.runs for name in run.names}
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
-    return f"{' and '.join(left)} are not shown; --json prints all." if left else ""
+    if left:
+        yield f"{' and '.join(left)} are not shown in charts; --output json prints all."
 
 
-def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
-    found = [held for held in run.findings() if held.lasting]
-    rows: list[dict[str, Any]] = []
-    numbers = run.steps
-    for held in found[:_FINDINGS]:
-        words = in_words([(numbers[first - 1], numbers[last - 1]) for first, last in held.spans])
-        when = bars(held.spans[:400], held.of), f"{words}: {held.steps:,} of {held.of:,}"
-        finding = replace(held.finding, remedy=with_options(held.finding.remedy))
-        rows.append(finding_row(finding, [when]))
-    return run, rows, len(found) - len(rows)
-
-
-def _sentences(analysis: Analysis) -> Iterator[str]:
-    """Yield the conclusion: the worst lasting finding, and how the estimators differ."""
-    found = analysis.findings()
-    warnings = [pair for pair in found if pair[1].finding.severity is Severity.WARNING]
-    if warnings:
-        run, held = warnings[0]
-        where = f"{shortened(visible(run.run))}: " if len(analysis.runs) > 1 else ""
-        message = shortened(visible(held.finding.message), 600)
-        when = when_found(run, held)
-        sentence = f"{where}{when}{message}"
-        yield f"{capitalized(sentence)}."
-    if len(warnings) > 1:
-        yield f"{counted(len(warnings) - 1, 'more warning')} below."
-    if not warnings:
-        notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
-        verdict = analysis.worst_verdict()
-        unknown = shortened(visible(verdict.unknown if verdict else ""), 600)
-        yield f"No warning, but {unknown}." if unknown else f"No warning{notes}."
-    yield from _estimator_sentences(analysis)
-
-
-def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
-    others = [r for r in analysis.replayed if r.estimator != r.baseline and r.steps]
-    if others and analysis.report.scalar_only:
-        sentence = scalar_only(analysis.report)
-        yield f"{capitalized(sentence)}."
-    elif analysis.weights_to_give:
-        yield (
-            "No estimator gives the recorded advantages with weights of 1. If the run used other "
-            "weights, rerun with --weights: the shares on this page depend on them."
-        )
-        return
-    elif others and all(r.same for r in others):
-        names = ", ".join(one_line(r.estimator) for r in others)
-        yield f"The advantages of {names} equal those of the baseline up to a factor."
-    for each in others:
-        if each.estimator == "gdpo" and not each.same:
-            yield (
-                f"Compared with the baseline ({one_line(each.baseline)}), the advantages of gdpo "
-                f"have the opposite sign for {percent(each.sign_flips)} of the rollouts."
-            )
+def _correlations(run: RunAnalysis, shown: Labels) -> Table:
+    names = [name for name in run.names if name in shown.rewards]
+    labels = [shown.rewards[name] for name in names]
+    rows = [
+        (label, *(as_number(run.correlation(name, other)) for other in names))
+        for name, label in zip(names, labels, strict=True)
+    ]
+    return Table(shown.runs[run.run] if run.run else "", ("reward", *labels), rows, "reward")
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
@@ -302,39 +325,6 @@ def _drawn(
         pad = 0.5 * max(1.0, size)
         least, most = least - pad, most + pad
     return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
-
-
-def _turn_table(run: RunAnalysis, shown: Labels) -> dict[str, Any]:
-    turns = run.turns()
-    rows = [
-        {
-            "turn": each.turn,
-            "alive": percent(each.alive),
-            "rollouts": f"{each.rollouts:,}",
-            "groups": f"{each.groups:,}",
-            "rewards": [
-                (
-                    as_share(reward.zero_variance_groups),
-                    interval(reward.influence_share, reward.influence_margin),
-                )
-                for reward in each.rewards
-                if reward.name in shown.rewards
-            ],
-        }
-        for each in turns[:_TURNS]
-    ]
-    related = [each for each in run.with_turns() if each.name in shown.rewards]
-    return {
-        "run": run,
-        "names": [shown.rewards[each.name] for each in related],
-        "rows": rows,
-        "related": [
-            as_number(each.correlation, ".2f")
-            + (f" ± {each.margin:.2f}" if each.margin == each.margin else "")
-            for each in related
-        ],
-        "more": max(0, len(turns) - _TURNS),
-    }
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:

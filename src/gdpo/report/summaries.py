@@ -1,9 +1,6 @@
-"""Summarizes rollouts in about 24 lines, or logged metrics, for a terminal, for `gdpo analyze`.
+"""Says what an analysis found, as blocks that a terminal prints and a page shows.
 
-The summary of rollouts ends with the checks that could not run; `verdict_line` is printed last.
-`width` and `whole` are always those of `rollouts_summary`.
-
-Control characters in text from files are made visible, so they have no effect on the terminal.
+`rollouts_summary` fits on a screen, and ends with the checks that could not run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +8,6 @@ from itertools import pairwise
 from math import isfinite, nan
 from statistics import median
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from gdpo._text import counted, one_line
@@ -19,19 +15,14 @@ from gdpo.analysis import Analysis
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.analysis.priorities import BOTH
 from gdpo.analysis.replay import Replayed
-from gdpo.analysis.run import RewardOverall, RunAnalysis
+from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.trend import end_means
+from gdpo.diagnostics import TurnDiagnosis
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.diagnostics.watch import OVER_STEPS, HeldFinding
+from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.priority import table_of
-from gdpo.report.text import (
-    as_number,
-    as_share,
-    finding_lines,
-    short_name,
-    table,
-    without_middle,
-    wrapped,
-)
+from gdpo.report.blocks import ALL, Block, FindingBlock, Sentences, Table, printed
+from gdpo.report.text import as_number, as_share, as_trend, short_name, without_middle
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.report import NAMED, options_text
@@ -39,17 +30,14 @@ from gdpo.rollouts.readers.report import NAMED, options_text
 LINES = 24
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
 
-INTERVALS = "±: half the width of the 95 % confidence interval, over the groups of the whole run"
-"""Explains the shares of the table."""
-
 _NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
 """Maximum number of notices, of rewards, and of characters in a problem."""
 
 _FINDING = 6
 """Lines reserved for a finding, the heading of the rewards, and the number of other findings."""
 
-_LOGS, _LOGGED = 3, 16
-"""Maximum number of logged runs, and of rewards of such a run."""
+_LOGS = 3
+"""Maximum number of logged runs."""
 
 _TURNS = 6
 """Maximum number of turns in the table."""
@@ -72,26 +60,27 @@ def rollouts_summary(
         room: Maximum number of lines.
         whole: Whether tables contain whole names and may be wider, as in a file.
     """
-    lines = [*wrapped(_read(analysis.report), width)]
-    worst = analysis.worst_verdict()
-    if worst is not None and worst.assumed:
-        lines.append(Text(f"  assumed: {one_line(options_text(worst.assumed))}"))
-    lines += _odd(analysis, width)
-    lines += [line for run in analysis.runs[:2] for line in wrapped([_run(run, analysis)], width)]
+    start = [*read_blocks(analysis), *_odd(analysis, width)]
+    start.append(Sentences(tuple(run_sentence(run, analysis) for run in analysis.runs[:2])))
     if len(analysis.runs) > 2:
-        lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
-    end: list[Text] = []
-    if missing := dict.fromkeys(
-        str(check) for run in analysis.runs for check in analysis.verdict(run).unchecked
-    ):
-        text = f"not checked: {one_line('; '.join(missing))}"
-        end = list(wrapped([_cut(text, 2 * width - 4, " … (--json prints all)")], width))
-    turns = list(_turns(analysis, width, whole=whole))
-    room -= len(end)
-    rest = room - len(lines) - len(turns) - _FINDING
-    lines += _rewards(analysis, width, rest, whole=whole)
-    lines += turns
-    return [*lines, *_findings(analysis, width, room - len(lines)), *end]
+        start.append(Sentences((f"and {len(analysis.runs) - 2:,} more runs",)))
+    lines = printed(start, width, whole=whole)
+    left = _cut(unchecked(analysis), 2 * width - 4, f" … {ALL}")
+    end = printed([Sentences((left,))], width, whole=whole)
+    turns = printed(turn_tables(analysis, most=1), width, most=_TURNS, whole=whole)
+    rest = room - len(end) - len(lines) - len(turns) - _FINDING
+    most = max(3, min(rest, _REWARDS))
+    lines += [*printed(reward_blocks(analysis), width, most=most, whole=whole), *turns]
+    blocks = finding_blocks(analysis)
+    for place, block in enumerate(blocks):
+        more = printed([block], width, whole=whole)
+        last = place == len(blocks) - 1
+        if place and len(lines) + len(more) + len(end) + (not last) > room:
+            text = f"and {counted(len(blocks) - place, 'more finding')} {ALL}"
+            lines.append(Text(text, style="dim"))
+            break
+        lines += more
+    return [*lines, *end]
 
 
 def verdict_line(analysis: Analysis) -> Text:
@@ -105,74 +94,85 @@ def verdict_line(analysis: Analysis) -> Text:
     return Text(text if verdict.command else _cut(text, _WHOLE), style="bold")
 
 
-def priority_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
-    """Return lines about the primary reward: weights with which it always wins, and whether it did.
+def priority_blocks(analysis: Analysis) -> Iterator[Block]:
+    """Yield the weights with which the primary reward always wins, and whether it did.
 
-    Empty if no primary reward was named.
+    Yields nothing if no primary reward was named.
     """
-    lines: list[Text] = []
     for run in analysis.priorities.values():
         name = one_line(run.primary)
         where = f" of {short_name(run.run)}" if len(analysis.priorities) > 1 else ""
         if run.answer(BOTH[0]).holds is None:
             has = "no values, or opens several gates"
             has = has if run.weights.get(run.primary, 0.0) > 0 else "no positive weight"
-            lines.append(Text(f"priority{where}: not decided, because {name} has {has}"))
+            yield Sentences((f"priority{where}: not known, because {name} has {has}",))
             continue
-        lines.append(Text(f"priority{where}: weights with which {name} always wins", style="bold"))
         grpo, gdpo = (table_of(run.combined(e), run.values, run.answer(e)) for e in BOTH)
-        rows = [(*first, second[-1]) for first, second in zip(grpo[1:], gdpo[1:], strict=True)]
-        lines += table([(*grpo[0][:3], *BOTH), *rows], width, whole=whole)
+        yield Table(
+            f"priority{where}: weights with which {name} always wins",
+            (*grpo[0][:3], *BOTH),
+            [(*first, second[-1]) for first, second in zip(grpo[1:], gdpo[1:], strict=True)],
+            "reward",
+        )
+        said: list[str] = []
         for gated, gate in run.gates.items():
             low = f"{counted(run.below(gate), 'rollout')} with {name} below {gate.at_least:g}"
-            lines.append(Text(f"{gated} was 0 or missing in all {low}: a gate"))
+            said.append(f"{gated} was 0 or missing in all {low}: a gate")
         text = f"not checked: {name} varies in no group with recorded advantages"
         if run.groups:
             text = (
                 f"in {run.broken:,} of {counted(run.groups, 'group')}, a sample with less {name} "
                 "had at least as large an advantage as one with more"
             )
-        lines.append(Text(text))
-    return lines
+        yield Sentences((*said, text))
 
 
-def estimators_summary(analysis: Analysis, *, width: int = 100, whole: bool = False) -> list[Text]:
-    """Return lines that compare the estimators on the same rollouts, if any were recomputed."""
-    replayed = analysis.replayed
+def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
+    """Yield the comparison of the estimators on the same rollouts, if any were recomputed."""
+    replayed, scalar = analysis.replayed, analysis.report.scalar_only
     if not replayed or not analysis.runs:
-        return []
+        return
     first = replayed[0]
-    heading = (
+    headings = ("estimator", "correlation", "sign flips", "exactly 0")
+    yield Table(
         f"advantages with other estimators, baseline: {one_line(first.baseline)} "
-        f"({counted(first.steps, 'step')}, {counted(first.groups, 'group')})"
+        f"({counted(first.steps, 'step')}, {counted(first.groups, 'group')})",
+        (*headings, "signal lost", "signal gained", "scale", ""),
+        [_replayed_cells(each, scalar=scalar) for each in replayed if each.steps],
+        "estimator",
+        on_page=("exactly 0",),
     )
-    headings = ("estimator", "correlation", "sign flips", "signal lost", "signal gained", "scale")
-    rows = [(*headings, "")]
-    scalar = analysis.report.scalar_only
-    rows += [_replayed_cells(each, scalar=scalar) for each in replayed if each.steps]
     others = [r for r in replayed if r.estimator != r.baseline and r.steps]
     same = [r.estimator for r in others if r.same]
-    verdict = [scalar_only(analysis.report)] if scalar else []
-    if same and not scalar:
-        which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
-        verdict = [f"no difference from the baseline, up to a factor: {which}"]
     sentences: list[str] = []
     if analysis.weights_to_give:
         sentences.append(
             "no estimator gives the recorded advantages with weights of 1: if the run used other "
             "weights, rerun with --weights"
         )
-    sentences += verdict
+    if scalar:
+        sentences.append(scalar_only(analysis.report))
+    elif same:
+        which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
+        sentences.append(f"no difference from the baseline, up to a factor: {which}")
     if gains := [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]:
         sentences.append(
             f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
         )
-    lines = wrapped([*sentences, *_not_replayed(replayed)], width)
-    return [Text(heading, style="bold"), *table(rows, width, whole=whole), *lines]
+    yield Sentences((*sentences, *_not_replayed(replayed)))
 
 
-def _read(report: ReadReport) -> Iterator[str]:
+def read_blocks(analysis: Analysis) -> Iterator[Block]:
+    """Yield what was read, and which options were assumed."""
+    yield Sentences(tuple(read_sentences(analysis.report)))
+    worst = analysis.worst_verdict()
+    if worst is not None and worst.assumed:
+        yield Sentences((f"  assumed: {one_line(options_text(worst.assumed))}",))
+
+
+def read_sentences(report: ReadReport) -> Iterator[str]:
+    """Yield the formats, the number of rows, and where the rewards were found."""
     formats = list(report.formats.items())
     if len(formats) == 1:
         name, count = formats[0]
@@ -190,7 +190,7 @@ def _read(report: ReadReport) -> Iterator[str]:
         for file in report.files
         if file.rewards and (file.guessed or file.scalar or file.format in NAMED)
     ]
-    sources += [f.rewards_from for f in report.files if f.rewards and f.inferred.left_out]
+    sources += [f.rewards_from for f in report.files if f.rewards and f.proposal.left_out]
     remedy = ""
     if report.scalar_only:
         remedy = "; --rescore recomputes the components from the texts"
@@ -216,31 +216,34 @@ def _wordless(report: ReadReport) -> bool:
     return all(file.format in WORDLESS for file in report.files)
 
 
-def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
+def _odd(analysis: Analysis, width: int) -> Iterator[Block]:
     report = analysis.report
     oddities = [("", text) for text in report.group_findings()] + report.odd_places()
     oddities += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
     if len(oddities) > _NOTICES:
         oddities = [
             *oddities[: _NOTICES - 1],
-            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices (--json prints all)"),
+            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices {ALL}"),
         ]
     for place, what in oddities:
         text = without_middle(one_line(with_options(what)), _WHOLE)
         room = max(_PLACE, 2 * width - len(text) - len("! : "))
         where = without_middle(one_line(place), room)
-        yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
+        yield Sentences((f"! {where}{': ' if where else ''}{text}",), "yellow")
 
 
 def with_options(text: str) -> str:
     """Replace the names of Python arguments with those of command-line options."""
-    text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
     for name in ("format", "columns", "rewards"):
         text = text.replace(f"({name})", f"(--{name})")
-    return text.replace("(low, high)", "(--low, --high)")
+    text = text.replace("group_size=", "--columns group_size=")
+    text = text.replace("(--format)", "(--columns format=NAME)")
+    text = text.replace("(group_size)", "(--columns group_size=NUMBER)")
+    return text.replace("(low, high)", "(--range)")
 
 
-def _run(run: RunAnalysis, analysis: Analysis) -> str:
+def run_sentence(run: RunAnalysis, analysis: Analysis) -> str:
+    """Return the number of steps, rollouts and groups of a run, its weights and advantages."""
     numbers, report, span = run.steps, analysis.report, ""
     if len(numbers) > 1:
         apart = {later - step for step, later in pairwise(numbers)}
@@ -272,105 +275,101 @@ def advantages_from(run: RunAnalysis) -> str:
     return f"recorded in {run.recorded:,} of {counted(len(run.steps), 'step')}, else {computed}"
 
 
-def _rewards(analysis: Analysis, width: int, room: int, *, whole: bool) -> Iterator[Text]:
+def reward_blocks(analysis: Analysis) -> list[Block]:
+    """Return the table of the rewards of all runs, and remarks on its numbers."""
     several = len(analysis.runs) > 1
     rows = [(run, reward) for run in analysis.runs for reward in run.rewards()]
     if not rows:
-        return
-    most = max(3, min(room, _REWARDS))
-    headings = ("reward", "mean: first → last", "zero variance", "weight share", "influence share")
-    headings = (*(["run"] if several else []), *headings)
-    cells = [
-        (*([one_line(run.run)] if several else []), *_cells(reward)) for run, reward in rows[:most]
-    ]
-    if any(reward.missing for _, reward in rows):
-        headings = (*headings, "missing")
-        missing = [as_share(reward.missing) for _, reward in rows]
-        cells = [(*row, share) for row, share in zip(cells, missing, strict=False)]
-    yield from table([headings, *cells], width, whole=whole)
-    if len(rows) > most:
-        yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
-    yield Text(INTERVALS, style="dim")
+        return []
+    columns: dict[str, list[str]] = {
+        "run": [one_line(run.run) for run, _ in rows],
+        "reward": [one_line(reward.name) for _, reward in rows],
+        "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for _, r in rows],
+        "trend": [as_trend(r.change, r.change_margin) for _, r in rows],
+        "zero variance": [
+            as_share(r.zero_variance_groups / r.groups if r.groups else nan) for _, r in rows
+        ],
+        "weight share": [as_share(r.weight_share) for _, r in rows],
+        "influence share": [interval(r.influence_share, r.influence_margin) for _, r in rows],
+        "correlation with length": [as_number(r.with_length) for _, r in rows],
+        "missing": [as_share(r.missing) for _, r in rows],
+    }
+    if not several:
+        del columns["run"]
+    if not any(reward.missing for _, reward in rows):
+        del columns["missing"]
+    cells = list(zip(*columns.values(), strict=True))
+    more, shares = ("trend", "correlation with length"), ("weight share", "influence share")
+    said = ["±: half the width of the 95 % confidence interval, over the groups of the whole run"]
     for run in analysis.runs:
         where = f" of {short_name(run.run)}" if several else ""
         if (why := analysis.verdict(run).no_interval) is not None:
-            yield Text(f"no ±{where}: {why}", style="dim")
-        if changes := run.weight_changes():
-            each = [
-                f"{short_name(name)} {as_number(first)} → {as_number(last)}"
-                for name, (first, last) in changes.items()
-            ]
-            yield Text(f"weights{where} change: {', '.join(each)}")
-
-
-def _cells(reward: RewardOverall) -> tuple[str, ...]:
-    constant = reward.zero_variance_groups / reward.groups if reward.groups else nan
-    return (
-        one_line(reward.name),
-        f"{as_number(reward.first)} → {as_number(reward.last)}",
-        as_share(constant),
-        as_share(reward.weight_share),
-        interval(reward.influence_share, reward.influence_margin),
-    )
-
-
-def _turns(analysis: Analysis, width: int, *, whole: bool) -> Iterator[Text]:
-    """Return a table of the first run with several turns, and as many rewards as fit."""
-    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
-    if not runs:
-        return
-    run, turns = runs[0]
-    first = turns[:_TURNS]
-    columns = [
-        ["turn", *(str(turn.turn) for turn in first)],
-        ["alive", *(as_share(turn.alive) for turn in first)],
+            said.append(f"no ±{where}: {why}")
+    changes = [_changes(run, several=several) for run in analysis.runs if run.weight_changes()]
+    return [
+        Table("", tuple(columns), cells, "reward", on_page=more, first=shares),
+        Sentences(tuple(said), "dim"),
+        Sentences(tuple(changes)),
     ]
-    rewards = turns[0].rewards
-    for place, reward in enumerate(rewards):
-        column = [
-            short_name(reward.name, whole=whole),
-            *(
-                f"{as_share(at.zero_variance_groups)}, "
-                f"{interval(at.influence_share, at.influence_margin)}"
-                for at in (turn.rewards[place] for turn in first)
-            ),
-        ]
-        wide = sum(2 + max(map(cell_len, each)) for each in (*columns, column)) - 2 > width
-        if place and wide and not whole:
-            break
-        columns.append(column)
-    where = f" of {short_name(run.run)}" if len(analysis.runs) > 1 else ""
-    yield Text(f"turns{where}: zero-variance groups and influence share", style="bold")
-    yield from table(list(zip(*columns, strict=True)), width, whole=whole)
-    left = (
-        (len(turns) - _TURNS, "more turn"),
-        (len(rewards) + 2 - len(columns), "more reward"),
-        (len(runs) - 1, "more run"),
+
+
+def _changes(run: RunAnalysis, *, several: bool) -> str:
+    where = f" of {short_name(run.run)}" if several else ""
+    changes = run.weight_changes().items()
+    each = (f"{short_name(n)} {as_number(old)} → {as_number(new)}" for n, (old, new) in changes)
+    return f"weights{where} change: {', '.join(each)}"
+
+
+def turn_tables(analysis: Analysis, *, most: int) -> list[Block]:
+    """Return a table for each of the first `most` runs with several turns."""
+    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
+    others = (counted(len(runs) - most, "more run"),) if len(runs) > most else ()
+    return [
+        Table(
+            f"turns{f' of {short_name(run.run)}' if len(analysis.runs) > 1 else ''}: "
+            "zero-variance groups and influence share",
+            ("turn", "alive", *(one_line(reward.name) for reward in turns[0].rewards)),
+            [_turn_cells(turn) for turn in turns],
+            "turn",
+            column="reward",
+            others=others,
+        )
+        for run, turns in runs[:most]
+    ]
+
+
+def _turn_cells(turn: TurnDiagnosis) -> tuple[str, ...]:
+    shares = (
+        f"{as_share(at.zero_variance_groups)}, {interval(at.influence_share, at.influence_margin)}"
+        for at in turn.rewards
     )
-    if more := [counted(count, what) for count, what in left if count > 0]:
-        yield Text(f"and {', '.join(more)} (--json prints all)", style="dim")
+    return str(turn.turn), as_share(turn.alive), *shares
 
 
-def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
+def finding_blocks(analysis: Analysis) -> list[Block]:
+    """Return the lasting findings of all runs, worst first, or a sentence that there are none."""
     found = analysis.findings()
     if not found and (verdict := analysis.worst_verdict()):
         if verdict.unknown and not verdict.assumed:
-            yield from wrapped([f"no findings, but {one_line(verdict.unknown)}"], width)
-        else:
-            yield Text("no findings", style="" if verdict.assumed else "green")
-    for place, (run, held) in enumerate(found):
-        finding = held.finding
-        where = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
-        message = f"{where}{when_found(run, held)}{one_line(finding.message)}"
-        remedy = one_line(with_options(finding.remedy))
-        lines = list(finding_lines(finding.severity, message, remedy, width))
-        last = place == len(found) - 1
-        if place >= 1 and len(lines) + (not last) > room:
-            rest = counted(len(found) - place, "more finding")
-            yield Text(f"and {rest} (--json prints all)", style="dim")
-            return
-        room -= len(lines)
-        yield from lines
+            return [Sentences((f"no findings, but {one_line(verdict.unknown)}",))]
+        return [Sentences(("no findings",), "" if verdict.assumed else "green")]
+    return [
+        FindingBlock(
+            run,
+            held,
+            f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
+            f"{when_found(run, held)}{one_line(held.finding.message)}",
+            one_line(with_options(held.finding.remedy)),
+        )
+        for run, held in found
+    ]
+
+
+def unchecked(analysis: Analysis) -> str:
+    """Return a sentence with the checks that could not run, or ""."""
+    checks = (check for run in analysis.runs for check in analysis.verdict(run).unchecked)
+    missing = dict.fromkeys(map(str, checks))
+    return f"not checked: {one_line('; '.join(missing))}" if missing else ""
 
 
 def when_found(run: RunAnalysis, held: HeldFinding) -> str:
@@ -378,9 +377,9 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
 
     A finding that rests on sums names their groups itself; its steps are those in which it held.
     """
-    if held.steps == held.of and (held.of == 1 or held.finding.kind in OVER_STEPS):
+    if held.steps == held.of and (held.of == 1 or held.finding.kind in OF_GROUPS):
         return ""
-    if held.finding.kind not in OVER_STEPS:
+    if held.finding.kind not in OF_GROUPS:
         return f"in {held.steps:,} of {held.of:,} steps: "
     first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
     return f"in steps {first:,} to {last:,}: "
@@ -402,6 +401,7 @@ def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
         one_line(replayed.estimator),
         as_number(replayed.correlation, "z.3f"),
         as_share(replayed.sign_flips),
+        as_share(replayed.zero),
         f"{replayed.signal_lost:,}",
         f"{replayed.signal_gained:,}",
         as_number(replayed.scale),
@@ -423,30 +423,19 @@ def _cut(text: str, limit: int, end: str = "…") -> str:
     return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"
 
 
-def logs_summary(runs: Sequence[RunTrends], *, width: int = 100, whole: bool = False) -> list[Text]:
-    """Return lines to print with rich: for each run its rewards and findings, then the limits.
+def log_blocks(runs: Sequence[RunTrends]) -> Iterator[Block]:
+    """Yield the rewards of each logged run, and what metrics cannot show.
 
     The runs with the most steps are first.
     """
-    lines = [line for run in runs[:_LOGS] for line in _log(run, width, whole=whole)]
+    for trends in runs[:_LOGS]:
+        yield Sentences(tuple(_heading(trends)))
+        columns = _columns(trends.rewards)
+        rows = [(one_line(r.name), *(cell(r) for cell in columns.values())) for r in trends.rewards]
+        yield Table("", ("reward", *columns), rows, "reward")
     if len(runs) > _LOGS:
-        lines.append(Text(f"and {len(runs) - _LOGS:,} more runs: pass one of their files"))
-    return [*lines, *wrapped(_limits(runs), width)]
-
-
-def _log(trends: RunTrends, width: int, *, whole: bool) -> Iterator[Text]:
-    yield from wrapped(_heading(trends), width)
-    columns = _columns(trends.rewards)
-    rows = [
-        (one_line(reward.name), *(cell(reward) for cell in columns.values()))
-        for reward in trends.rewards[:_LOGGED]
-    ]
-    yield from table([("reward", *columns), *rows], width, whole=whole)
-    if (rest := len(trends.rewards) - _LOGGED) > 0:
-        yield Text(f"and {counted(rest, 'more reward')} (--json prints all)", style="dim")
-    for finding in trends.findings:
-        message, remedy = one_line(finding.message), one_line(finding.remedy)
-        yield from finding_lines(finding.severity, message, remedy, width)
+        yield Sentences((f"and {len(runs) - _LOGS:,} more runs: pass one of their files",))
+    yield Sentences(tuple(_limits(runs)))
 
 
 def _heading(trends: RunTrends) -> Iterator[str]:
@@ -471,6 +460,9 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield f"weights: {', '.join(weights)}"
     else:
         yield "weights: assumed to be 1 for each reward, because metrics contain none (--weights)"
+    if "zero_advantage_groups" in run.batch:
+        first, last = map(as_share, end_means(run.batch["zero_advantage_groups"]))
+        yield f"groups without signal: first {first}, last {last}"
     if "warnings" in run.batch:
         warned = int((run.batch["warnings"] > 0).sum())
         yield f"gdpo logged warnings in {warned:,} of {steps.removesuffix('s')}s"
@@ -479,28 +471,20 @@ def _heading(trends: RunTrends) -> Iterator[str]:
 def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend], str]]:
     columns: dict[str, Callable[[RewardTrend], str]] = {
         "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
-        "trend": _trend,
+        "trend": lambda r: as_trend(r.change, r.margin),
     }
     if any(isfinite(reward.std) for reward in rewards):
-        columns["std"] = lambda r: as_number(r.std)
+        columns["std: first → last"] = lambda r: (
+            f"{as_number(r.first_std)} → {as_number(r.last_std)}"
+        )
     columns["weight share"] = lambda r: as_share(r.weight_share)
-    if any(isfinite(reward.zero_variance_groups) for reward in rewards):
-        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
     if any(isfinite(reward.influence_share) for reward in rewards):
-        columns["influence share"] = lambda r: interval(r.influence_share, nan)
-    elif "std" in columns:
+        columns.pop("std: first → last", None)
+        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
+        columns["influence share"] = lambda r: as_share(r.influence_share)
+    elif any(isfinite(reward.std) for reward in rewards):
         columns["weight × std"] = lambda r: as_share(r.std_share)
     return columns
-
-
-def _trend(reward: RewardTrend) -> str:
-    change, margin = reward.change, reward.margin
-    if not isfinite(margin):
-        return "unclear" if margin == margin else "too few steps"
-    if abs(change) <= margin:
-        return "none" if margin == 0 else f"none (± {as_number(margin)})"
-    verb = "rises" if change > 0 else "falls"
-    return f"{verb} by {as_number(abs(change))} ± {as_number(margin)}"
 
 
 def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Formats numbers for pages and terminals, and tables and findings for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import ceil, isnan, log10
+from math import ceil, isfinite, isnan, log10
 from textwrap import wrap
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -12,6 +12,9 @@ from gdpo.diagnostics.diagnosis import MARKS, Severity, percent
 
 NAME = 20
 """Number of characters of a reward's name that a terminal shows on one line."""
+
+NAMES = ("run", "reward", "estimator", "turn")
+"""Headings of the columns with names, which are aligned to the left and may be shortened."""
 
 _NAME = 32
 """Maximum number of characters in a name."""
@@ -53,6 +56,16 @@ def as_number(value: float, form: str = ".3g") -> str:
     return "–" if value != value else f"{value:{form}}".replace("-", "−")
 
 
+def as_trend(change: float, margin: float) -> str:
+    """Return a change with the half-width of its interval. It is `none` if the interval has 0."""
+    if not isfinite(margin):
+        return "too few steps" if isnan(margin) else "unclear"
+    if abs(change) <= margin:
+        return "none" if margin == 0 else f"none (± {as_number(margin)})"
+    verb = "rises" if change > 0 else "falls"
+    return f"{verb} by {as_number(abs(change))} ± {as_number(margin)}"
+
+
 def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> Iterator[Text]:
     """Yield the lines of a finding: its mark and message in colour, then its remedy."""
     for line in wrap(f"{MARKS[severity]} {message}", width, subsequent_indent="  "):
@@ -71,7 +84,7 @@ def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> 
     shortened, as in a file.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "turn")]
+    names = [i for i, head in enumerate(rows[0]) if head in NAMES]
     if not whole:
         widths = [min(size, _NAME) if i in names else size for i, size in enumerate(widths)]
     width = sum(widths) + 2 * len(widths) if whole else width

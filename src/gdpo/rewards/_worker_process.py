@@ -1,4 +1,4 @@
-"""Runs slow rewards in a worker process, one call at a time. `_workers` starts the process.
+"""Runs slow rewards in a worker process, one call at a time. `_pool` starts the process.
 
 It reads calls from a socket and writes results to the same socket, so that a reward's printed
 output is never mistaken for a result. It is started with `python -m gdpo.rewards._worker_process
@@ -45,14 +45,14 @@ def _load(connection: Connection) -> list[Any]:
 
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
-    from gdpo.rewards.calls import Failure, score_one
+    from gdpo.rewards.calls import RewardFailure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
     # By default this signal ends the process, even while C code is running.
     signal.setitimer(signal.ITIMER_REAL, deadline + _GRACE_S)
     result = score_one(rewards[k], completion, reference)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    sent = [result.kind, result.message] if isinstance(result, Failure) else result
+    sent = [result.kind, result.message] if isinstance(result, RewardFailure) else result
     connection.send_bytes(json.dumps([number, sent]).encode())
 
 

@@ -10,7 +10,7 @@ import os
 import pickle
 import sysconfig
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,17 +49,17 @@ _BLOCKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RewardFailure:
     """Stores how a reward broke its contract on one rollout."""
 
     reward: str
-    index: int
-    """Index of the rollout in the batch."""
     kind: str
     """`raised <Exception>`, `not a number`, `out of range`, `timed out`, or `worker died`."""
     message: str
     error: BaseException | None = field(default=None, repr=False, compare=False)
     """The exception, if the reward raised it in this process and `on_error` is `raise`."""
+    index: int = 0
+    """Index of the rollout in the batch."""
     turn: int | None = None
     """Index of the turn. None: the reward does not score turns."""
 
@@ -67,13 +67,13 @@ class Failure:
         return f"{self.kind}: {self.message}"
 
 
-Result: TypeAlias = float | Failure | None
+Result: TypeAlias = float | RewardFailure | None
 """Result of one reward on one rollout. None: the reward does not apply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Stores one reward to run on one rollout."""
+@dataclass(slots=True)
+class RewardCall:
+    """Stores one reward to run on one completion or turn, and its result."""
 
     place: int
     """Index of the reward in the scorer."""
@@ -82,8 +82,8 @@ class Call:
     """The text, the number of tokens, or the messages up to a turn, as `reward.of` says."""
     reference: bytes
     """The reference, pickled."""
-    index: int
-    """Index in the batch: of the rollout, or of the turn if the reward scores turns."""
+    result: Result = None
+    """Set when the call has run."""
 
     def arguments(self) -> tuple[str | int | Messages, Reference]:
         """Return copies of what the reward receives, which the reward may change."""
@@ -96,36 +96,33 @@ class Call:
         try:
             given, reference = self.arguments()
         except Exception as error:  # noqa: BLE001  objects of users may define how they are copied
-            return raised(self.reward, self.index, error)
-        return score_one(self.reward, given, reference, self.index)
+            return raised(self.reward, error)
+        return score_one(self.reward, given, reference)
 
-    def timed_out(self, seconds: float, why: str = "") -> Failure:
+    def timed_out(self, seconds: float, why: str = "") -> RewardFailure:
         """Return the failure of a call that took longer than `seconds`.
 
         `why` is the end of the message, with its leading space or comma.
         """
-        message = f"took more than {seconds:g} s{why}"
-        return Failure(self.reward.name, self.index, "timed out", message)
+        return RewardFailure(self.reward.name, "timed out", f"took more than {seconds:g} s{why}")
 
 
-def score_one(
-    reward: Reward, completion: str | int | Messages, reference: Reference, index: int = 0
-) -> Result:
+def score_one(reward: Reward, completion: str | int | Messages, reference: Reference) -> Result:
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
     If the reward forks, the child exits when the reward returns in it. `completion` is what
-    `reward.of` says, and `index` the rollout's index in its batch.
+    `reward.of` says.
     """
     process = os.getpid()
     try:
         value: Any = reward.function(completion, reference)
         if inspect.isawaitable(value):
             value = wait_for(_awaited(value))
-        return checked(reward, index, value)
+        return checked(reward, value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  user code: its failure becomes data
-        return raised(reward, index, error)
+        return raised(reward, error)
     finally:
         if os.getpid() != process:
             os._exit(1)
@@ -135,23 +132,22 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def checked(reward: Reward, index: int, value: object) -> Result:
+def checked(reward: Reward, value: object) -> Result:
     """Return a reward's value as a float in the reward's range, `None`, or a failure."""
     if value is None:
         return None
     number = _as_number(value)
     if number is None:
-        kind = "not a number"
         message = f"returned {type(value).__name__}; allowed: a number, or None"
-        return Failure(reward.name, index, kind, message)
+        return RewardFailure(reward.name, "not a number", message)
     if not reward.low <= number <= reward.high:
         kind = "not a number" if np.isnan(number) else "out of range"
         allowed = f"allowed: [{reward.low}, {reward.high}], or None if it does not apply"
-        return Failure(reward.name, index, kind, f"returned {number}; {allowed}")
+        return RewardFailure(reward.name, kind, f"returned {number}; {allowed}")
     return number
 
 
-def raised(reward: Reward, index: int, error: BaseException) -> Failure:
+def raised(reward: Reward, error: BaseException) -> RewardFailure:
     """Return the failure of a reward that raised, with the file and line."""
     try:
         text = str(error)
@@ -159,7 +155,7 @@ def raised(reward: Reward, index: int, error: BaseException) -> Failure:
         text = ""
     place = _place(error)
     message = text[: max(0, SHOWN - len(place))] + place
-    return Failure(reward.name, index, f"raised {type(error).__name__}", message, error)
+    return RewardFailure(reward.name, f"raised {type(error).__name__}", message, error)
 
 
 _LIBRARIES = tuple(
@@ -187,35 +183,24 @@ def _as_number(value: object) -> float | None:
         return None
 
 
-def run_concurrently(
-    calls: Sequence[Call], *, concurrency: int, retries: int, done: Callable[[], None]
-) -> list[Result]:
-    """Return the results of calls of coroutine functions.
+async def ask(call: RewardCall, *, limit: asyncio.Semaphore, retries: int) -> Result:
+    """Return the result of a call of a coroutine function.
 
-    At most `concurrency` calls run at the same time. A call that fails or takes too long is retried
-    at most `retries` times. `done` runs after each call.
+    A call that fails or takes too long is retried at most `retries` times. `limit` is held while it
+    runs, and not between attempts.
     """
-
-    async def run_all() -> list[Result]:
-        limit = asyncio.Semaphore(concurrency)
-        return await asyncio.gather(*(run(call, limit) for call in calls))
-
-    async def run(call: Call, limit: asyncio.Semaphore) -> Result:
-        result: Result = None
-        for attempt in range(retries + 1):
-            if attempt:
-                await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1))
-            async with limit:
-                result, again = await _attempt(call)
-            if not again:
-                break
-        done()
-        return result
-
-    return wait_for(run_all())
+    result: Result = None
+    for attempt in range(retries + 1):
+        if attempt:
+            await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1))
+        async with limit:
+            result, again = await _attempt(call)
+        if not again:
+            break
+    return result
 
 
-async def _attempt(call: Call) -> tuple[Result, bool]:
+async def _attempt(call: RewardCall) -> tuple[Result, bool]:
     seconds = call.reward.deadline or _DEADLINE_S
     start = monotonic()
     task = asyncio.create_task(_asked(call))
@@ -229,18 +214,18 @@ async def _attempt(call: Call) -> tuple[Result, bool]:
     if monotonic() - start > seconds:  # asyncio checks the limit only between steps
         return call.timed_out(seconds, _BLOCKED), True
     if task.cancelled():  # the coroutine cancelled itself in its last step
-        return raised(call.reward, call.index, asyncio.CancelledError()), True
+        return raised(call.reward, asyncio.CancelledError()), True
     return task.result()
 
 
-async def _asked(call: Call) -> tuple[Result, bool]:
+async def _asked(call: RewardCall) -> tuple[Result, bool]:
     try:
         value = await cast("Any", call.reward.function)(*call.arguments())
-        return checked(call.reward, call.index, value), False
+        return checked(call.reward, value), False
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  user code: its failure becomes data
-        return raised(call.reward, call.index, error), True
+        return raised(call.reward, error), True
 
 
 class _Shared:

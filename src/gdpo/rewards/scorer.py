@@ -2,13 +2,14 @@
 
 import logging
 import pickle
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import signature
-from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, check_whole
-from gdpo.rewards._workers import Workers
-from gdpo.rewards.calls import SHOWN, Call, Failure, Result, run_concurrently
+from gdpo.rewards._pool import RewardPool
+from gdpo.rewards.calls import SHOWN, RewardCall, RewardFailure
 from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
 from gdpo.rewards.text import completion_text, is_from_model
 
@@ -48,7 +49,7 @@ class Scores:
     values: Float[np.ndarray, "rollout reward"]
     """The scores in float64. NaN means that the reward does not apply or failed. For a reward that
     scores turns, the total over the turns."""
-    failures: tuple[Failure, ...]
+    failures: tuple[RewardFailure, ...]
     turns: Mapping[str, Sequence[Sequence[float]]] = field(
         default_factory=dict[str, Sequence[Sequence[float]]]
     )
@@ -127,9 +128,15 @@ class Scorer:
         self.rewards = tuple(rewards)
         self.progress: OnScored = progress or _Bar()
         self._on_error: OnError = on_error
-        self._count, self._memory = workers, worker_memory_gb
-        self._workers: Workers | None = None
-        self._concurrency, self._retries = concurrency, retries
+        self._pool: RewardPool | None = None
+        self._new_pool = partial(
+            RewardPool,
+            self.rewards,
+            workers=workers,
+            memory=worker_memory_gb,
+            concurrency=concurrency,
+            retries=retries,
+        )
 
     @classmethod
     def from_options(cls, rewards: Sequence[Reward], options: Mapping[str, Any]) -> "Scorer":
@@ -165,16 +172,17 @@ class Scorer:
             RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
-        items = _items_by_kind(chosen.values(), completions, references, num_tokens)
-        results = self._results(*_calls(chosen, items))
+        calls = _Calls(completions, references, num_tokens)
+        cells = {k: calls.add(k, reward) for k, reward in chosen.items()}
+        self._run(calls)
         values = np.full((len(completions), len(chosen)), np.nan)
-        failures: list[Failure] = []
+        failures: list[RewardFailure] = []
         turns: dict[str, list[list[float]]] = {}
         for column, (k, reward) in enumerate(chosen.items()):
             scores: list[list[float]] = [[] for _ in completions]
-            for _, _, rollout, turn, first in items[_kind(reward)]:
-                result = results[k, first]
-                if isinstance(result, Failure):
+            for rollout, turn, call in cells[k]:
+                result = call.result
+                if isinstance(result, RewardFailure):
                     # The traceback of an error would keep the reward's local objects alive.
                     error = result.error if self._on_error == "raise" else None
                     failures.append(replace(result, index=rollout, turn=turn, error=error))
@@ -190,9 +198,9 @@ class Scorer:
 
     def close(self) -> None:
         """Stop the worker processes. The next batch that needs them starts new ones."""
-        if self._workers is not None:
-            self._workers.close()
-        self._workers = None
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
 
     def __enter__(self) -> "Scorer":
         return self
@@ -200,35 +208,26 @@ class Scorer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _results(
-        self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
-    ) -> dict[tuple[int, int], Result]:
-        progress = _Progress(len(quick) + len(slow) + len(waiting), self.progress)
-        results: list[Result] = []
+    def _run(self, calls: "_Calls") -> None:
+        """Run quick rewards in this thread, and the others in the pool."""
+        total = len(calls.quick) + len(calls.judged) + len(calls.groups)
+        progress = _Progress(total, self.progress)
         try:
-            for call in quick:
-                results.append(call.run())
+            for call in calls.quick:
+                call.result = call.run()
                 progress.advance()
-            if slow:
-                if self._workers is None:
-                    self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
-                results += chain.from_iterable(self._workers.score(slow, done=progress.advance))
-            if waiting:
-                results += run_concurrently(
-                    waiting,
-                    concurrency=self._concurrency,
-                    retries=self._retries,
-                    done=progress.advance,
-                )
+            if calls.judged or calls.groups:
+                self._pool = self._pool or self._new_pool()
+                self._pool.run(calls.judged, list(calls.groups.values()), done=progress.advance)
         except BaseException:
             self.close()
             raise
         finally:
             progress.finish()
-        calls = [*quick, *chain.from_iterable(slow), *waiting]
-        return {(c.place, c.index): result for c, result in zip(calls, results, strict=True)}
 
-    def _report(self, failures: Sequence[Failure], completions: Sequence[str | Messages]) -> None:
+    def _report(
+        self, failures: Sequence[RewardFailure], completions: Sequence[str | Messages]
+    ) -> None:
         if failures and self._on_error == "raise":
             first = failures[0]
             raise RewardError(
@@ -256,96 +255,86 @@ class Scorer:
                 )
 
 
-_Kind: TypeAlias = tuple[str, str]
-"""What a reward receives: its `of` and its `scope`."""
-
-
 class _Item(NamedTuple):
     """Stores what a reward scores: the completion of a rollout, or one of its turns."""
 
     value: str | int | Messages
     reference: bytes
     """The reference, pickled."""
+    number: int
+    """Equal for items that get the same score."""
     rollout: int
     turn: int | None
-    first: int
-    """Index of the first identical item."""
 
 
-def _kind(reward: Reward) -> _Kind:
-    return reward.of, reward.scope
+class _Calls:
+    """Stores the calls of a batch. Items that get the same score share a call."""
 
+    def __init__(
+        self,
+        completions: Sequence[str | Messages],
+        references: Sequence[Reference],
+        num_tokens: Sequence[int] | None,
+    ) -> None:
+        for what, given in (("references", references), ("num_tokens", num_tokens)):
+            if given is not None and len(given) != len(completions):
+                raise ConfigError(
+                    f"got {len(completions)} completions but {len(given)} {what}. Pass one per "
+                    "rollout"
+                )
+        pickled: dict[int, bytes] = {}  # rollouts of a prompt often share one object
+        for i, reference in enumerate(references):
+            if id(reference) not in pickled:
+                pickled[id(reference)] = _key(reference, i, "reference")
+        self._references = [pickled[id(reference)] for reference in references]
+        self._completions, self._num_tokens = completions, num_tokens
+        self._items: dict[Hashable, list[_Item]] = {}
+        self.quick: list[RewardCall] = []
+        self.judged: list[RewardCall] = []
+        self.groups: defaultdict[Hashable, list[RewardCall]] = defaultdict(list)
+        """Calls for a worker process. Those of an item run in the same process."""
 
-def _items_by_kind(
-    rewards: Iterable[Reward],
-    completions: Sequence[str | Messages],
-    references: Sequence[Reference],
-    num_tokens: Sequence[int] | None,
-) -> dict[_Kind, list[_Item]]:
-    for what, given in (("references", references), ("num_tokens", num_tokens)):
-        if given is not None and len(given) != len(completions):
-            raise ConfigError(
-                f"got {len(completions)} completions but {len(given)} {what}. Pass one per rollout"
-            )
-    kinds = {_kind(reward): reward for reward in rewards}
-    counted = next((reward for reward in kinds.values() if reward.of == "tokens"), None)
-    if counted is not None and num_tokens is None:
-        raise ConfigError(
-            f"reward {counted.name!r} needs the number of tokens. Pass num_tokens, one number "
-            "per completion"
-        )
-    pickled: dict[int, bytes] = {}  # rollouts of a prompt often share one object
-    for i, reference in enumerate(references):
-        if id(reference) not in pickled:
-            pickled[id(reference)] = _key(reference, i, "reference")
-    keys = [pickled[id(reference)] for reference in references]
-    counts = () if num_tokens is None else num_tokens
-    return {kind: _items(reward, completions, keys, counts) for kind, reward in kinds.items()}
-
-
-def _items(
-    reward: Reward,
-    completions: Sequence[str | Messages],
-    references: Sequence[bytes],
-    num_tokens: Sequence[int],
-) -> list[_Item]:
-    seen: dict[Any, int] = {}
-    items: list[_Item] = []
-
-    def add(value: str | int | Messages, key: Any, rollout: int, turn: int | None = None) -> None:
-        reference = references[rollout]
-        first = seen.setdefault((key, reference), len(items))
-        items.append(_Item(value, reference, rollout, turn, first))
-
-    for i, completion in enumerate(completions):
-        if reward.of == "tokens":
-            add(num_tokens[i], num_tokens[i], i)
-        elif reward.of == "text":
-            text = completion_text(completion, reward.scope)
-            add(text, text, i)
+    def add(self, k: int, reward: Reward) -> list[tuple[int, int | None, RewardCall]]:
+        """Add the calls of a reward. Return rollout, turn and call of each of its scores."""
+        kind = reward.of, reward.scope
+        if kind not in self._items:
+            self._items[kind] = list(self._items_of(reward))
+        calls: dict[int, RewardCall] = {}
+        for item in self._items[kind]:
+            if item.number not in calls:
+                calls[item.number] = RewardCall(k, reward, item.value, item.reference)
+        if reward.asks_elsewhere:
+            self.judged += calls.values()
+        elif reward.deadline is None:
+            self.quick += calls.values()
         else:
-            messages = as_messages(completion)
-            ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
-            for turn, end in enumerate(ends):
-                add(messages[:end], _key(messages[:end], i, "completion"), i, turn)
-    return items
+            for number, call in calls.items():
+                self.groups[kind, number].append(call)
+        return [(item.rollout, item.turn, calls[item.number]) for item in self._items[kind]]
 
-
-def _calls(
-    rewards: Mapping[int, Reward], items: Mapping[_Kind, Sequence[_Item]]
-) -> tuple[list[Call], list[list[Call]], list[Call]]:
-    quick: list[Call] = []
-    slow: dict[tuple[_Kind, int], list[Call]] = {}
-    waiting: list[Call] = []
-    for k, reward in rewards.items():
-        in_worker = reward.deadline is not None and not reward.asks_elsewhere
-        others = waiting if reward.asks_elsewhere else quick
-        kind = _kind(reward)
-        for i, item in enumerate(items[kind]):
-            if item.first == i:
-                call = Call(k, reward, item.value, item.reference, i)
-                (slow.setdefault((kind, i), []) if in_worker else others).append(call)
-    return quick, list(slow.values()), waiting
+    def _items_of(self, reward: Reward) -> Iterator[_Item]:
+        counts = self._num_tokens or ()
+        if reward.of == "tokens" and self._num_tokens is None:
+            raise ConfigError(
+                f"reward {reward.name!r} needs the number of tokens. Pass num_tokens, one number "
+                "per completion"
+            )
+        numbers: dict[Hashable, int] = {}
+        for i, (completion, reference) in enumerate(
+            zip(self._completions, self._references, strict=True)
+        ):
+            if reward.of == "turn":
+                messages = as_messages(completion)
+                ends = [j for j, each in enumerate(messages, 1) if is_from_model(each)]
+                for turn, end in enumerate(ends):
+                    key = _key(messages[:end], i, "completion"), reference
+                    number = numbers.setdefault(key, len(numbers))
+                    yield _Item(messages[:end], reference, number, i, turn)
+            else:
+                is_text = reward.of == "text"
+                value = completion_text(completion, reward.scope) if is_text else counts[i]
+                number = numbers.setdefault((value, reference), len(numbers))
+                yield _Item(value, reference, number, i, None)
 
 
 def score(
@@ -390,7 +379,7 @@ def _start(completion: str | Messages) -> str:
     return completion_text(completion, "all")[:SHOWN]
 
 
-def _place(failure: Failure) -> str:
+def _place(failure: RewardFailure) -> str:
     return f"{failure.index}" if failure.turn is None else f"{failure.index}, turn {failure.turn}"
 
 
@@ -403,12 +392,14 @@ class _Progress:
     done: int = 0
     _next: float = field(default_factory=lambda: time.monotonic() + _PATIENCE_S)
     _showing: bool = False
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def advance(self) -> None:
-        self.done += 1
-        if self.done < self.total and (now := time.monotonic()) > self._next:
-            self._showing, self._next = True, now + _SHOW_EVERY_S
-            self.on_progress(self.done, self.total)
+        with self._counting:
+            self.done += 1
+            if self.done < self.total and (now := time.monotonic()) > self._next:
+                self._showing, self._next = True, now + _SHOW_EVERY_S
+                self.on_progress(self.done, self.total)
 
     def finish(self) -> None:
         if self._showing:
@@ -423,14 +414,8 @@ class _Bar:
         self._last = -_LOG_EVERY_S
 
     def __call__(self, done: int, total: int) -> None:
+        import rich.progress as shown
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
 
         console = Console(stderr=True)
         if not console.is_terminal:
@@ -440,9 +425,9 @@ class _Bar:
                 logger.info("scored %d of %d completions", done, total)
             return
         if self._bar is None:
-            count, rest = MofNCompleteColumn(), TimeRemainingColumn()
-            columns = (TextColumn("scoring"), BarColumn(), count, rest)
-            self._bar = Progress(*columns, console=console, transient=True)
+            count, rest = shown.MofNCompleteColumn(), shown.TimeRemainingColumn()
+            columns = (shown.TextColumn("scoring"), shown.BarColumn(), count, rest)
+            self._bar = shown.Progress(*columns, console=console, transient=True)
             self._bar.add_task("", total=total)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=done)

@@ -1,7 +1,7 @@
 """Defines tasks, which turn each row of a dataset into a prompt, a reference and rewards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -27,12 +27,7 @@ class Problem:
     reference: Reference
     """Data that the rewards score a completion against. Every problem of a task has the same
     keys."""
-    asked: tuple[str, ...] = ()
-    """The user's text, with one entry per turn and without text that the task adds. Used to find
-    near-duplicate rows. Empty: use the user messages of the prompt."""
-    answer: str | None = None
-    """The expected answer as text. Two rows with the same question but different answers are not
-    near-duplicates. None: answers are not compared."""
+    _: KW_ONLY
     weights: Any = None
     """The row's cell of the column with weights per prompt, which `load_problems` sets: a mapping
     from reward name to a number, which is not checked yet. None: the configured weights."""

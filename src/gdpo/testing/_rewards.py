@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gdpo.errors import RewardError
 from gdpo.rewards import Reference, Reward
-from gdpo.rewards.calls import Failure, Result, score_one
+from gdpo.rewards.calls import Result, RewardFailure, score_one
 from gdpo.rewards.reward import Messages, as_messages, refuse_no_reward
 from gdpo.testing._estimators import search
 
@@ -203,7 +203,7 @@ def _score(
         got, again = at_most(seconds, call), at_most(seconds, call)
     except TooLate:
         raise TooLate(broken(f"takes more than the {seconds:g} s allowed")) from None
-    if isinstance(got, Failure):
+    if isinstance(got, RewardFailure):
         raise RewardError(broken(f"failed: {got}")) from got.error
     if got != again:
         raise RewardError(broken(f"returns {got}, and {again} when it is called again"))

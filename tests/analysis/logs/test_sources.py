@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import struct
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gdpo.errors import ConfigError, DataError
 GOLDEN = Path(__file__).parent / "golden"
 STATE = "trainer_state.json"
 EVENTS = "events.out.tfevents.1795576199.vm.16124.0"
+PACKAGES = {EVENTS: "tensorboard", "run-vfg8l7u2.wandb": "wandb"}
 SOURCES = {
     "TensorBoard": EVENTS,
     "W&B": "run-vfg8l7u2.wandb",
@@ -37,6 +39,13 @@ def folder(tmp_path):
     return tmp_path
 
 
+def path_of(folder, source):
+    """The file of a source. Skips the test if the package that reads it is not installed."""
+    if source in PACKAGES:
+        pytest.importorskip(PACKAGES[source])
+    return folder / source
+
+
 def truth():
     """What TRL logged, by reward and number."""
     history = json.loads((GOLDEN / STATE).read_text())["log_history"]
@@ -49,7 +58,7 @@ def truth():
 
 @pytest.mark.parametrize("source", [*SOURCES, STATE])
 def test_every_source_has_the_numbers_that_trl_logged(folder, source):
-    (run,) = logged_runs(read_logs([folder / SOURCES.get(source, source)]))
+    (run,) = logged_runs(read_logs([path_of(folder, SOURCES.get(source, source))]))
     steps, rewards = truth()
     assert run.steps.tolist() == steps == list(range(1, 17))
     assert run.log.source in source
@@ -61,6 +70,7 @@ def test_every_source_has_the_numbers_that_trl_logged(folder, source):
 
 
 def test_one_training_in_five_logs_is_one_run(folder):
+    assert all(path_of(folder, source).exists() for source in PACKAGES)
     (run,) = logged_runs(read_logs([folder]))
     assert run.log.source == STATE
     assert [log.source for log in run.copies] == ["TensorBoard", "W&B", "trackio", "trackio"]
@@ -94,22 +104,13 @@ def test_gdpos_own_numbers_are_found_in_its_trainers_log():
     assert {"zero_advantage_groups", "warnings"} <= set(run.batch)
 
 
-def field(number, content):
-    """A field of a protobuf message whose content is bytes."""
-    size, length = len(content), b""
-    while size > 127:
-        length, size = length + bytes([size & 127 | 128]), size >> 7
-    key = number << 3 | 2
-    head = bytes([key & 127 | 128, key >> 7]) if key > 127 else bytes([key])
-    return head + length + bytes([size]) + content
-
-
 def wandb_file(rows):
     """Bytes of a .wandb file, whose messages are split at the borders of blocks as by LevelDB."""
+    record = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
     out = bytearray(b":W&B\xe1\xbe\x00")
     for row in rows:
-        items = (field(2, k.encode()) + field(16, json.dumps(v).encode()) for k, v in row.items())
-        left, kind = field(2, b"".join(field(1, item) for item in items)), 1
+        items = [{"nested_key": [key], "value_json": json.dumps(row[key])} for key in row]
+        left, kind = record(history={"item": items}).SerializeToString(), 1
         while left or kind == 1:
             if (room := 32768 - len(out) % 32768) < 7:
                 out += bytes(room)
@@ -133,10 +134,24 @@ def test_messages_of_wandb_are_whole_wherever_a_block_ends(tmp_path, room):
     assert run.steps.tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("source", "package"), PACKAGES.items())
+def test_a_file_of_a_package_that_is_missing_names_the_package(
+    folder, monkeypatch, source, package
+):
+    of_events = "tensorboard.backend.event_processing.event_file_loader"
+    for name in (of_events, "wandb.proto.wandb_internal_pb2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        DataError, match=rf"{source}: {package} \(pip install {package}\) is needed"
+    ):
+        read_logs([folder / source])
+    assert {log.source for log in read_logs([folder])} == {STATE, "trackio"}
+
+
 @pytest.mark.parametrize("size", [0, 5, 7, 20, 1000, 20_000])
-@pytest.mark.parametrize("source", [EVENTS, "run-vfg8l7u2.wandb"])
+@pytest.mark.parametrize("source", PACKAGES)
 def test_a_file_without_its_end_is_read_as_far_as_it_goes(folder, source, size):
-    file = folder / source
+    file = path_of(folder, source)
     file.write_bytes(file.read_bytes()[:size])
     try:
         logs = read_logs([file])
@@ -148,9 +163,9 @@ def test_a_file_without_its_end_is_read_as_far_as_it_goes(folder, source, size):
         assert (size < 20_000) or steps
 
 
-@pytest.mark.parametrize("source", [EVENTS, "run-vfg8l7u2.wandb", "gdpo-logs.db"])
+@pytest.mark.parametrize("source", [*PACKAGES, "gdpo-logs.db"])
 def test_a_damaged_file_ends_with_an_error_or_with_fewer_rows(folder, source):
-    file, rng = folder / source, np.random.default_rng(0)
+    file, rng = path_of(folder, source), np.random.default_rng(0)
     whole = file.read_bytes()
     for _ in range(40):
         damaged = bytearray(whole)
@@ -180,17 +195,6 @@ def test_lines_that_are_not_json_are_no_log_because_they_may_be_rollouts(tmp_pat
 def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(tmp_path / STATE)
     assert read_logs([tmp_path]) == read_logs([tmp_path / STATE]) == []
-
-
-def test_the_last_values_of_a_wandb_run_are_one_step(tmp_path):
-    files = tmp_path / "run-x" / "files"
-    files.mkdir(parents=True)
-    summary = {"train/global_step": 9, "train/rewards/a/mean": 0.5, "train/rewards/a/std": "NaN"}
-    (files / "wandb-summary.json").write_text(json.dumps(summary))
-    (run,) = logged_runs(read_logs([tmp_path]))
-    assert run.steps.tolist() == [9]
-    assert run.rewards["a"]["mean"].tolist() == [0.5]
-    assert list(run.rewards["a"]) == ["mean"]
 
 
 def lines(path, *rows):

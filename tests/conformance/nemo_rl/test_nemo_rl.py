@@ -13,6 +13,7 @@ import pytest
 from tests.conformance.__main__ import run
 from tests.conformance.nemo_rl.story_rewards import rewards
 from tests.conformance.others.known_rollouts import STEPS, known
+from tests.conformance.others.reading_back import assert_of_the_formula
 
 from gdpo import gdpo
 from gdpo.rollouts.readers import read_rollout_files
@@ -29,19 +30,9 @@ def printed_by(script, *arguments):
     return run(sys.executable, [f"nemo_rl/{script}", *arguments], {"NEMO_RL_WITHOUT_GDPO": ""})
 
 
-def lines(path):
-    found = [line for line in printed_by("paths.py") if line["path"] == path]
-    assert [line["rewards"] for line in found] == [2, 3, 5]
-    return found
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_advantages_on_nemo_rls_own_path_are_those_of_the_formula(path):
-    """Also with missing rewards, which stay where they are. Every trainer logs each reward."""
-    for line in lines(path):
-        assert max(line["difference"], line["with_missing"]) < 1e-5
-        assert line["no_signal"] == 0
-        assert {"gdpo/reward_0/zero_variance_groups", "gdpo/warnings"} <= set(line["metrics"])
+    assert_of_the_formula(printed_by("paths.py"), path)
 
 
 def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):

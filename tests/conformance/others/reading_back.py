@@ -42,6 +42,16 @@ TOLD = {
 }
 
 
+def assert_of_the_formula(printed, path):
+    """Check the lines of a path: also with missing rewards, and each reward is logged."""
+    found = [line for line in printed if line["path"] == path]
+    assert [line["rewards"] for line in found] == [2, 3, 5]
+    for line in found:
+        assert max(line["difference"], line["with_missing"]) < 1e-5
+        assert line["no_signal"] == 0
+        assert {"gdpo/reward_0/zero_variance_groups", "gdpo/warnings"} <= set(line["metrics"])
+
+
 def differences(folder, fields):
     """Return the names of fields that were read with other values than were written."""
     reading = read_rollout_files(folder, load_pt=load_dump)

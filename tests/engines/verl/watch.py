@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.integrations.verl import _trainers
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 TIMED = (
     (_trainers, "fetch_columns"),
-    (Run, "record"),
-    (Run, "metrics"),
-    (Run, "compute_advantages"),
+    (VerlRun, "record"),
+    (VerlRun, "metrics"),
+    (VerlRun, "compute_advantages"),
 )
 
 
@@ -86,4 +86,4 @@ if times := os.environ.get("GDPO_TIMES"):
         setattr(place, name, timed(getattr(place, name), Path(times)))
 
 if folder := os.environ.get("GDPO_SEEN"):
-    Run.compute_advantages = seen(Run.compute_advantages, Path(folder))
+    VerlRun.compute_advantages = seen(VerlRun.compute_advantages, Path(folder))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.nemo_rl.recorded import adv_estimator
+from tests.integrations.test_rows import SIZES, grid_of
 
 from gdpo import ConfigError, gdpo
 from gdpo.integrations.nemo_rl import AdvantageEstimator
 
-SIZES = [3, 1, 4, 2]
 ROWS, TOKENS = sum(SIZES), 5
 WEIGHTS = [1.0, 0.5]
 
@@ -24,11 +24,7 @@ def scored():
 
 
 def by_formula(values, sizes=SIZES, formula=gdpo):
-    grid, start = np.full((len(sizes), max(sizes), 2), np.nan), 0
-    for prompt, size in enumerate(sizes):
-        grid[prompt, :size] = values[start : start + size]
-        start += size
-    advantages = formula(grid, WEIGHTS)
+    advantages = formula(grid_of(values, sizes), WEIGHTS)
     return np.concatenate([a[:size] for a, size in zip(advantages, sizes, strict=True)])
 
 
@@ -107,13 +103,7 @@ def test_a_batch_of_which_nothing_is_trained_gives_0_and_no_numbers():
 def test_tokens_that_are_trained_are_counted_where_asked_to():
     lengths = torch.tensor([1, 5, 2, 3, 4, 1, 1, 5, 2, 3])
     asked = estimator(gdpo_options={"token_counts": True})
-    counts = np.zeros((len(SIZES), max(SIZES)))
-    grid = np.full((len(SIZES), max(SIZES), 2), np.nan)
-    row = 0
-    for prompt, size in enumerate(SIZES):
-        counts[prompt, :size] = lengths[row : row + size]
-        grid[prompt, :size] = scored()[row : row + size]
-        row += size
+    counts = grid_of(lengths.numpy(), missing=0)
     columns = torch.tensor(scored())
     advantages = asked.compute_advantage(
         prompts(),
@@ -121,7 +111,7 @@ def test_tokens_that_are_trained_are_counted_where_asked_to():
         (torch.arange(TOKENS) < lengths[:, None]).float(),
         {"reward/correct": columns[:, 0], "reward/format": columns[:, 1]},
     )
-    wanted = gdpo(grid, WEIGHTS, token_counts=counts)[counts > 0]
+    wanted = gdpo(grid_of(scored()), WEIGHTS, token_counts=counts)[counts > 0]
     np.testing.assert_allclose(advantages[:, 0], wanted, atol=1e-12)
 
 
@@ -141,15 +131,6 @@ def test_numbers_of_a_batch_stay_until_the_next_one():
     assert asked.last_metrics is metrics
     computed(scored() + 1, asked=asked)
     assert asked.last_metrics["gdpo/correct/mean"] == pytest.approx(scored()[:, 0].mean() + 1)
-
-
-def test_multipliers_of_constraints_are_logged_and_learn():
-    options = {"targets": {"format": 3.0}, "step_size": 1.0}
-    asked = estimator(name="gdpo/constrained_grpo", gdpo_options=options)
-    computed(scored(), asked=asked)
-    assert asked.last_metrics["gdpo/format/multiplier"] == 0  # that of this batch
-    computed(scored(), asked=asked)
-    assert asked.last_metrics["gdpo/format/multiplier"] > 0
 
 
 def test_a_finding_that_lasts_is_logged_once(caplog):

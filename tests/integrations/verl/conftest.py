@@ -1,8 +1,8 @@
 import pytest
 
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 
 
 @pytest.fixture
 def run():
-    return Run()
+    return VerlRun()

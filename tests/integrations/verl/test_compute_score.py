@@ -103,24 +103,21 @@ def test_a_ground_truth_without_fields_is_an_error(truth):
         of("said", truth=truth)
 
 
-def test_a_reward_of_the_length_says_how_to_get_it():
-    with pytest.raises(ConfigError, match=r"reward\.reward_manager\.name=gdpo_tokens"):
-        of("short")
+WRONG = [
+    ({}, r"reward_kwargs.* task"),
+    ({"rewards": [HERE + "misnamed"]}, "'score'"),
+    ({"rewards": [HERE + "said"], "worker": 2}, "'worker'"),
+    ({"rewards": [HERE + "said"], "gates": {"said": {"when": "said"}}}, r"gates.*said"),
+    ({"rewards": [{"name": HERE + "bounded", "options": {"most": 2}}]}, "most"),
+    ({"rewards": [{"name": HERE + "said", "options": {"limit": 2}}]}, "takes no options"),
+    ({"rewards": [HERE + "short"]}, r"reward\.reward_manager\.name=gdpo_tokens"),
+]
 
 
-def test_wrong_arguments_are_errors_with_a_remedy():
-    with pytest.raises(ConfigError, match=r"reward_kwargs.* task"):
-        compute_score(solution_str="", ground_truth={})
-    with pytest.raises(ConfigError, match="'score'"):
-        of("misnamed")
-    with pytest.raises(ConfigError, match="'worker'"):
-        of("said", worker=2)
-    with pytest.raises(ConfigError, match=r"gates.*said"):
-        of("said", gates={"said": {"when": "said"}})
-    with pytest.raises(ConfigError, match="most"):
-        of({"name": HERE + "bounded", "options": {"most": 2}})
-    with pytest.raises(ConfigError, match="takes no options"):
-        of({"name": HERE + "said", "options": {"limit": 2}})
+@pytest.mark.parametrize(("given", "remedy"), WRONG)
+def test_wrong_arguments_are_errors_with_a_remedy(given, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        compute_score(solution_str="", ground_truth={}, **given)
 
 
 class Batch(SimpleNamespace):

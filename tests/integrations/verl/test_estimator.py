@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config, Queue
+from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
 
 from gdpo import ConfigError, gdpo
 from gdpo.integrations.verl._carried import Carried
@@ -176,69 +176,48 @@ def test_other_estimators_are_left_to_verl(run):
     assert compute(None, "grpo", config=None) == "verl's own"
 
 
-class Trainer:
-    """Stands in for verl's trainer, with the methods that are wrapped."""
-
-    def __init__(self, run):
-        self.run, self.config, self.dumped = run, config(), None
-
-    def _compute_advantage(self, batch, metrics):
-        return called(self.run)[0]
-
-    def _log_rollout_data(self, batch, timing_raw, rollout_data_dir):
-        keys = sorted(batch.keys)
-        self._dump_generations(inputs=keys, reward_extra_infos_dict={"uid": keys})
-
-    def _dump_generations(self, inputs, reward_extra_infos_dict):
-        self.dumped = reward_extra_infos_dict
+KEYS = ["b_1_0", "b_0_0", "a_1_0", "a_0_0"]
+EXTRA = scored(**COLUMNS)
 
 
-def batch_of(*tags):
-    keys = ["b_1_0", "b_0_0", "a_1_0", "a_0_0"]
-    return SimpleNamespace(keys=keys, tags=list(tags) or [{}] * 4, partition_id="train")
-
-
-EXTRA = [
-    {"reward_extra_info": {"correct": c, "format": f}} for c, f in zip(CORRECT, FORMAT, strict=True)
-]
+def through_queue(run, *, padding=(), **fields):
+    trainer = Trainer(ALGORITHM, MASK, UIDS, run=run)
+    computed = with_queue(run, Trainer._compute_advantage, Queue(KEYS, **fields))
+    return computed(trainer, batch_of(KEYS, padding), {})
 
 
 @pytest.mark.parametrize(
-    "queue",
+    "fields",
     [
-        Queue(extra_fields=EXTRA),
-        Queue(extra_fields=[SimpleNamespace(data=row) for row in EXTRA]),
-        Queue(extra_fields=[{}] * 4, **COLUMNS),
+        {"extra_fields": EXTRA},
+        {"extra_fields": [SimpleNamespace(data=row) for row in EXTRA]},
+        {"extra_fields": [{}] * 4, **COLUMNS},
     ],
     ids=["plain", "wrapped", "fields of a reward model"],
 )
-def test_rewards_are_fetched_from_the_queue(run, queue):
-    computed = with_queue(run, Trainer._compute_advantage, queue)(Trainer(run), batch_of(), {})
-    torch.testing.assert_close(computed, torch.tensor(EXPECTED)[:, None].float() * MASK)
+def test_rewards_are_fetched_from_the_queue(run, fields):
+    torch.testing.assert_close(
+        through_queue(run, **fields), torch.tensor(EXPECTED)[:, None].float() * MASK
+    )
 
 
 def test_rows_that_fill_the_batch_up_get_0(run):
-    tags = [{}, {}, {"is_padding": True}, {"is_padding": True}]
-    computed = with_queue(run, Trainer._compute_advantage, Queue(extra_fields=EXTRA))
-    advantages = computed(Trainer(run), batch_of(*tags), {})
+    advantages = through_queue(run, extra_fields=EXTRA, padding=KEYS[2:])
     assert advantages[:2].any()
     assert not advantages[2:].any()
 
 
 def test_a_reward_that_is_not_in_the_queue_is_an_error_that_names_it(run):
-    computed = with_queue(run, Trainer._compute_advantage, Queue(extra_fields=[{}] * 4))
     with pytest.raises(ConfigError, match=r"'correct', .*rollout"):
-        computed(Trainer(run), batch_of(), {})
+        through_queue(run, extra_fields=[{}] * 4)
 
 
 def test_the_rollout_dump_holds_each_reward_in_the_order_of_its_rows(run):
-    trainer = Trainer(run)
-    with_rewards_dumped(run, Trainer._log_rollout_data, Queue(extra_fields=EXTRA))(
-        trainer, batch_of(), {}, "folder"
+    trainer = Trainer(ALGORITHM, MASK, UIDS, run=run)
+    queue = Queue(KEYS, extra_fields=EXTRA)
+    with_rewards_dumped(run, Trainer._log_rollout_data, queue)(
+        trainer, batch_of(KEYS), {}, "folder"
     )
-    assert trainer.dumped == {
-        "uid": ["a_0_0", "a_1_0", "b_0_0", "b_1_0"],
-        "correct": CORRECT[::-1],
-        "format": FORMAT[::-1],
-    }
+    reversed_columns = {name: column[::-1] for name, column in COLUMNS.items()}
+    assert trainer.dumped == {"uid": sorted(KEYS), **reversed_columns}
     assert "_dump_generations" not in vars(trainer)

@@ -14,7 +14,7 @@ import pytest
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.integrations.verl import _plugin
 from gdpo.integrations.verl._plugin import when_imported
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_changed_module_keeps_its_source_for_those_who_look(module):
 def test_a_function_that_this_verl_does_not_have_is_named_with_what_is_lost(caplog):
     with caplog.at_level(logging.WARNING):
         name = "verl.trainer.ppo.metric_utils"
-        _plugin.changes(Run())[name](SimpleNamespace(__name__=name))
+        _plugin.changes(VerlRun())[name](SimpleNamespace(__name__=name))
     (record,) = caplog.records
     assert record.getMessage() == (
         "verl.trainer.ppo.metric_utils has no compute_data_metrics, which gdpo wraps: gdpo logs no "
@@ -66,7 +66,7 @@ def test_the_queue_of_a_verl_without_one_of_its_functions_is_wrapped_as_far_as_i
     trainer = SimpleNamespace(__name__="PPOTrainer", _compute_advantage=lambda *_: None)
     base = SimpleNamespace(__name__="trainer_base", PPOTrainer=trainer, tq=None)
     before = trainer._compute_advantage
-    _plugin.changes(Run())["verl.trainer.ppo.v1.trainer_base"](base)
+    _plugin.changes(VerlRun())["verl.trainer.ppo.v1.trainer_base"](base)
     assert trainer._compute_advantage is not before
     assert [message.split(",")[0] for message in caplog.messages] == [
         "trainer_base has no compute_advantage_for_multi_trajectories",
@@ -89,7 +89,7 @@ def test_the_agent_loop_of_a_verl_is_wrapped_if_it_has_one(caplog):
 def test_verls_own_names_stay_verls():
     theirs = object()
     core_algos = SimpleNamespace(ADV_ESTIMATOR_REGISTRY={"gdpo": theirs, "grpo": theirs})
-    _plugin.changes(Run())["verl.trainer.ppo.core_algos"](core_algos)
+    _plugin.changes(VerlRun())["verl.trainer.ppo.core_algos"](core_algos)
     registry = core_algos.ADV_ESTIMATOR_REGISTRY
     assert registry["gdpo"] is registry["grpo"] is theirs
     names = {f"gdpo/{name}" for name in (*ESTIMATORS, *TURN_ESTIMATORS)}

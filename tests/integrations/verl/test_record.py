@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.integrations.verl.configs import Config
+from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl._run import Run
 from gdpo.integrations.verl._trainers import with_queue
 from gdpo.integrations.verl.scores import PATH
 from gdpo.rollouts import read_rollouts
@@ -22,68 +21,39 @@ MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1], [1, 1, 1], [1, 
 SETTINGS = {"gdpo_reward_keys": ["correct", "format"], "gdpo_reward_weights": [1.0, 0.5]}
 
 
-class Queue:
-    """Stands in for TransferQueue: rows by their keys."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def kv_batch_get(self, keys, partition_id, select_fields):
-        there = [name for name in select_fields if name in self.rows[keys[0]]]
-        return {name: [self.rows[key][name] for key in keys] for name in there}
-
-
-class Tokenizer:
-    def decode(self, ids, *, skip_special_tokens):
-        assert skip_special_tokens
-        return " ".join(str(int(i)) for i in ids)
-
-
 def queue_of(**more):
-    rows = {}
-    for i, key in enumerate(KEYS):
-        scores = {"score": CORRECT[i], "correct": CORRECT[i], "format": FORMAT[i]}
-        rows[key] = {
-            "prompts": torch.tensor([7, i]),
-            "responses": torch.arange(3)[: 3 - i % 2],
-            "extra_fields": {"reward_extra_info": scores},
-            **{name: column[i] for name, column in more.items()},
-        }
-    return Queue(rows)
+    return Queue(
+        KEYS,
+        prompts=[torch.tensor([7, i]) for i in range(6)],
+        responses=[torch.arange(3)[: 3 - i % 2] for i in range(6)],
+        extra_fields=scored(score=CORRECT, correct=CORRECT, format=FORMAT),
+        **more,
+    )
 
 
-class Trainer:
-    """Stands in for verl's trainer, with the methods that are wrapped."""
-
-    tokenizer = Tokenizer()
-
-    def __init__(self, folder):
-        self.run = Run()
-        algorithm = Config(SETTINGS, adv_estimator="gdpo/gdpo")
-        if folder is not None:
-            algorithm["gdpo_rollouts"] = str(folder)
-        trainer, data = Config(experiment_name="mine"), Config(max_response_length=3)
-        self.config = Config(algorithm=algorithm, trainer=trainer, data=data)
-
-    def _compute_advantage(self, batch, metrics):
-        zeros = torch.zeros(MASK.shape)
-        return self.run.compute_advantages(zeros, MASK, self.config.algorithm, UIDS)[0]
+def trainer_of(folder):
+    asked = {} if folder is None else {"gdpo_rollouts": str(folder)}
+    return Trainer(Config(SETTINGS, adv_estimator="gdpo/gdpo", **asked), MASK, UIDS)
 
 
 def trained(folder, step=1, queue=None, trainer=None):
-    trainer = trainer or Trainer(folder)
+    trainer = trainer or trainer_of(folder)
     trainer.global_steps = step
-    tags = [{"is_padding": key.startswith("pad")} for key in KEYS]
-    batch = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
     computed = with_queue(trainer.run, Trainer._compute_advantage, queue or queue_of())
-    return computed(trainer, batch, {})
+    return computed(trainer, batch_of(KEYS, ["pad_0_0"]), {})
 
 
-def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_it_trains(tmp_path):
-    rows = trained(tmp_path)
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return the advantages of the rows of a batch, and the rollouts that were recorded."""
+    folder = tmp_path_factory.mktemp("recorded")
+    return trained(folder), read_rollouts(folder / "step_000001.parquet")
+
+
+def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_it_trains(recorded):
+    rows, found = recorded
     rewards = [[[0, 1], [1, 0]], [[1, float("nan")], [0, 1]]]
     expected = gdpo(torch.tensor(rewards), (1.0, 0.5))
-    found = read_rollouts(tmp_path / "step_000001.parquet")
     assert [(r.group_id, r.sample_id) for r in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [list(r.rewards.values()) for r in found] == [[0, 1], [1, 0], [1, None], [0, 1]]
     assert {tuple(r.weights.items()) for r in found} == {(("correct", 1.0), ("format", 0.5))}
@@ -94,24 +64,24 @@ def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_
     trained_with = torch.stack([rows[at] for at in last])
     torch.testing.assert_close(trained_with, expected.flatten(), check_dtype=False)
     assert {(r.run, r.step) for r in found} == {("mine", 1)}
+    assert found[0].finish_reason == "length"  # as long as the limit
 
 
 def test_the_record_declares_the_ranges_of_rewards_that_are_ours(tmp_path):
-    trainer = Trainer(tmp_path / "a")
+    trainer = trainer_of(tmp_path / "a")
     trained(None, trainer=trainer)
     (table,) = read_rollout_files(tmp_path / "a")
     assert table.ranges == {}
     function = {"path": PATH, "name": "compute_score", "reward_kwargs": {"task": "tool_calling"}}
-    trainer = Trainer(tmp_path / "b")
+    trainer = trainer_of(tmp_path / "b")
     trainer.config["reward"] = Config(custom_reward_function=function)
     trained(None, trainer=trainer)
     (table,) = read_rollout_files(tmp_path / "b")
     assert table.ranges == {"format": (0.0, 1.0)}  # `correct` is none of the task's
 
 
-def test_of_several_outputs_the_last_has_the_texts_and_all_have_the_tokens(tmp_path):
-    trained(tmp_path)
-    several = read_rollouts(tmp_path / "step_000001.parquet")[2]
+def test_of_several_outputs_the_last_has_the_texts_and_all_have_the_tokens(recorded):
+    several = recorded[1][2]
     assert several.extra == {"uid": "a_1_1"}
     assert (several.prompt, several.completion) == ("7 3", "0 1")
     assert several.num_tokens == 3
@@ -131,11 +101,6 @@ def test_the_results_of_tools_are_messages_of_their_own(tmp_path):
     assert read_rollouts(whole / "step_000001.parquet")[0].completion == "0 1 2"
 
 
-def test_a_response_as_long_as_the_limit_was_cut(tmp_path):
-    trained(tmp_path)
-    assert read_rollouts(tmp_path / "step_000001.parquet")[0].finish_reason == "length"
-
-
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_what_it_was_judged_against_is_kept(tmp_path, wrapped):
     truth = [{"ground_truth": "42", "style": "rule"}] * len(KEYS)
@@ -149,7 +114,7 @@ def names(folder):
 
 
 def test_batches_of_one_step_have_groups_of_their_own(tmp_path):
-    trainer = Trainer(tmp_path)
+    trainer = trainer_of(tmp_path)
     for step in (1, 1, 2):
         trained(tmp_path, step, trainer=trainer)
     (first, second) = read_rollout_files(tmp_path)
@@ -182,7 +147,7 @@ def test_what_is_set_aside_gets_the_first_number_that_is_free(tmp_path):
 
 
 def test_a_step_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog):
-    trainer = Trainer(tmp_path)
+    trainer = trainer_of(tmp_path)
     first = trained(tmp_path, trainer=trainer)
     (tmp_path / "step_000002.parquet").mkdir()
     torch.testing.assert_close(trained(tmp_path, step=2, trainer=trainer), first)

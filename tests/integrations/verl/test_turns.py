@@ -1,25 +1,25 @@
 """Tests advantages of turns in verl, with stand-ins for verl's trainer and its queue."""
 
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config, Queue
+from tests.integrations.verl import configs
+from tests.integrations.verl.configs import Config, Queue, batch_of, scored
 
 from gdpo import ConfigError, gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
 from gdpo.errors import DataError
 from gdpo.integrations.verl._carried import Carried, first_turns
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_queue,
     with_rewards_dumped,
     with_totals,
 )
-from gdpo.integrations.verl.settings import check_for_turns, read_settings
+from gdpo.integrations.verl.settings import check_for_turns
 from gdpo.rollouts import read_rollouts
 
 ALGORITHM = {
@@ -63,7 +63,7 @@ EXPECTED = tokens(turn_gdpo(grid(), [1.0, 0.5], turns=TURNS))
 
 
 def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=None, run=None):
-    zeros, run = torch.zeros(mask.shape), run or Run()
+    zeros, run = torch.zeros(mask.shape), run or VerlRun()
     with run.carrying(carried or Carried(columns)):
         return run.compute_advantages(zeros, mask, config, uids)[0]
 
@@ -86,13 +86,6 @@ def test_options_of_turns_go_by_reward_name():
     wanted = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS, outcome=[False, True], max_advantage=0.5)
     options = {"outcome": {"won": True}, "max_advantage": 0.5}
     torch.testing.assert_close(called(config=ALGORITHM | {"gdpo_options": options}), tokens(wanted))
-
-
-def test_every_estimator_for_turns_has_a_name():
-    assert all(
-        read_settings(ALGORITHM | {"adv_estimator": f"gdpo/{name}"}).rule.wants_turns
-        for name in TURN_ESTIMATORS
-    )
 
 
 def test_rewards_of_whole_rollouts_stand_at_the_last_turn():
@@ -118,10 +111,9 @@ def test_a_reward_that_is_missing_at_a_turn_is_left_out_for_the_rollout():
 @pytest.mark.parametrize("estimator", ["gdpo/turn_gdpo", "gdpo/gdpo"])
 def test_a_list_of_another_length_is_an_error_that_names_reward_row_and_counts(estimator):
     columns = {"steps": [*STEPS[:2], [0.0, 1.0], STEPS[3]], "won": WON}
-    keys = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
     config = ALGORITHM | {"adv_estimator": estimator}
     with pytest.raises(DataError, match=r"'steps' has 2 numbers for row 2 \(b_0_0\).* 3 turns"):
-        called(carried=Carried(columns, keys=keys), config=config)
+        called(carried=Carried(columns, keys=KEYS), config=config)
     with pytest.raises(DataError, match=r"'steps' has 2 numbers for row 2, which has 3 turns"):
         called(columns, config=config)
 
@@ -186,51 +178,21 @@ def test_the_first_turn_of_an_output_comes_after_those_of_the_outputs_before():
     assert first_turns(["a_0_10", "a_0_9", "b_0_0"], np.array([1, 2, 3])).tolist() == [2, 0, 0]
 
 
-class Tokenizer:
-    def decode(self, ids, *, skip_special_tokens):
-        return " ".join(map(str, ids))
+KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 
 
-class Trainer:
-    """Stands in for verl's trainer, with the methods that are wrapped."""
-
-    tokenizer, global_steps = Tokenizer(), 1
-
+class Trainer(configs.Trainer):
     def __init__(self, mask=MASK, **algorithm):
-        self.run, self.mask = Run(), mask
-        self.config = Config(
-            algorithm=Config(ALGORITHM | algorithm),
-            trainer=Config(experiment_name="mine"),
-            data=Config(max_response_length=7),
-        )
-
-    def _compute_advantage(self, batch, metrics):
-        zeros = torch.zeros(self.mask.shape)
-        return self.run.compute_advantages(zeros, self.mask, self.config.algorithm, UIDS)[0]
-
-    def _log_rollout_data(self, batch, timing_raw, rollout_data_dir):
-        self._dump_generations(reward_extra_infos_dict={"uid": batch.keys})
-
-    def _dump_generations(self, reward_extra_infos_dict):
-        self.dumped = reward_extra_infos_dict
-
-    def _val_metrics_update(self, sources, uids, infos, turns):
-        return infos
-
-
-EXTRA = [{"reward_extra_info": {"steps": s, "won": w}} for s, w in zip(STEPS, WON, strict=True)]
-BATCH = SimpleNamespace(
-    keys=["a_0_0", "a_1_0", "b_0_0", "b_1_0"], tags=[{}] * 4, partition_id="train"
-)
+        super().__init__(Config(ALGORITHM | algorithm), mask, UIDS, longest=7)
 
 
 def queue(**fields):
-    texts = {"prompts": [[1]] * 4, "responses": [[2]] * 4}
-    return Queue(**{"extra_fields": EXTRA, "response_mask": list(MASK), **texts, **fields})
+    texts = {"prompts": [[1]] * 4, "responses": [[2]] * 4, "response_mask": list(MASK)}
+    return Queue(KEYS, **{"extra_fields": scored(**COLUMNS), **texts, **fields})
 
 
 def through_queue(trainer, given):
-    return with_queue(trainer.run, Trainer._compute_advantage, given)(trainer, BATCH, {})
+    return with_queue(trainer.run, Trainer._compute_advantage, given)(trainer, batch_of(KEYS), {})
 
 
 def test_rewards_of_turns_are_fetched_from_the_queue():
@@ -271,7 +233,8 @@ def test_the_record_has_the_turns_with_their_rewards_advantages_and_tokens(tmp_p
 
 
 def test_the_record_has_no_number_at_any_turn_for_a_reward_that_does_not_apply(tmp_path):
-    extra = [*EXTRA[:2], {"reward_extra_info": {"steps": [1.0, None, 1.0], "won": None}}, EXTRA[3]]
+    steps, won = [*STEPS[:2], [1.0, None, 1.0], STEPS[3]], [*WON[:2], None, WON[3]]
+    extra = scored(steps=steps, won=won)
     through_queue(Trainer(gdpo_rollouts=str(tmp_path)), queue(extra_fields=extra))
     rollout = read_rollouts(tmp_path / "step_000001.parquet")[2]
     assert [turn.rewards for turn in rollout.turns] == [{"steps": None, "won": None}] * 3
@@ -294,9 +257,9 @@ def test_the_metrics_are_about_the_totals(run):
 def test_the_files_of_verl_have_the_totals():
     trainer = Trainer()
     with_rewards_dumped(trainer.run, Trainer._log_rollout_data, queue())(
-        trainer, BATCH, {}, "folder"
+        trainer, batch_of(KEYS), {}, "folder"
     )
-    assert trainer.dumped == {"uid": BATCH.keys, "steps": [1.5, 0.25, 3.0, 1.0], "won": WON}
+    assert trainer.dumped == {"uid": KEYS, "steps": [1.5, 0.25, 3.0, 1.0], "won": WON}
 
 
 def test_validation_has_the_totals_and_only_of_rewards_that_are_named():

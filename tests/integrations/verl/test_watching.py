@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config
+from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
 
 from gdpo.integrations.verl._carried import Carried
 from gdpo.integrations.verl._trainers import (
@@ -106,38 +106,8 @@ def test_a_scalar_reward_that_is_another_sum_is_said(run, weights, expected, cap
     assert sum("is not the sum of the rewards" in each for each in caplog.messages) == expected
 
 
-class Queue:
-    """Stands in for TransferQueue."""
-
-    def kv_batch_get(self, keys, partition_id, select_fields):
-        names = list(COLUMNS)
-        rows = zip(*COLUMNS.values(), strict=True)
-        infos = [{"reward_extra_info": dict(zip(names, row, strict=True))} for row in rows]
-        fields = {
-            "extra_fields": infos,
-            "prompts": [torch.tensor([7])] * 4,
-            "responses": [torch.tensor([1, 2])] * 4,
-        }
-        return {name: fields[name] for name in select_fields if name in fields}
-
-
-class Trainer(SimpleNamespace):
-    """Stands in for verl's trainer."""
-
-    __hash__ = object.__hash__
-
-
 def on_v1(run, folder=None, config=VERLS, padding=(), seen=None):
     algorithm = Config(config, **({"gdpo_rollouts": str(folder)} if folder else {}))
-    trainer = Trainer(
-        config=Config(
-            algorithm=algorithm,
-            trainer=Config(experiment_name="mine"),
-            data=Config(max_response_length=3),
-        ),
-        tokenizer=SimpleNamespace(decode=lambda ids, *, skip_special_tokens: "text"),
-        global_steps=1,
-    )
 
     def compute(trainer, meta, metrics):
         data = SimpleNamespace(batch={"response_mask": MASK}, non_tensor_batch={"uid": UIDS})
@@ -147,9 +117,10 @@ def on_v1(run, folder=None, config=VERLS, padding=(), seen=None):
         )
         return outer(data, algorithm["adv_estimator"], config=algorithm)
 
-    tags = [{"is_padding": row in padding} for row in range(4)]
-    meta = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
-    return with_queue(run, compute, Queue())(trainer, meta, {})
+    texts = {"prompts": [torch.tensor([7])] * 4, "responses": [torch.tensor([1, 2])] * 4}
+    queue = Queue(KEYS, extra_fields=scored(**COLUMNS), **texts)
+    trainer = Trainer(algorithm, MASK, UIDS, run=run)
+    return with_queue(run, compute, queue)(trainer, batch_of(KEYS, padding), {})
 
 
 def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_path):
@@ -179,7 +150,7 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
 
     config = Config(VERLS, adv_estimator="gdpo", gdpo_watch=False)
     for _ in range(2):
-        done = on_v1(run, config=config, seen=verls_gdpo, padding=(1,))
+        done = on_v1(run, config=config, seen=verls_gdpo, padding=KEYS[1:2])
     assert given[0]["prompts"].shape == (4, 0)
     assert torch.equal(given[0]["attention_mask"], MASK)
     assert given[0]["correct"].tolist() == [0, 0, 1, 0]  # 0 where a row fills the batch up

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdpo.rollouts.readers.keys import key_of, keys_of
+from gdpo.rollouts.readers.keys import NO_KEY, grouping, key_of, keys_of, restarted
 
 TEXTS = st.sampled_from(["", "a", "b", "ab", "é"])
 MESSAGES = st.lists(
@@ -45,3 +45,60 @@ def test_conversations_are_equal_where_every_message_is(conversations):
 def test_a_part_of_a_column_has_the_keys_of_that_part(conversations, first):
     column = pa.array(conversations, TYPE)
     np.testing.assert_array_equal(keys_of(column)[first:], keys_of(column.slice(first)))
+
+
+def keys(*values):
+    return np.array([NO_KEY if value is None else value for value in values])
+
+
+def groups_of(ids, prompts, steps=None):
+    none = np.full(len(ids), NO_KEY)
+    steps = np.zeros(len(ids), np.int64) if steps is None else steps
+    found = grouping(steps, ids, prompts, none, none)
+    return found, [np.flatnonzero(found.keys == key).tolist() for key in found.keys]
+
+
+def test_an_id_is_a_group_if_its_prompts_agree():
+    found, together = groups_of(keys(1, 1, 2, 2), keys(5, 5, 5, 5))
+    assert (found.split, together[0], together[2]) == (False, [0, 1], [2, 3])
+
+
+def test_id_and_prompt_are_a_group_if_most_ids_have_several_prompts():
+    found, together = groups_of(keys(1, 1, 1, 1, 2, 2), keys(5, 5, 6, 6, 7, 7))
+    assert not found.split  # in half of them
+    found, together = groups_of(keys(1, 1, 1, 1), keys(5, 5, 6, 6))
+    assert (found.split, together[0], together[2]) == (True, [0, 1], [2, 3])
+
+
+def test_prompts_of_single_rollouts_split_no_group():
+    found, together = groups_of(keys(1, 1, 2, 2), keys(5, 6, 7, 8))
+    assert (found.split, together[0], together[2]) == (False, [0, 1], [2, 3])
+
+
+def test_the_same_id_in_another_step_is_another_group():
+    found, _ = groups_of(keys(1, 1, 1, 1), keys(5, 5, 6, 6), np.array([0, 0, 1, 1]))
+    assert not found.split
+
+
+def test_a_row_without_an_id_is_grouped_by_its_prompt():
+    found, _ = groups_of(keys(1, None), keys(5, 6))
+    assert found.keys.tolist() == [1, 6]
+
+
+def test_an_id_that_comes_again_with_another_prompt_has_restarted():
+    ids, first, later = keys(1, 1, 2, 2), keys(5, 5, 6, 6), keys(7, 7, 6, 6)
+    found, _ = groups_of(ids, first)
+    _, seen = restarted(found, ids, first, None)
+    again, seen = restarted(groups_of(ids, later)[0], ids, later, seen)
+    assert again.keys[0] == again.keys[1] != 1
+    assert again.keys[2:].tolist() == [2, 2]
+    assert seen[0].tolist() == [1, 2]
+
+
+def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 7))
+    assert not found.alone
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6))
+    assert found.alone
+    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6), np.arange(4))
+    assert not found.alone

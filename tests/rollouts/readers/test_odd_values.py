@@ -18,7 +18,7 @@ from gdpo.analysis import analyze
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, batches, read_rollout_files, read_texts
 from gdpo.rollouts.readers.keys import NO_KEY, key_of
-from gdpo.rollouts.readers.report import Problem
+from gdpo.rollouts.readers.report import ReadProblem
 
 
 def in_row_groups(path, kind, *groups):
@@ -279,7 +279,7 @@ def test_weights_that_change_within_a_group_are_told(tmp_path):
     write_rollouts(path, [weighted(1, weight) for weight in (1.0, 1.0, 2.0, 2.0)])
     (table,), report = read(path)
     assert table.grouped().weights == (1.0, 1.0)
-    assert notices(report) == [(2, 2, Problem.WEIGHTS_DIFFER.value)]
+    assert notices(report) == [(2, 2, ReadProblem.WEIGHTS_DIFFER.value)]
 
 
 def test_steps_that_are_mixed_up_in_one_file_have_each_its_weights(tmp_path):
@@ -307,7 +307,7 @@ def test_weights_of_traces_are_those_of_their_step(tmp_path):
         (1, (1.0, 1.0)),
         (2, (1.0, 9.0)),
     ]
-    assert notices(report) == [(4, 1, Problem.WEIGHTS_DIFFER.value)]
+    assert notices(report) == [(4, 1, ReadProblem.WEIGHTS_DIFFER.value)]
 
 
 def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):

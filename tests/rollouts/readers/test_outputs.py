@@ -6,7 +6,7 @@ from tests.rollouts.readers.reading import notices, read
 
 from gdpo.integrations.verl._carried import last_outputs
 from gdpo.rollouts.readers import batches, read_texts
-from gdpo.rollouts.readers.report import Problem
+from gdpo.rollouts.readers.report import ReadProblem
 
 
 def dump(path, uids, step=3):
@@ -32,7 +32,7 @@ def test_the_last_output_stands_for_its_rollout_as_in_our_plugin(tmp_path, monke
     assert read_uids == [UIDS[row] for row in sorted(set(last_outputs(UIDS)))]
     assert report.group_sizes == {2: 2}
     assert (report.rows, report.read, report.skipped) == (8, 4, 4)
-    assert notices(report) == [(1, 4, Problem.OTHER.value)]
+    assert notices(report) == [(1, 4, ReadProblem.OTHER.value)]
 
 
 def test_the_highest_number_is_the_last(tmp_path):
@@ -42,7 +42,7 @@ def test_the_highest_number_is_the_last(tmp_path):
 
 def test_outputs_that_lie_apart_are_counted_once(tmp_path):
     _, report = read(dump(tmp_path / "3.jsonl", ["p_0_0", "p_1_0", "p_0_1"]))
-    assert (report.read, notices(report)) == (2, [(3, 1, Problem.APART.value)])
+    assert (report.read, notices(report)) == (2, [(3, 1, ReadProblem.APART.value)])
 
 
 def test_another_step_has_rollouts_of_its_own(tmp_path):

@@ -12,11 +12,11 @@ from tests.rollouts import built
 from tests.rollouts.readers import written
 
 from gdpo.rollouts import Turn, rollout_file, write_rollouts
-from gdpo.rollouts.readers import Rescored, RolloutTable, Turns, read_rollout_files
+from gdpo.rollouts.readers import Rescored, RolloutTable, TableTurns, read_rollout_files
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.formats import ReaderOptions
-from gdpo.rollouts.readers.records import Row, RowTurns
-from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport
+from gdpo.rollouts.readers.records import ParsedRollout, RowTurns
+from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import MOST, RecordRewards
 from gdpo.rollouts.readers.table import joined
 
@@ -48,7 +48,7 @@ def turns(*rollouts, rewards=2):
     values = np.full((len(counts), longest, rewards), nan)
     for place, (length, first) in enumerate(rollouts):
         values[place, :length] = first + np.arange(length * rewards).reshape(length, rewards)
-    return Turns(counts, values, values[..., 0] / 10, values[..., 0] + 100)
+    return TableTurns(counts, values, values[..., 0] / 10, values[..., 0] + 100)
 
 
 TWO = turns((1, 0), (3, 10), (2, 20))
@@ -232,7 +232,7 @@ def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, mon
     assert len(table) == 3
     kept = most < 3 * 3 * 4 - 1
     assert (table.turns is not None) == kept
-    assert [n.problem for n in reading.report.notices.values()] == [Problem.MANY_TURNS]
+    assert [n.problem for n in reading.report.notices.values()] == [ReadProblem.MANY_TURNS]
 
 
 def test_rescored_rewards_have_no_turns(tmp_path):
@@ -352,6 +352,6 @@ def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path
     rewards = RecordRewards(ReaderOptions(), FileReport(tmp_path, ReadReport((tmp_path,))), None)
     names = [f"m{i}" for i in range(MOST + 9)]
     turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
-    row = Row(rewards=dict.fromkeys(names, 1.0), turns=turns)
+    row = ParsedRollout(rewards=dict.fromkeys(names, 1.0), turns=turns)
     rewards.narrow(row, 0)
     assert set(row.turns.rewards) == {*names[:MOST], "reward"}

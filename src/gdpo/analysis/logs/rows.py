@@ -4,17 +4,18 @@ The fields of a file show whether its rows are metrics: rollout files have the s
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeAlias
 
+from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import (
     GUESSES,
     OF_REWARD,
-    Evidence,
     Kind,
     evidence,
     flattened,
@@ -24,11 +25,15 @@ from gdpo.rollouts.readers.names import (
 )
 from gdpo.rollouts.readers.records import numbers_by_path
 from gdpo.rollouts.readers.sources import rows_of, shown_by, unreadable
-from gdpo.rollouts.readers.text import Stream, opened_text
+from gdpo.rollouts.readers.text import opened_text
 
-Row: TypeAlias = Mapping[str, Any]
+MetricsRow: TypeAlias = Mapping[str, Any]
 
 CONSOLE = "console output"
+BY_KIND = {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}
+"""Sources of metrics whose files may also contain rollouts, by the kind of the file."""
+METRICS = "metrics"
+"""Format with which the rows of a file are read as metrics."""
 _STEPS = (
     *("train/global_step", "training/global_step", "step", "global_step", "_step", "Step"),
     *("trainer/global_step", *GUESSES["step"], "global_step/max_steps"),
@@ -42,8 +47,8 @@ _LOOKED_AT = 256
 """Number of rows whose fields decide whether the rows are metrics."""
 _REPEATED = 4
 """Number of rows that repeat a step, above which the rows may be rollouts."""
-_PART, _LONGEST, _SEARCHED = 2**20, 2**16, 2**24
-"""Numbers of characters: per read, in the longest row of console output, and searched for a row."""
+_LONGEST, _PRINTED = 2**16, 2**26
+"""Largest size of a row of console output in characters, and of the part that is read in bytes."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WRAP = re.compile(
     r"[ \t]{0,9}[\r\n]{1,2}[ \t]{0,9}(?!step:|[A-Z]{4,} |\d\d:\d\d:)"
@@ -78,8 +83,8 @@ class Log:
     """Why the file was not read to its end. Empty if it was."""
     numbered: bool = False
     """Whether the rows contain no step, and were numbered in order."""
-    of_charts: bool = False
-    """Whether the file is an export of W&B charts."""
+    part: bool = False
+    """Whether other files of the folder may contain more metrics of the same run."""
     without_step: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """The rows before the first one with a step."""
     repeated: int = 0
@@ -92,7 +97,7 @@ class Log:
         self.repeated += any(map(field_of, again))
         known.update(numbers)
 
-    def add_rows(self, rows: Iterable[Row]) -> None:
+    def add_rows(self, rows: Iterable[MetricsRow]) -> None:
         """Add rows that contain their step. Rows without a step are left out."""
         for row in rows:
             by_path = numbers_by_path(row, but=frozenset()).items()
@@ -111,18 +116,24 @@ class Log:
         self.without_step = []
 
 
-@dataclass(frozen=True, slots=True)
-class Doubtful:
-    """Stores why it is unclear whether the rows of a file are metrics or rollouts."""
+class MetricsOrRolloutsError(DataError):
+    """Raised if it is unclear whether the rows of a file are metrics or rollouts."""
 
-    path: Path
-    why: str
-    of_rewards: bool
-    """Whether the rows, if they are metrics, contain metrics of single rewards."""
+    def __init__(self, path: Path, why: str, *, of_rewards: bool) -> None:
+        command = f"gdpo analyze {quote(str(path))} --columns format="
+        # Without a prompt and a group id, the number of rollouts per prompt must be given.
+        rollouts = f"{command}columns,group_size=2"
+        which = f"Say which they are (for rollouts, with your group size):\n{command}{METRICS}"
+        if not of_rewards:
+            which = (
+                "As metrics, they show nothing about single rewards. If they are rollouts, run, "
+                "with your group size:"
+            )
+        super().__init__(f"{path}: {why}. {which}\n{rollouts}")
 
 
-def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
-    """Return the logs in a file, none if its rows are rollouts, or why that is unclear.
+def read_rows(path: Path, *, forced: bool) -> list[Log]:
+    """Return the logs in a file, none if its rows are rollouts.
 
     `forced`: the user said that the file contains metrics.
     """
@@ -140,23 +151,19 @@ def read_rows(path: Path, *, forced: bool) -> list[Log] | Doubtful:
     for log in logs.values():
         log.problem = problem
         log.number_rows()
-    if kind and not forced and (why := _doubt(list(logs.values()), found)):
+    repeated = sum(log.repeated for log in logs.values())
+    again = repeated > max(_REPEATED, sum(len(log.rows) for log in logs.values()))
+    if kind and not forced and (not found.certain or (again and not found.apart)):
+        why = found.sentence
+        if found.certain:
+            why = f"{repeated:,} rows repeat the step of another row with other rewards"
+            why = f"the rows may be metrics, or rollouts: {why}"
         rows = (row for log in logs.values() for row in log.rows.values())
-        return Doubtful(path, why, any(map(fields_of, rows)))
+        raise MetricsOrRolloutsError(path, why, of_rewards=any(map(fields_of, rows)))
     return [log for log in logs.values() if log.rows]
 
 
-def _doubt(logs: Sequence[Log], found: Evidence) -> str:
-    if not found.certain:
-        return found.sentence
-    repeated = sum(log.repeated for log in logs)
-    if found.apart or repeated <= max(_REPEATED, sum(len(log.rows) for log in logs)):
-        return ""
-    why = f"{repeated:,} rows repeat the step of another row with other rewards"
-    return f"the rows may be metrics, or rollouts: {why}"
-
-
-def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
+def _add(row: MetricsRow, logs: dict[str, Log], path: Path, kind: str) -> None:
     """Add a row to the log of its run, or each run's columns to its log."""
     of_row = next((str(row[name]) for name in _RUNS if row.get(name) is not None), "")
     by_run: dict[str, dict[str, Any]] = {"": {}}
@@ -165,7 +172,7 @@ def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
         if key and value is not None:
             by_run.setdefault(run, {})[key] = value
     common = by_run.pop("")
-    source = {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}.get(kind, CONSOLE)
+    source = BY_KIND.get(kind, CONSOLE)
     if "_step" in row or by_run or any(run_and_key(name)[0] for name in row):
         source = "W&B"
     elif row.keys() >= _TRACKIO:
@@ -174,7 +181,7 @@ def _add(row: Row, logs: dict[str, Log], path: Path, kind: str) -> None:
         source = path.name
     for run, values in by_run.items() or [(of_row, {})]:
         name = run if by_run else str(row.get("run_name", of_row))
-        log = logs.setdefault(run, Log(path, source, name, of_charts=bool(by_run)))
+        log = logs.setdefault(run, Log(path, source, name, part=bool(by_run)))
         log.add_rows([{**common, **values}])
 
 
@@ -183,35 +190,21 @@ def _are_metrics(fields: frozenset[tuple[str, Kind]]) -> bool:
     return bool(evidence(dict(fields)).metrics)
 
 
-def _console(path: Path) -> Iterator[Row]:
-    """Yield the metrics that a program printed: dicts in Python or JSON, or verl's lines."""
+def _console(path: Path) -> Iterator[MetricsRow]:
+    """Yield the metrics that a program printed: dicts in Python or JSON, or verl's lines.
+
+    A terminal may have coloured or wrapped them. Only the first 64 MiB are read.
+    """
     with opened_text(path) as stream:
-        for text in _printed_in(stream):
-            pairs = list((_PAIR if text.startswith("{") else _ITEM).finditer(text))
-            numbers = {pair["key"]: number_in(pair["number"]) for pair in pairs}
-            row: dict[str, Any] = dict.fromkeys((match[2] for match in _KEY.finditer(text)), "")
-            row |= {key: value for key, value in numbers.items() if value is not None}
-            if _are_metrics(frozenset(kinds_in(row).items())):
-                yield row
-
-
-def _printed_in(stream: Stream) -> Iterator[str]:
-    """Yield each text that may be a row, even if a terminal has coloured or wrapped it."""
-    left, searched, found = "", 0, False
-    while True:
-        raw = stream.read(_PART)
-        text = _WRAP.sub("", _COLOUR.sub("", left + raw.decode(errors="replace")))
-        # A row that begins near the end may continue in the next part.
-        end, last = 0, max(len(text) - _LONGEST, 0) if raw else len(text)
-        for match in _ROW.finditer(text):
-            if match.start() >= last:
-                break
-            found, end = True, match.end()
-            yield re.sub(r"\s*[\r\n]+\s*", "", match[0])
-        searched += len(raw)
-        if not raw or (not found and searched >= _SEARCHED):
-            return
-        left = text[max(end, last) :]
+        printed = _COLOUR.sub("", stream.read(_PRINTED).decode(errors="replace"))
+    for match in _ROW.finditer(_WRAP.sub("", printed)):
+        text = re.sub(r"\s*[\r\n]+\s*", "", match[0])
+        pairs = list((_PAIR if text.startswith("{") else _ITEM).finditer(text))
+        numbers = {pair["key"]: number_in(pair["number"]) for pair in pairs}
+        row: dict[str, Any] = dict.fromkeys((match[2] for match in _KEY.finditer(text)), "")
+        row |= {key: value for key, value in numbers.items() if value is not None}
+        if _are_metrics(frozenset(kinds_in(row).items())):
+            yield row
 
 
 def number_in(text: str) -> float | None:
@@ -223,7 +216,7 @@ def number_in(text: str) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _step(row: Row) -> int | None:
+def _step(row: MetricsRow) -> int | None:
     value = next((row[key] for key in _STEPS if row.get(key) is not None), "")
     step = number_in(str(value).partition("/")[0])
     return int(step) if step is not None and abs(step) < 2**53 else None

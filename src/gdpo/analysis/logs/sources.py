@@ -6,33 +6,36 @@ Files are parsed, never executed.
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from importlib import import_module
 from pathlib import Path
-from shlex import quote
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from gdpo.analysis.logs.binary import event_rows, wandb_rows
-from gdpo.analysis.logs.rows import CONSOLE, Doubtful, Log, Row, read_rows
+from gdpo.analysis.logs.rows import (
+    BY_KIND,
+    CONSOLE,
+    Log,
+    MetricsOrRolloutsError,
+    read_rows,
+)
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers.files import begins_with_rows, kind_of
 
-STATE, SUMMARY = "trainer_state.json", "wandb-summary.json"
-SOURCES = (
-    *(STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio", "JSON", "CSV", "parquet"),
-    CONSOLE,
-)
-METRICS = "metrics"
-"""Value of `--format` with which the rows of a file are read as metrics."""
+STATE = "trainer_state.json"
+SOURCES = (*(STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio", *BY_KIND.values(), CONSOLE),)
 _SQLITE = b"SQLite format 3\0"
-_ROWS = ("jsonl", "csv", "parquet")
-"""Kinds of files that may also contain rollouts."""
 _CONSOLE = (".log", ".txt", ".out")
 """Endings of console output, which is read if a folder contains nothing else."""
 _LARGEST = 2**28
 """Maximum size of a JSON file, in bytes. A log of 10,000 steps takes 30 MB."""
-_BROKEN = (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error)
-"""Errors of a broken file. `DataError` is a `ValueError`."""
+_BLOCK, _HEADER = 2**15, 7
+"""Sizes of a block, of the file's header and of each part's header in a `.wandb` file."""
+_WHOLE, _FIRST, _LAST = 1, 2, 4
+"""Types of message parts in a `.wandb` file. Other types are in the middle of a message."""
+
+Reader: TypeAlias = Callable[[Path], list[Log]]
 
 
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
@@ -40,135 +43,145 @@ def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
 
     With `forced`, files that may be metrics or rollouts are read as metrics.
     """
-    found, problems = _found(paths, [], forced=forced)
-    if not found and not problems:
-        found, problems = _found(paths, _CONSOLE, forced=forced)
-    if problems and not found:
-        raise DataError(problems[0])
-    return _joined_charts(found)
-
-
-def _found(
-    paths: Sequence[Path], endings: Sequence[str], *, forced: bool
-) -> tuple[list[Log], list[str]]:
-    """Return the logs, and a sentence about each file that is broken or doubtful."""
-    found: list[Log] = []
+    logs: list[Log] = []
     problems: list[str] = []
+    for file, named in sorted(_files(paths), key=_may_be_printed):
+        if _may_be_printed((file, named)) and (logs or problems):
+            break
+        read = _BY_NAME.get(file.name) or _BY_NAME.get(file.suffix)
+        read = _tensorboard if ".tfevents." in file.name else read
+        try:
+            logs += read_rows(file, forced=forced) if read is None else read(file)
+        except MetricsOrRolloutsError as error:
+            problems.append(str(error))
+        except (MissingExtraError, OSError, ValueError, RecursionError, sqlite3.Error) as error:
+            if named or read is not None:
+                problems.append(f"{file}: {error}")
+    if problems and not logs:
+        raise DataError(problems[0])
+    return _joined(logs)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield each file that may contain metrics, and whether the user named it."""
     for path in paths:
-        walked = os.walk(path) if path.is_dir() else [(path.parent, list[str](), [path.name])]
-        for folder, folders, names in walked:
-            folders.sort()
-            files = [file for name in sorted(names) if (file := Path(folder, name)).is_file()]
-            for read, source in _readers(files, path, endings, forced=forced):
-                try:
-                    logs = read(source)
-                    if isinstance(logs, Doubtful):
-                        problems.append(_doubt(logs))
-                        continue
-                    found += [log for log in logs if log.rows]
-                    if not any(log.rows for log in logs) and not _may_be_rollouts(source):
-                        raise DataError("it contains no logged step")
-                except _BROKEN as error:
-                    if source == path or not _may_be_rollouts(source):
-                        problems.append(f"{source}: {error}")
-    return found, problems
-
-
-def _may_be_rollouts(source: Path) -> bool:
-    named = source.name in (STATE, SUMMARY) or source.suffix in (".wandb", ".db")
-    return not (named or ".tfevents." in source.name or source.is_dir())
-
-
-def _doubt(found: Doubtful) -> str:
-    command = f"gdpo analyze {quote(str(found.path))} --format"
-    # Without a prompt and a group id, the number of rollouts per prompt must be given.
-    rollouts = f"{command} columns --group-size 2"
-    if not found.of_rewards:
-        why = "As metrics, they show nothing about single rewards. If they are rollouts"
-        return f"{found.path}: {found.why}. {why}, run, with your group size:\n{rollouts}"
-    which = "Say which they are (for rollouts, with your group size)"
-    return f"{found.path}: {found.why}. {which}:\n{command} {METRICS}\n{rollouts}"
-
-
-def _readers(
-    files: Sequence[Path], named: Path, endings: Sequence[str], *, forced: bool
-) -> Iterator[tuple[Callable[[Path], list[Log] | Doubtful], Path]]:
-    events = [file for file in files if ".tfevents." in file.name]
-    if events:
-        several = len(events) > 1
-        yield lambda path: _events(path, events), events[0].parent if several else events[0]
-    known = {STATE: _state, ".wandb": _wandb, ".db": _database}
-    for file in files:
-        if file.name == SUMMARY:
-            if not any(file.parent.parent.glob("*.wandb")):
-                yield lambda path: _of_rows(path, "W&B", [_object(path)]), file
-        elif read := known.get(file.name) or known.get(file.suffix):
-            yield read, file
-        elif file in events or kind_of(file) not in ("", *_ROWS):
+        if not path.is_dir():
+            if path.is_file() and kind_of(path) in ("", *BY_KIND):
+                yield path, True
             continue
-        elif file == named or _has_rows(file) or file.suffix in endings:
-            yield lambda path: read_rows(path, forced=forced), file
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for file in (Path(folder, name) for name in sorted(names)):
+                if file.is_file() and _may_contain_metrics(file):
+                    yield file, False
 
 
-def _has_rows(file: Path) -> bool:
+def _may_contain_metrics(file: Path) -> bool:
+    if file.name in _BY_NAME or file.suffix in (*_BY_NAME, *_CONSOLE) or ".tfevents." in file.name:
+        return True
     in_json = file.name.lower().removesuffix(".gz").endswith(".json")
-    return kind_of(file) in _ROWS and (not in_json or begins_with_rows(file))
+    return kind_of(file) in BY_KIND and (not in_json or begins_with_rows(file))
 
 
-def _joined_charts(logs: Sequence[Log]) -> list[Log]:
-    """Join W&B exports, one file per chart, into one log per run of a folder."""
+def _may_be_printed(found: tuple[Path, bool]) -> bool:
+    """Return whether a file may be console output, and was not named."""
+    file, named = found
+    return file.suffix in _CONSOLE and not named
+
+
+def _joined(logs: Sequence[Log]) -> list[Log]:
+    """Join the files of one folder that contain parts of the same run."""
     joined: list[Log] = []
-    of_run: dict[tuple[Path, str], Log] = {}
+    of_run: dict[tuple[Path, str, str], Log] = {}
     for log in logs:
-        first = of_run.setdefault((log.path.parent, log.run), log) if log.of_charts else log
+        key = log.path.parent, log.source, log.run
+        first = of_run.setdefault(key, log) if log.part else log
         if first is log:
             joined.append(log)
             continue
+        first.problem = first.problem or log.problem
         for step, values in log.rows.items():
             first.add(step, values)
     return joined
 
 
-@contextmanager
-def _as_far_as_possible(log: Log) -> Generator[None]:
-    """Keep what was read before a broken part of a file."""
-    try:
-        yield
-    except DataError as error:
-        if not log.rows:
-            raise
-        log.problem = str(error)
-
-
-def _events(path: Path, files: Sequence[Path]) -> list[Log]:
-    log = Log(path, "TensorBoard")
-    for file in files:
-        with _as_far_as_possible(log):
-            for step, values in event_rows(file):
-                log.add(step, values)
-    return [log]
+def _tensorboard(path: Path) -> list[Log]:
+    """Read an event file through the package tensorboard. Reading ends at a damaged event."""
+    events = _imported("tensorboard.backend.event_processing.event_file_loader", "its event files")
+    tensors = _imported("tensorboard.util.tensor_util", "its event files")
+    log = Log(path, "TensorBoard", part=True)
+    for event in events.EventFileLoader(str(path)).Load():
+        values = {v.tag: tensors.make_ndarray(v.tensor) for v in event.summary.value}
+        scalars = {tag: v for tag, v in values.items() if v.ndim == 0 and v.dtype.kind == "f"}
+        if scalars:
+            log.add(event.step, {tag: float(value) for tag, value in scalars.items()})
+    return _logged(log)
 
 
 def _wandb(path: Path) -> list[Log]:
+    """Read the history in a `.wandb` file, whose messages the package wandb can parse."""
+    record = _imported("wandb.proto.wandb_internal_pb2", "its local files").Record
+    undecodable = _imported("google.protobuf.message", "local files of wandb").DecodeError
     log = Log(path, "W&B")
-    with _as_far_as_possible(log):
-        log.add_rows(wandb_rows(path))
-    return [log]
+    try:
+        for message in _messages(path):
+            items = record.FromString(message).history.item
+            keys = (".".join(filter(None, (item.key, *item.nested_key))) for item in items)
+            values = (json.loads(item.value_json) for item in items)
+            log.add_rows([dict(zip(keys, values, strict=True))])
+    except (undecodable, ValueError, RecursionError) as error:
+        log.problem = f"a message is damaged ({error})"
+    return _logged(log)
+
+
+def _imported(module: str, what: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        how = f"{package} (pip install {package})"
+        raise MissingExtraError(how, None, f"to read {what}") from error
+
+
+def _messages(path: Path) -> Iterator[bytes]:
+    """Yield the messages of a `.wandb` file, up to one that is incomplete."""
+    parts: list[bytes] = []
+    with path.open("rb") as file:
+        if not file.read(_HEADER).startswith(b":W&B"):
+            raise DataError("not a W&B .wandb file")
+        while True:
+            if (rest := _BLOCK - file.tell() % _BLOCK) < _HEADER:
+                file.seek(rest, 1)
+            head = file.read(_HEADER)
+            size, kind = struct.unpack("<4xHB", head) if len(head) == _HEADER else (1, 0)
+            part = file.read(size)
+            if len(part) < size:
+                return
+            parts = [part] if kind in (_WHOLE, _FIRST) else [*parts, part]
+            if kind in (_WHOLE, _LAST):
+                yield b"".join(parts)
 
 
 def _state(path: Path) -> list[Log]:
-    history = _object(path).get("log_history")
+    if path.stat().st_size > _LARGEST:
+        raise DataError(f"the file is larger than {_LARGEST:,} bytes")
+    try:
+        history = _dict(json.loads(path.read_bytes())).get("log_history")
+    except (ValueError, RecursionError) as error:
+        raise DataError("not a readable JSON file") from error
+    log = Log(path, STATE)
     rows = cast("list[Any]", history) if isinstance(history, list) else []
-    return _of_rows(path, STATE, [row for row in rows if isinstance(row, dict)])
+    log.add_rows([row for row in rows if isinstance(row, dict)])
+    return _logged(log)
 
 
-def _of_rows(path: Path, source: str, rows: Iterable[Row]) -> list[Log]:
-    log = Log(path, source)
-    log.add_rows(rows)
-    return [log]
+def _logged(*logs: Log) -> list[Log]:
+    if not any(log.rows for log in logs):
+        raise DataError("it contains no logged step")
+    return [log for log in logs if log.rows]
 
 
-def _database(path: Path) -> list[Log]:
+def _trackio(path: Path) -> list[Log]:
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise DataError("not a SQLite database")
@@ -183,17 +196,16 @@ def _database(path: Path) -> list[Log]:
         row = {**dict(each), **_dict(json.loads(each["metrics"]))}
         key = str(row.get("run_id") or row["run_name"])
         logs.setdefault(key, Log(path, "trackio", str(row["run_name"]))).add_rows([row])
-    return list(logs.values())
-
-
-def _object(path: Path) -> Row:
-    if path.stat().st_size > _LARGEST:
-        raise DataError(f"the file is larger than {_LARGEST:,} bytes")
-    try:
-        return _dict(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError) as error:
-        raise DataError("not a readable JSON file") from error
+    return _logged(*logs.values())
 
 
 def _dict(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+_BY_NAME: dict[str, Reader] = {
+    STATE: _state,
+    ".wandb": _wandb,
+    ".db": _trackio,
+}
+"""How to read the files with these names or extensions."""

@@ -31,7 +31,7 @@ from gdpo.integrations.trl._turns import TurnRewards, joined
 
 
 @dataclass
-class Groups:
+class GeneratedGroups:
     """Stores groups generated and scored together, on all ranks.
 
     `rewards` are gated, `[prompt, sample, reward]`: the totals, if there are turns. `weights` are
@@ -76,13 +76,13 @@ class Ranks:
 
 
 def replace_without_signal(
-    first: Groups,
+    first: GeneratedGroups,
     *,
-    more: Callable[[int], Groups],
-    have_signal: Callable[[Groups], list[bool]],
+    more: Callable[[int], GeneratedGroups],
+    have_signal: Callable[[GeneratedGroups], list[bool]],
     ranks: Ranks,
     rounds: int,
-) -> list[Groups]:
+) -> list[GeneratedGroups]:
     """Generate groups until every group without signal is replaced, or no rounds are left.
 
     `more` generates the given number of groups on every rank. `have_signal` returns the same on
@@ -108,7 +108,7 @@ def replace_without_signal(
     return generated
 
 
-def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
+def assemble(generated: Sequence[GeneratedGroups], ranks: Ranks, padding: int) -> GeneratedGroups:
     """Return the training batch, with every group at its position.
 
     `num_items_in_batch` is copied from the first generation: the caller must recompute it on all
@@ -134,7 +134,7 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
         before = ranks.this * len(generated[i].places) // ranks.count
         start = starts[i] + (group - before) * samples
         rows += range(start, start + samples)
-    return Groups(
+    return GeneratedGroups(
         rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
         token_counts=stacked([groups.token_counts for groups in generated]),
         closed_gates=generated[0].closed_gates,
@@ -159,7 +159,7 @@ class GroupFilter:
         if self._wanted != "off" and (reason := _unfilterable_because(trainer)):
             raise ConfigError(f"filter_groups={self._wanted!r} is not supported: {reason}")
 
-    def generated(self, inputs: Any) -> list[Groups]:
+    def generated(self, inputs: Any) -> list[GeneratedGroups]:
         trainer = self._trainer
         first = trainer._generate_groups(inputs)
         if self._wanted == "off" or not is_training(trainer):
@@ -177,7 +177,7 @@ class GroupFilter:
         metrics["filter/generated"].append(sum(len(g.places) for g in generated) / size)
         return generated
 
-    def trained(self, generated: list[Groups]) -> Groups:
+    def trained(self, generated: list[GeneratedGroups]) -> GeneratedGroups:
         """Return the groups to train on. Every process must call this method."""
         if len(generated) == 1:
             return generated[0]
@@ -186,7 +186,7 @@ class GroupFilter:
         groups.output["num_items_in_batch"] = tokens.sum()
         return groups
 
-    def _have_signal(self, groups: Groups) -> list[bool]:
+    def _have_signal(self, groups: GeneratedGroups) -> list[bool]:
         trainer = self._trainer
         if self._wanted == "advantage_nonzero":
             return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
@@ -201,7 +201,7 @@ class GroupFilter:
             vary.append(bool(((constant == 0).any(0) & (weights != 0)).any()))
         return vary
 
-    def _generate_more(self, count: int) -> Groups:
+    def _generate_more(self, count: int) -> GeneratedGroups:
         """Generate groups on every rank without changing TRL's metrics."""
         trainer, state = self._trainer, self._trainer.state
         # The number of input tokens differs between the generations of a step, and is the same in

@@ -10,7 +10,7 @@ from gdpo.advantages import AdvantageRule
 from gdpo.integrations.trl._adapter import check_turns
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import check_weights_column
-from gdpo.priority import LARGEST, SCORES, SUMS, Combination, Continuous, in_words, priority
+from gdpo.priority import LARGEST, Combination, Continuous, in_words, priority
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import Gate, check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -57,13 +57,14 @@ class Objective:
         options: Any = args.advantage_options or {}
         primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
         known = np.abs(np.array([*ends.values()], dtype=np.float64)) <= LARGEST  # not if NaN
-        is_exact = args.advantage in (*SUMS, *SCORES) and self.rule.weighting is None
-        if not is_exact or not known.all() or max(weights) <= 0:
+        if self.rule.weighting is not None or not known.all() or max(weights) <= 0:
             return
         values: Any = {name: Continuous(*pair) for name, pair in ends.items()}
         samples, named = args.num_generations or 2, dict(zip(self.names, weights, strict=True))
         combined = Combination(named, samples, args.advantage, options, self.gates)
         answer = priority(combined, values | {primary: ends[primary]}, primary)
+        if answer.holds is None:
+            return
         level = logging.INFO if answer.holds else logging.WARNING
         logger.log(level, "priority: %s", in_words(combined, answer))
 

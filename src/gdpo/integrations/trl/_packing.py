@@ -34,7 +34,7 @@ from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, is_training, lacks, replaced, say, tried
-from gdpo.integrations.trl._plan import Row, chunks, split
+from gdpo.integrations.trl._plan import RolloutTokens, chunks, split
 from gdpo.integrations.trl._probe import Score, SpeedUp, lent, made_up_rows
 from gdpo.integrations.trl._shared_prompts import (
     SharedPrompts,
@@ -78,7 +78,9 @@ def loss_mask(batch: MicroBatch) -> torch.Tensor:
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
-def rows_of(batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool) -> list[Row]:
+def rows_of(
+    batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool
+) -> list[RolloutTokens]:
     mask = loss_mask(batch)
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
@@ -86,7 +88,7 @@ def rows_of(batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool) 
         contributes = (batch["advantages"].view(len(mask), -1) != 0).any(1) & (counted > 0)
     prompts = batch["prompt_mask"].sum(1)
     facts = torch.stack([prompts, last_places(mask), counted, contributes, groups], 1).tolist()
-    return [Row(p, length, n, bool(c), group) for p, length, n, c, group in facts]
+    return [RolloutTokens(p, length, n, bool(c), group) for p, length, n, c, group in facts]
 
 
 def take(
@@ -244,28 +246,19 @@ class Packer(SpeedUp):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
-        batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a micro-batch, or a generation batch in parts of at most `batch_size` rows."""
-        keep, packing = logits_to_keep, self.packing
-        more = any(value is not None and value is not False for value in options.values())
-        if packing is None or batch_size is None or more:
-            return score(model, input_ids, attention_mask, keep, batch_size=batch_size, **options)
-        start = input_ids.shape[1] - keep
-        mask, completions = attention_mask[:, :start], attention_mask[:, start:]
-        groups = distinct(input_ids[:, :start], mask)[1]
-        facts = torch.stack([mask.sum(1), last_places(completions), groups], 1).tolist()
-        rows = [Row(prompt, length, group=group) for prompt, length, group in facts]
-        logps = torch.zeros(completions.shape, device=input_ids.device)
-        for here in split(rows, len(rows), -(-len(rows) // batch_size), self.shared.call):
-            prompt = packing.prompt_width([rows[i].prompt for i in here], start)
-            width = packing.width([rows[i].completion for i in here], keep)
-            index = torch.tensor(here, device=input_ids.device)
-            kept = slice(start - prompt, start + width)
-            chunk = score(model, input_ids[index, kept], attention_mask[index, kept], width)
-            logps[index, :width] = chunk[0].to(logps)
-        return logps, None, None
+        """In a trial, score rows without their padding, which `packed` removes in the training."""
+        packing, start = self.packing, input_ids.shape[1] - logits_to_keep
+        if packing is None or not self.is_tried:
+            return score(model, input_ids, attention_mask, logits_to_keep, **options)
+        mask = attention_mask[:, :start]
+        prompt = packing.prompt_width(mask.sum(1).tolist(), start)
+        lengths = last_places(attention_mask[:, start:]).tolist()
+        width = packing.width(lengths, logits_to_keep)
+        kept = slice(start - prompt, start + width)
+        logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
+        return pad(logps, (0, logits_to_keep - width)), None, None
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -410,7 +403,7 @@ def _positions_are_relative(model: Any) -> bool:
 
 
 def _trimmed(
-    batch: MicroBatch, rows: Sequence[Row], places: Sequence[int], packing: Packing
+    batch: MicroBatch, rows: Sequence[RolloutTokens], places: Sequence[int], packing: Packing
 ) -> MicroBatch:
     prompt, completion = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
     return take(
@@ -421,7 +414,9 @@ def _trimmed(
     )
 
 
-def _factor(loss_type: str, rows: Sequence[Row], places: Sequence[int], size: int) -> torch.Tensor:
+def _factor(
+    loss_type: str, rows: Sequence[RolloutTokens], places: Sequence[int], size: int
+) -> torch.Tensor:
     """Return the new normalizer divided by the original one, for each row of a new micro-batch.
 
     `rows` are those of the whole optimizer step in TRL's order, `places` the rows of the new
@@ -436,5 +431,5 @@ def _factor(loss_type: str, rows: Sequence[Row], places: Sequence[int], size: in
     return torch.ones(len(places))
 
 
-def _counted(rows: Sequence[Row], places: Iterable[int]) -> int:
+def _counted(rows: Sequence[RolloutTokens], places: Iterable[int]) -> int:
     return sum(rows[i].counted for i in places)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Call:
+class CallCost:
     """What a forward and a backward pass cost, in tokens: `max(least, fixed + tokens)`."""
 
     fixed: int = 0
@@ -19,7 +19,7 @@ class Call:
         return max(self.least, self.fixed + tokens)
 
 
-def call_of(device: str, layers: int, parameters: int) -> Call:
+def call_of(device: str, layers: int, parameters: int) -> CallCost:
     """Return what a call of a model costs on a type of device.
 
     On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On one H200, a call
@@ -28,12 +28,12 @@ def call_of(device: str, layers: int, parameters: int) -> Call:
     parameter and token.
     """
     if device == "cpu":
-        return Call(fixed=32)
-    return Call(least=round(2.7e11 * layers / parameters))
+        return CallCost(fixed=32)
+    return CallCost(least=round(2.7e11 * layers / parameters))
 
 
 @dataclass(frozen=True)
-class Row:
+class RolloutTokens:
     prompt: int
     """Number of prompt tokens."""
     completion: int
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SharingPlan:
     shared: bool
     """Whether each prompt is computed once."""
     chunks: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ class Plan:
     """Cost in tokens, calls included."""
 
 
-def planned(rows: Sequence[Row], call: Call | None) -> Plan:
+def planned(rows: Sequence[RolloutTokens], call: CallCost | None) -> SharingPlan:
     r"""Return the cheapest way to compute the rows of a micro-batch.
 
     With $P$ tokens in the longest prompt, $G$ prompts and $C_i$ tokens in completion $i$, the rows
@@ -67,7 +67,7 @@ def planned(rows: Sequence[Row], call: Call | None) -> Plan:
     prompt = max(row.prompt for row in rows)
     together = len(rows) * (prompt + max(row.completion for row in rows))
     cost = together if call is None else call.cost(together)
-    plain = Plan(shared=False, chunks=(tuple(range(len(rows))),), cost=cost)
+    plain = SharingPlan(shared=False, chunks=(tuple(range(len(rows))),), cost=cost)
     groups = len({row.group for row in rows})
     if call is None or prompt < 2 or groups == len(rows):
         return plain
@@ -87,11 +87,13 @@ def planned(rows: Sequence[Row], call: Call | None) -> Plan:
         chunks.append(tuple(order[begin:end]))
         end = begin
     cost = call.cost(groups * (prompt - 1)) + cheapest[-1][0]
-    shared = Plan(shared=True, chunks=tuple(chunks), cost=cost)
+    shared = SharingPlan(shared=True, chunks=tuple(chunks), cost=cost)
     return min(plain, shared, key=lambda plan: plan.cost)
 
 
-def split(rows: Sequence[Row], count: int, parts: int, call: Call | None) -> list[list[int]]:
+def split(
+    rows: Sequence[RolloutTokens], count: int, parts: int, call: CallCost | None
+) -> list[list[int]]:
     """Choose `count` rows, and return the places of the rows of each micro-batch.
 
     Rows that contribute are taken first, then the shortest of the others.

@@ -235,13 +235,22 @@ class Trial:
         self._longest = math.inf if is_sharded else 0.0
         """The largest number of tokens in a rollout that is covered."""
 
-    def score(self, model: Any, input_ids: torch.Tensor, *args: Any, **options: Any) -> Any:
+    def score(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
         """Return what TRL's method returns for these arguments."""
+        rows = (model, input_ids, attention_mask, logits_to_keep)
         # Without gradients, TRL's code: a resumed run has not tried yet what the whole run has.
         known = torch.is_grad_enabled() and is_training(self._trainer)
-        known = known and input_ids.shape[1] <= self._longest
-        score = self._fast if known else self._trls
-        return score(model, input_ids, *args, **options)
+        if known and input_ids.shape[1] <= self._longest:
+            return self._fast(*rows, **options)
+        return self._trls(*rows, batch_size=batch_size, **options)
 
     def run(self, prompt: int, completion: int) -> None:
         """Switch off each speed-up that differs in made-up rollouts of this many tokens.
@@ -289,7 +298,7 @@ class Trial:
         """Return the log-probabilities of rows, and the gradient of the first parameters."""
         (ids, mask, keep), model = rows, self._trainer.model
         model.zero_grad()
-        logps = score(model, ids, mask, keep, batch_size=len(ids))[0] * mask[:, -keep:]
+        logps = score(model, ids, mask, keep)[0] * mask[:, -keep:]
         weights = torch.linspace(1, 2, logps.numel(), device=logps.device)
         (logps.flatten() * weights).sum().backward()
         embedding = model.get_input_embeddings().weight

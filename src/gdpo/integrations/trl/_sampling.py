@@ -35,7 +35,9 @@ def sample_rows(
     as in `generate`.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
-    batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
+    batch = _DecodingBatch(
+        input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs)
+    )
     batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
     logits = outputs.logits[:, -1][prompt_of_row].float()
     del outputs  # frees the logits, which would otherwise stay in memory during the loop
@@ -57,7 +59,7 @@ def sample_rows(
             logits = batch.next_logits(model)
 
 
-class _Batch:
+class _DecodingBatch:
     def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         self.ids = ids
         self.is_open = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
@@ -115,7 +117,7 @@ class _Batch:
                 processor.prompt_ignore_length = ignored[rows]
 
 
-class _Scores(LogitsProcessor):
+class _ForcedTokens(LogitsProcessor):
     """Records the scores of every step, and admits one token for each row, `[step, row]`."""
 
     def __init__(self, tokens: torch.Tensor) -> None:
@@ -151,7 +153,7 @@ def difference_from_generate(
     config.max_new_tokens, config.min_new_tokens = len(tokens), None
 
     def scores(ids: torch.Tensor, mask: torch.Tensor, **how: Any) -> list[torch.Tensor]:
-        seen = _Scores(tokens)
+        seen = _ForcedTokens(tokens)
         model.generate(
             input_ids=ids,
             attention_mask=mask,

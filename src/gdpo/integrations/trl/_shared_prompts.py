@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import tried, without_adapter
-from gdpo.integrations.trl._plan import Call, Row, call_of, planned
+from gdpo.integrations.trl._plan import CallCost, RolloutTokens, call_of, planned
 from gdpo.integrations.trl._probe import Score, SpeedUp
 from gdpo.integrations.trl.generation import kind_not_covered
 
@@ -40,9 +40,9 @@ class SharedPrompts(SpeedUp):
         self._call = call_of(trainer.accelerator.device.type, layers, parameters)
 
     @property
-    def call(self) -> Call | None:
+    def call(self) -> CallCost | None:
         """What a call of the model costs. None: prompts are not shared."""
-        return None if self.is_off else Call() if self.is_tried else self._call
+        return None if self.is_off else CallCost() if self.is_tried else self._call
 
     def score(
         self,
@@ -51,16 +51,16 @@ class SharedPrompts(SpeedUp):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
-        batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        if self.is_off or (batch_size or len(input_ids)) < len(input_ids):
-            options["batch_size"] = batch_size
+        if self.is_off:
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
         start = input_ids.shape[1] - logits_to_keep
         prompts, group_of_row = distinct(input_ids[:, :start], attention_mask[:, :start])
         facts = torch.stack([group_of_row, last_places(attention_mask[:, start:])], 1).tolist()
-        rows = [Row(prompt=start, completion=length, group=group) for group, length in facts]
+        rows = [
+            RolloutTokens(prompt=start, completion=length, group=group) for group, length in facts
+        ]
         plan = planned(rows, self.call)
         if not plan.shared:
             self.say("sharing saves nothing in some micro-batches")

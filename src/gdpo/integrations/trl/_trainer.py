@@ -33,7 +33,7 @@ from gdpo.integrations.trl._adapter import (
 )
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._environments import environment_range, environment_rewards, turn_reward
-from gdpo.integrations.trl._groups import GroupFilter, Groups, Ranks
+from gdpo.integrations.trl._groups import GeneratedGroups, GroupFilter, Ranks
 from gdpo.integrations.trl._objective import objective_of
 from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._packing import loss_mask, packer_of, weigh_metrics
@@ -263,7 +263,7 @@ class GDPOTrainer(GRPOTrainer):
         weights = torch.as_tensor(given, dtype=rewards.dtype, device=rewards.device)
         return self._objective.rule(rewards, weights, token_counts=token_counts, turns=turns)
 
-    def _advantages_of(self, groups: Groups) -> torch.Tensor:
+    def _advantages_of(self, groups: GeneratedGroups) -> torch.Tensor:
         # A subclass may override the method without the arguments `weights` and `turns`.
         own = {} if groups.weights is None else {"weights": groups.weights}
         if not self._objective.rule.wants_turns:
@@ -307,13 +307,13 @@ class GDPOTrainer(GRPOTrainer):
         return torch.tensor(rows, dtype=torch.float64)[:: self._samples()]
 
     @contextmanager
-    def _observed_rewards(self) -> Generator[list[Groups]]:
+    def _observed_rewards(self) -> Generator[list[GeneratedGroups]]:
         """Collect the groups whose rewards `_calculate_rewards` returns to TRL.
 
         This wraps the method of the instance, so that an override or a replacement counts.
         """
         before, calculate = vars(self).get("_calculate_rewards"), self._calculate_rewards
-        observed: list[Groups] = []
+        observed: list[GeneratedGroups] = []
 
         def calculated(
             inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
@@ -338,7 +338,7 @@ class GDPOTrainer(GRPOTrainer):
 
     def _scored_groups(
         self, calculate: Any, batch: Mapping[str, Any], completion_ids: Any
-    ) -> tuple[torch.Tensor, Groups]:
+    ) -> tuple[torch.Tensor, GeneratedGroups]:
         objective, between, samples = self._objective, self._between, self._samples()
         if objective.rule.weighting is not None:  # TRL's own sum of the rewards uses them too
             self.reward_weights = torch.tensor(self._weights_in_force())
@@ -373,7 +373,7 @@ class GDPOTrainer(GRPOTrainer):
             "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
             "turn_tokens": None if turns is None else self._located.num_tokens,
         }
-        return for_trl, Groups(
+        return for_trl, GeneratedGroups(
             rewards=rewards.view(-1, samples, len(names)),
             token_counts=token_counts,
             closed_gates=closed_gates(returned.rewards, names, objective.gates),
@@ -385,7 +385,7 @@ class GDPOTrainer(GRPOTrainer):
     def _samples(self) -> int:
         return (self.num_generations if is_training(self) else self.num_generations_eval) or 1
 
-    def _generate_groups(self, inputs: Any) -> Groups:
+    def _generate_groups(self, inputs: Any) -> GeneratedGroups:
         with self._observed_rewards() as observed:
             output = super()._generate_and_score_completions(inputs)
         assert len(observed) == 1, f"TRL called _calculate_rewards {len(observed)} times"
@@ -408,7 +408,7 @@ class GDPOTrainer(GRPOTrainer):
             self._objective.rule.update(generated[0].rewards, self._weights(generated[0]))
         return batch.output
 
-    def _replace_advantages(self, batch: Groups) -> torch.Tensor:
+    def _replace_advantages(self, batch: GeneratedGroups) -> torch.Tensor:
         theirs = batch.output["advantages"]
         advantages = self._advantages_of(batch)
         advantages = advantages.to(theirs.dtype)  # the record matches training
@@ -437,10 +437,10 @@ class GDPOTrainer(GRPOTrainer):
         self._replace_advantages(batch)
         return batch.output
 
-    def _weights_in_force(self, groups: Groups | None = None) -> Any:
+    def _weights_in_force(self, groups: GeneratedGroups | None = None) -> Any:
         return self._objective.rule.weights_in_force(self._weights(groups))
 
-    def _weights(self, groups: Groups | None = None) -> list[Any]:
+    def _weights(self, groups: GeneratedGroups | None = None) -> list[Any]:
         """Return the weights (`[reward]` or `[prompt, reward]`), which a callback may change."""
         if groups is not None and groups.weights is not None:
             return groups.weights.tolist()
@@ -448,7 +448,9 @@ class GDPOTrainer(GRPOTrainer):
         changing = self._objective.rule.weighting is not None
         return list(config.reward_weights) if changing else self.reward_weights.tolist()
 
-    def _log(self, mode: str, first: Groups, batch: Groups, advantages: torch.Tensor) -> None:
+    def _log(
+        self, mode: str, first: GeneratedGroups, batch: GeneratedGroups, advantages: torch.Tensor
+    ) -> None:
         """Log a batch, and replace the advantages in TRL's table of the first generation."""
         rule, metrics, names = self._objective.rule, self._metrics[mode], self.reward_func_names
         if (
@@ -479,7 +481,7 @@ class GDPOTrainer(GRPOTrainer):
             metrics["turns/mean"].append(counts.mean().item())
             metrics["turns/max"].append(counts.max().item())
 
-    def _record(self, mode: str, groups: Groups, advantages: torch.Tensor) -> None:
+    def _record(self, mode: str, groups: GeneratedGroups, advantages: torch.Tensor) -> None:
         if self._rollout_log is None or groups.rollouts is None:
             return
         self._rollout_log.collect(**groups.rollouts, ends_of_text=ends_of_text(self))
@@ -511,7 +513,7 @@ _CALCULATE_REWARDS = GDPOTrainer._calculate_rewards  # pyright: ignore[reportPri
 """Our own method, even after a script has replaced it on the class."""
 
 
-def _of_rollouts(advantages: torch.Tensor, groups: Groups) -> torch.Tensor:
+def _of_rollouts(advantages: torch.Tensor, groups: GeneratedGroups) -> torch.Tensor:
     """Return advantages `[prompt, sample]`: the mean over the turns, if each turn has its own."""
     if advantages.ndim == 2:
         return advantages

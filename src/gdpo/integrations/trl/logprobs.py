@@ -98,23 +98,16 @@ class CompletionOnlyHead(SpeedUp):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
-        batch_size: int | None = None,
         **options: Any,
     ) -> Any:
         """Return what TRL's method returns for these arguments."""
-        size = batch_size or len(input_ids)
-        shape = (min(size, len(input_ids)), input_ids.shape[1], logits_to_keep)
+        shape = (len(input_ids), input_ids.shape[1], logits_to_keep)
         reason = self.not_here_because(model, shape, options)
         if reason:
             self.say(reason)
         if reason or self.is_off:
-            options["batch_size"] = batch_size
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
-        parts = [
-            self._score(model, ids, mask, logits_to_keep)
-            for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True)
-        ]
-        logps, entropies = (torch.cat(part) for part in zip(*parts, strict=True))
+        logps, entropies = self._score(model, input_ids, attention_mask, logits_to_keep)
         return logps, entropies if options.get("compute_entropy") else None, None
 
     def _score(

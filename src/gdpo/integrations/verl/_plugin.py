@@ -16,7 +16,7 @@ from typing import Any
 
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.integrations.rows import PREFIX
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_columns,
@@ -94,10 +94,10 @@ def install() -> None:
     A change to a function that this verl lacks is skipped, with a warning.
     """
     show_warnings()
-    when_imported(changes(Run()))
+    when_imported(changes(VerlRun()))
 
 
-def changes(run: Run) -> dict[str, Change]:
+def changes(run: VerlRun) -> dict[str, Change]:
     through_queue = partial(_carry_through_queue, run)
     return {
         "verl.trainer.ppo.core_algos": partial(_register_all, run),
@@ -127,19 +127,19 @@ def _wrap(name: str, wrapper: Callable[[Any], Any], place: Any, *, lost: str) ->
         setattr(place, name, wrapper(function))
 
 
-def _register_all(run: Run, core_algos: Any) -> None:
+def _register_all(run: VerlRun, core_algos: Any) -> None:
     for name in (*ESTIMATORS, *TURN_ESTIMATORS):
         core_algos.ADV_ESTIMATOR_REGISTRY[f"{PREFIX}{name}"] = run.compute_advantages
 
 
-def _carry(run: Run, ray_trainer: Any) -> None:
+def _carry(run: VerlRun, ray_trainer: Any) -> None:
     registry = ray_trainer.core_algos.ADV_ESTIMATOR_REGISTRY
     wrapper = partial(with_columns, run, registry=registry)
     lost = "gdpo's estimators and gdpo_watch do not work in any trainer"
     _wrap("compute_advantage", wrapper, ray_trainer, lost=lost)
 
 
-def _carry_through_queue(run: Run, trainer_base: Any) -> None:
+def _carry_through_queue(run: VerlRun, trainer_base: Any) -> None:
     trainer, queue = trainer_base.PPOTrainer, trainer_base.tq
     for place, name, wrapper, lost in (
         (

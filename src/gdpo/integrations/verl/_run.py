@@ -91,7 +91,7 @@ def _turns(computed: Computed, at: tuple[int, int]) -> tuple[Turn, ...] | None:
 logger = logging.getLogger(__name__)
 
 
-class Run:
+class VerlRun:
     """Stores what gdpo keeps of a run between the calls of verl's functions.
 
     `install` creates one for each process. verl passes one number per token to an estimator, with

@@ -19,7 +19,7 @@ from gdpo.errors import ConfigError
 from gdpo.integrations._turns import summed
 from gdpo.integrations.rows import NAME, PREFIX, Computed, as_text, by_name
 from gdpo.integrations.verl._carried import Carried, has_turns
-from gdpo.integrations.verl._run import Run
+from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl.scores import check_keys
 from gdpo.integrations.verl.settings import (
     COLUMN,
@@ -35,7 +35,7 @@ from gdpo.integrations.verl.settings import (
 Function = Callable[..., Any]
 
 
-def with_check(run: Run, need_critic: Function) -> Function:
+def with_check(run: VerlRun, need_critic: Function) -> Function:
     """Wrap `need_critic`, which every trainer calls at startup, to check the configuration."""
 
     @functools.wraps(need_critic)
@@ -57,7 +57,7 @@ def with_check(run: Run, need_critic: Function) -> Function:
     return checked
 
 
-def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]) -> Function:
+def with_columns(run: VerlRun, compute_advantage: Function, registry: dict[str, Any]) -> Function:
     """Wrap `compute_advantage` so that the estimator receives the separate rewards.
 
     They come from an enclosing `carrying` block if there is one (V1 trainer), otherwise from the
@@ -89,7 +89,7 @@ def with_columns(run: Run, compute_advantage: Function, registry: dict[str, Any]
     return computed
 
 
-def with_metrics(run: Run, compute_data_metrics: Function) -> Function:
+def with_metrics(run: VerlRun, compute_data_metrics: Function) -> Function:
     """Wrap `compute_data_metrics`, whose result every trainer logs, to add gdpo's metrics."""
 
     @functools.wraps(compute_data_metrics)
@@ -99,7 +99,7 @@ def with_metrics(run: Run, compute_data_metrics: Function) -> Function:
     return computed
 
 
-def with_queue(run: Run, compute_advantage: Function, queue: Any) -> Function:
+def with_queue(run: VerlRun, compute_advantage: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._compute_advantage` to fetch the rewards from the queue first.
 
     The wrapper also writes the rollout record, if the configuration sets `gdpo_rollouts`.
@@ -128,7 +128,7 @@ def with_queue(run: Run, compute_advantage: Function, queue: Any) -> Function:
     return computed
 
 
-def with_watch(run: Run, compute_for_trajectories: Function) -> Function:
+def with_watch(run: VerlRun, compute_for_trajectories: Function) -> Function:
     @functools.wraps(compute_for_trajectories)
     def computed(data: Any, *args: Any, **kwargs: Any) -> Any:
         done = compute_for_trajectories(data, *args, **kwargs)
@@ -140,7 +140,7 @@ def with_watch(run: Run, compute_for_trajectories: Function) -> Function:
     return computed
 
 
-def with_rewards_dumped(run: Run, log_rollout_data: Function, queue: Any) -> Function:
+def with_rewards_dumped(run: VerlRun, log_rollout_data: Function, queue: Any) -> Function:
     """Wrap `PPOTrainer._log_rollout_data` so that its files have one column per reward.
 
     A per-turn reward is written as its total.
@@ -189,7 +189,7 @@ def with_totals(val_metrics_update: Function) -> Function:
     return updated
 
 
-def _carry(run: Run, trainer: Any, batch: Any, queue: Any) -> Carried:
+def _carry(run: VerlRun, trainer: Any, batch: Any, queue: Any) -> Carried:
     algorithm, columns = trainer.config.algorithm, fetch_columns(trainer, batch, queue)
     padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
     per_turn = has_turns(columns, algorithm.get("gdpo_reward_keys") or ())
@@ -229,7 +229,7 @@ def _fetch(batch: Any, queue: Any, fields: list[str]) -> dict[str, list[Any]]:
     }
 
 
-def observe(run: Run, algorithm: Any, data: Any, carried: Carried) -> None:
+def observe(run: VerlRun, algorithm: Any, data: Any, carried: Carried) -> None:
     """Store a batch's rewards and verl's advantages for the metrics and the record.
 
     `carried` has the separate rewards of the same rows.
@@ -254,7 +254,7 @@ def observe(run: Run, algorithm: Any, data: Any, carried: Carried) -> None:
         )
 
 
-def of_rows(run: Run, advantages: Any, mask: Any, estimator: str) -> Float[np.ndarray, " row"]:
+def of_rows(run: VerlRun, advantages: Any, mask: Any, estimator: str) -> Float[np.ndarray, " row"]:
     """Return the advantage of each row: the mean over its trained tokens, if they differ."""
     trained = mask.bool()
     first = advantages.gather(1, trained.int().argmax(1, keepdim=True))
@@ -270,7 +270,7 @@ def of_rows(run: Run, advantages: Any, mask: Any, estimator: str) -> Float[np.nd
 
 
 @contextmanager
-def delivered(run: Run, algorithm: Any, data: Any, carried: Carried) -> Generator[None]:
+def delivered(run: VerlRun, algorithm: Any, data: Any, carried: Carried) -> Generator[None]:
     """Add, inside the `with` block, what verl's own gdpo reads but verl's V1 trainer omits."""
     names = [key for key in algorithm.get("gdpo_reward_keys") or () if key in carried.columns]
     added = set(names) - set(data.non_tensor_batch)
@@ -308,7 +308,7 @@ _CLOSE = 1e-5
 """Largest allowed difference between verl's float32 and gdpo's float64."""
 
 
-def check_itself(run: Run) -> None:
+def check_itself(run: VerlRun) -> None:
     """Raise a ConfigError unless gdpo's estimator works in this verl, on a made-up batch.
 
     A process that has not imported verl's trainers is not checked, because it does not train.

@@ -170,7 +170,7 @@ def is_ours(reward: Any) -> bool:
     return (function.get("path"), function.get("name")) == (PATH, compute_score.__name__)
 
 
-def _our_scores(reward: Any) -> "_Scores | None":
+def _our_scores(reward: Any) -> "_ConfiguredScorer | None":
     if not is_ours(reward):
         return None
     function = without_arrays(reward.get("custom_reward_function"))
@@ -181,7 +181,7 @@ _AT_ONCE = 8
 """Maximum number of batches that a process scores at the same time."""
 
 
-class _Scores:
+class _ConfiguredScorer:
     """Scores completions with the rewards of one configuration.
 
     verl calls it from many threads. A scorer handles only one call at a time, so the threads share
@@ -248,5 +248,5 @@ def _reward(entry: Any, of_task: Mapping[str, Reward]) -> Reward:
 
 
 @functools.lru_cache
-def _scores(options: str) -> _Scores:
-    return _Scores(json.loads(options))
+def _scores(options: str) -> _ConfiguredScorer:
+    return _ConfiguredScorer(json.loads(options))

@@ -12,11 +12,11 @@ from gdpo._terminal import terminal
 from gdpo.errors import ConfigError
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
-from gdpo.lab.evaluation.evaluation import Progress, Settings, read_results
+from gdpo.lab.evaluation.evaluation import EvaluationSettings, Progress, read_results
 from gdpo.lab.evaluation.named import folder_of, responder_of
 from gdpo.lab.evaluation.responders import VllmOptions, check_sampling
 from gdpo.lab.evaluation.sanity import Sanity
-from gdpo.lab.evaluation.server import Server
+from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.evaluation.tables import (
     add_to_readme,
     bfcl_lines,
@@ -138,7 +138,9 @@ def _doing(now: Progress) -> str:
     return ""
 
 
-def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> VllmOptions | None:
+def _vllm_options(
+    settings: EvaluationSettings, folder: Path, *, enforce_eager: bool
+) -> VllmOptions | None:
     if settings.engine == "vllm":
         length = settings.max_model_len
         if length is not None and length < 1:
@@ -153,7 +155,7 @@ def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> V
 
 
 def run_evaluation(
-    settings: Settings,
+    settings: EvaluationSettings,
     names: Sequence[str],
     console: Console,
     *,
@@ -176,7 +178,7 @@ def run_evaluation(
     if deadline is not None and server is None:
         raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
     vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
-    asked = server and Server(
+    asked = server and ServerModel(
         server, settings.model, settings.sampling, at_once=at_once, deadline=deadline, kept=folder
     )
     answering = responder_of(

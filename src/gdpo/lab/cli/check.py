@@ -1,7 +1,7 @@
 """Implements `gdpo check`."""
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,6 @@ from cyclopts.validators import Number
 from gdpo.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
-    from gdpo.lab.recipes.data import Rows
-    from gdpo.lab.tasks import Task
     from gdpo.lab.training.reward_checks import CheckResult
 
 _RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
@@ -33,21 +31,19 @@ def check(
     With a recipe, checks its keys and types, every row of the data, the trainer's fields, the batch
     sizes, and the model and its tokenizer. Scores each reward on the reference answers and on a bad
     response. The rewards of the task must reach their maximum on at least 95 % of the reference
-    answers, and at least one reward must score the bad response below its maximum. Checks that no
-    training row repeats a problem from the benchmarks in --benchmarks. Without --benchmarks, checks
-    the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
-    can start, otherwise with 1.
+    answers, and at least one reward must score the bad response below its maximum. Exits with 0 if
+    `gdpo train` can start, otherwise with 1.
 
     Prints the weights with which a right response always beats a wrong one in its group, whatever
     the other rewards are, and whether a lazy response (such as tags without an answer) can win.
 
-    With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
-    response. At least 95 % of the reference answers must be scored as correct, and the empty
+    With --benchmarks instead of a recipe, scores the reference answers of each benchmark and an
+    empty response. At least 95 % of the reference answers must be scored as correct, and the empty
     response as wrong. Prints the rows that fail. Exits with 1 if a benchmark fails.
 
     Args:
         recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`.
-        benchmarks: Comma-separated benchmark names, as in `gdpo evaluate`.
+        benchmarks: Comma-separated benchmark names, as in `gdpo evaluate`. Without RECIPE.
         data: Read the rows of a benchmark from a file, given as NAME=FILE. Can be repeated.
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
         rows: Test the rewards on the first N rows only. The other checks always use all rows.
@@ -55,28 +51,24 @@ def check(
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
-    if recipe is None or (data and benchmarks is None):
+    if recipe is None or benchmarks is not None or data:
         raise ConfigError(
-            "gdpo check needs a recipe, --benchmarks (optionally with --data), or both. Example: "
-            "gdpo check recipe.yaml"
+            "gdpo check needs a recipe, or --benchmarks (optionally with --data) without a recipe. "
+            "Example: gdpo check recipe.yaml"
         )
-    from gdpo.lab.cli._evaluating import the_benchmarks
     from gdpo.lab.cli._user_code import exits_reported
-    from gdpo.lab.evaluation.overlap import overlap_findings
     from gdpo.lab.recipes.read import read_recipe
     from gdpo.lab.recipes.resolve import resolve
     from gdpo.lab.training import check as check_recipe
     from gdpo.lab.training import priority_findings
 
-    tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
-
-    def also(task: "Task", found: "Rows") -> "Iterator[CheckResult]":
-        yield from overlap_findings(task, found, tests)
-        yield from priority_findings(resolved, found.problems[:rows])
-
     with exits_reported():
         resolved = resolve(read_recipe(recipe, set or ()))
-        findings = check_recipe(resolved, rows=rows, also=also)
+        findings = check_recipe(
+            resolved,
+            rows=rows,
+            also=lambda _, found: priority_findings(resolved, found.problems[:rows]),
+        )
     return _print_findings(findings, recipe)
 
 

@@ -73,10 +73,10 @@ def evaluate(
     """
     from gdpo._terminal import terminal
     from gdpo.lab.cli._evaluating import files_of, names_of, run_evaluation
-    from gdpo.lab.evaluation import Sampling, Settings
+    from gdpo.lab.evaluation import EvaluationSettings, Sampling
     from gdpo.lab.evaluation.named import weights_of
 
-    settings = Settings(
+    settings = EvaluationSettings(
         model=model,
         sampling=Sampling(samples, temperature, top_p, max_tokens, seed),
         token_limit=token_limit,

@@ -61,7 +61,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EvaluationSettings:
     """Defines an evaluation, which can be resumed only with the same settings."""
 
     model: str
@@ -99,7 +99,7 @@ class Result:
 
 
 def evaluate(
-    settings: Settings,
+    settings: EvaluationSettings,
     benchmarks: Sequence[Benchmark],
     responder: Callable[[Benchmark], Responder],
     folder: Path,
@@ -181,7 +181,7 @@ def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
+def _settled(folder: Path, settings: EvaluationSettings, rows: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings to save. Raise ConfigError if the folder contains another evaluation."""
     file = folder / "settings.json"
     requested = json.loads(json.dumps(asdict(settings)))
@@ -221,7 +221,7 @@ def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[
 
 
 def _evaluate_one(
-    settings: Settings,
+    settings: EvaluationSettings,
     benchmark: Benchmark,
     problems: Sequence[Problem],
     responder: Callable[[Benchmark], Responder],
@@ -230,7 +230,7 @@ def _evaluate_one(
 ) -> Result:
     rewards = rewards_of(benchmark, settings.token_limit)
     parts = [
-        _Part(i, problems[i : i + PART], folder / benchmark.name / f"problems_{i:06d}.parquet")
+        _SavedPart(i, problems[i : i + PART], folder / benchmark.name / f"problems_{i:06d}.parquet")
         for i in range(0, len(problems), PART)
     ]
     left = [part for part in parts if not _is_kept(part.file)]
@@ -276,7 +276,7 @@ def _is_kept(file: Path) -> bool:
     return True
 
 
-class _Part(NamedTuple):
+class _SavedPart(NamedTuple):
     """Problems evaluated and saved together, from the index `start` on."""
 
     start: int
@@ -302,7 +302,11 @@ class _Tracker:
 
 
 def _rollouts(
-    settings: Settings, part: _Part, answering: Responder, scorer: Scorer, tracker: _Tracker
+    settings: EvaluationSettings,
+    part: _SavedPart,
+    answering: Responder,
+    scorer: Scorer,
+    tracker: _Tracker,
 ) -> list[Rollout]:
     # The seed depends on the part, so that a resumed evaluation samples the same responses.
     drawn = settings.sampling

@@ -18,7 +18,7 @@ from gdpo.lab.evaluation.responders import (
     VllmOptions,
     check_vllm,
 )
-from gdpo.lab.evaluation.server import Server
+from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.recipes.models import load_tokenizer, locate_model, make_ready
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.runs.directory import RunDirectory
@@ -40,7 +40,7 @@ def responder_of(
     model: str,
     sampling: Sampling,
     *,
-    server: Server | None,
+    server: ServerModel | None,
     at_once: int,
     engine: str = "transformers",
     vllm: VllmOptions | None = None,

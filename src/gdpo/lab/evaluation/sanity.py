@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gdpo.lab.evaluation.benchmarks import Benchmark, rewards_of
-from gdpo.lab.evaluation.evaluation import Progress, Settings, evaluate
+from gdpo.lab.evaluation.evaluation import EvaluationSettings, Progress, evaluate
 from gdpo.lab.evaluation.named import responder_of
 from gdpo.lab.evaluation.responders import Sampling
 from gdpo.rewards import Reward
@@ -112,7 +112,7 @@ def sanity(
 def _answered(
     who: str, benchmark: Benchmark, rows: int | None, on_progress: OnSanityProgress
 ) -> list[Rollout]:
-    settings = Settings(who, Sampling(), _LIMIT, rows)
+    settings = EvaluationSettings(who, Sampling(), _LIMIT, rows)
     answering = responder_of(who, settings.sampling, server=None, at_once=1)
     with tempfile.TemporaryDirectory() as folder:
         evaluate(settings, [benchmark], answering, Path(folder), lambda now: on_progress(who, now))

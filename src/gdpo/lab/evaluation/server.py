@@ -1,212 +1,63 @@
 """Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
 Responses are streamed if the server supports it. A streamed request has no time limit while data
-keep arriving. A request is resent several times if no data arrived, but only once if a response was
-interrupted, because a partial response cannot be continued. After a long silence, it fails and is
-not resent: the server may still be working on it.
+keep arriving. The `openai` client resends a request if no response has begun. A response that was
+interrupted is requested once more, because a partial response cannot be continued. After a long
+silence, a request fails and is not resent: the server may still be working on it.
 """
 
+import asyncio
 import hashlib
-import http.client
 import json
 import logging
 import os
 import re
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed, wait
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from gdpo._files import errors_name
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError, GdpoError, MissingExtraError
 from gdpo.lab.evaluation.responders import NO_ROOM, OnResponses, Response, Sampling, ignore
 from gdpo.lab.tasks import Problem
+from gdpo.rewards.calls import wait_for
 from gdpo.rewards.text import content_text
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
+SLOWEST = 10.0
+"""Lowest expected generation speed of one of many concurrent requests, in tokens/s. This speed sets
+the default deadline. If the server does not stream, `max_tokens` tokens must be generated before
+the deadline."""
 
-R = TypeVar("R")
+_SHORTEST_DEADLINE = 600.0
 
-
-def side_by_side(
-    work: Callable[[T], R], items: Sequence[T], *, at_once: int, done: Callable[[int], None]
-) -> list[R]:
-    """Apply `work` to the items in parallel threads, and return the results in order.
-
-    After a failure, no more items start, and the error is raised when the running ones have
-    finished. A KeyboardInterrupt is raised immediately. `done` is called with 1 after each item, in
-    the calling thread.
-    """
-    jobs: list[Future[R]] = [Future() for _ in items]
-    left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
-    for _ in range(min(at_once, len(jobs))):
-        threading.Thread(target=_work_off, args=(left, work, jobs), daemon=True).start()
-    try:
-        for job in as_completed(jobs):
-            if not job.cancelled():
-                job.result()
-                done(1)
-    except Exception:
-        wait(jobs)
-        raise
-    finally:
-        _cancel(jobs)
-    return [job.result() for job in jobs]
-
-
-def _work_off(
-    left: Iterable[tuple[Future[R], T]], work: Callable[[T], R], jobs: Iterable[Future[R]]
-) -> None:
-    for job, item in left:
-        if job.set_running_or_notify_cancel():
-            try:
-                job.set_result(work(item))
-            except BaseException as error:  # noqa: BLE001  raised again by result()
-                _cancel(jobs)
-                job.set_exception(error)
-
-
-def _cancel(jobs: Iterable[Future[R]]) -> None:
-    for job in jobs:
-        job.cancel()
-
-
-SHOWN = 300
+_SHOWN = 300
 """Maximum number of characters of a server's reply to include in a message."""
 
-
-STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+_STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 """Request fields for a stream that ends with the number of tokens."""
 
+_STREAM = re.compile(r"\bstream")
 
-_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Possible prefixes of a line in a stream. JSON text never starts with any of them."""
+_NO_ROOM_SAYS = ("context length", "context size")
+"""Phrases that vLLM, SGLang and llama.cpp use in their error messages when a prompt leaves no room
+for a response."""
 
 
 class ServerError(GdpoError):
     """Raised if a server does not reply, or replies without a response."""
 
 
-class BrokenOffError(Exception):
-    """Raised if a stream ended before the response was complete."""
-
-    def __init__(self, why: object, pieces: int) -> None:
-        super().__init__(f"the response ended early, after {pieces:,} pieces: {why}")
-        self.pieces = pieces
-
-
-class NoCountError(Exception):
+class _NoCountError(Exception):
     """Raised if a stream ended without the number of tokens."""
 
 
-class ReplyError(Exception):
-    """Raised if a reply or a stream contains an error.
-
-    Args:
-        code: HTTP status, or the code in the stream, or 500.
-        late: Whether part of the response arrived before the error.
-    """
-
-    def __init__(self, code: int, text: str, *, late: bool = False) -> None:
-        super().__init__(f"{code} {text[:SHOWN]}")
-        self.code = code
-        self.text = text
-        self.late = late
-
-
-def read_answer(lines: Iterable[bytes]) -> Response:
-    """Read a response from the lines of a server's reply as they arrive.
-
-    Raises:
-        ServerError: If the reply is JSON without a response.
-        ValueError: If the reply is neither a stream nor JSON.
-        TimeoutError: If reading a line takes too long.
-        BrokenOffError, NoCountError, ReplyError: See these classes.
-    """
-    coming = (line for line in lines if line.strip())
-    first = next(coming, b"")
-    if not first.startswith(_FIELDS):
-        return _of_json(json.loads(b"".join((first, *coming))))
-    return _of_stream(chain([first], coming))
-
-
-def _of_json(answer: Any) -> Response:
-    try:
-        choice = answer["choices"][0]
-        text = content_text(choice["message"]["content"])
-        tokens = int(answer["usage"]["completion_tokens"])
-        return Response(str(text), tokens, _reason(choice.get("finish_reason")))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ServerError(
-            f"the server's reply lacks choices[0].message.content or usage.completion_tokens: "
-            f"{str(answer)[:SHOWN]}. Use an OpenAI-compatible server"
-        ) from error
-
-
-def _reason(given: Any) -> str:
-    return "length" if given == "length" else "stop"
-
-
-@dataclass(slots=True)
-class _Coming:
-    """Collects the parts of a streamed response."""
-
-    texts: list[str] = field(default_factory=list[str])
-    pieces: int = 0
-    tokens: int | None = None
-    reason: Any = None
-
-    def take_all(self, lines: Iterable[bytes]) -> bool:
-        """Add all events. Return whether the stream had an end marker."""
-        for line in lines:
-            name, _, value = line.partition(b":")
-            if name == b"data":
-                if value.strip() == b"[DONE]":
-                    return True
-                self._take(json.loads(value))
-        return False
-
-    def _take(self, event: Any) -> None:
-        if error := event.get("error"):
-            code = error.get("code") if isinstance(error, dict) else None
-            code = code if isinstance(code, int) else 500
-            raise ReplyError(code, json.dumps(error), late=self.pieces > 0)
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
-            self.texts.append(delta.get("content") or "")
-            # Some servers send thinking in a separate field, which counts as a piece too.
-            self.pieces += any(value for key, value in delta.items() if key != "role")
-            self.reason = choice.get("finish_reason") or self.reason
-        if usage := event.get("usage"):
-            self.tokens = int(usage["completion_tokens"])
-
-
-def _of_stream(lines: Iterable[bytes]) -> Response:
-    coming = _Coming()
-    try:
-        ended = coming.take_all(lines)
-    except TimeoutError:
-        raise
-    except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
-        raise BrokenOffError(f"{type(error).__name__}: {error}", coming.pieces) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ServerError(
-            f"the server's stream has events that are not chat.completion.chunk "
-            f"({type(error).__name__}: {error}). Use an OpenAI-compatible server"
-        ) from error
-    if ended and coming.tokens is None:
-        raise NoCountError
-    if coming.tokens is None or not (ended or coming.reason):
-        raise BrokenOffError("the connection was closed", coming.pieces)
-    return Response("".join(coming.texts), coming.tokens, _reason(coming.reason))
+class _InterruptedError(Exception):
+    """Raised if a stream ended before the response was complete."""
 
 
 ANSWERED = ".answered.jsonl"
@@ -222,7 +73,6 @@ class Answered:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._writing = threading.Lock()
         self._saved = dict(_read(file)) if file is not None and file.is_file() else {}
 
     def find(self, asked: Mapping[str, Any]) -> Response | None:
@@ -234,7 +84,7 @@ class Answered:
         if self._file is None:
             return
         kept = [_key_of_answered(asked), response.text, response.num_tokens, response.finish_reason]
-        with self._writing, errors_name(self._file):
+        with errors_name(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="ascii") as file:
                 # Start a new line first, because the last line may be incomplete.
@@ -255,38 +105,15 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
         yield key, Response(text, num_tokens, reason)
 
 
-logger = logging.getLogger(__name__)
-
-SLOWEST = 10.0
-"""Lowest expected generation speed of one of many concurrent requests, in tokens/s. This speed sets
-the default deadline. If the server does not stream, `max_tokens` tokens must be generated before
-the deadline."""
-
-_SHORTEST_DEADLINE = 600.0
-
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
-_BAD_REQUEST = 400
-_NOT_FOUND = 404
-_REFUSES_A_FIELD = (400, 422)
-_STREAM = re.compile(r"\bstream")
-
-_READ = 10_000
-"""Maximum number of bytes to read from an error reply."""
-
-_NO_ROOM_SAYS = ("context length", "context size")
-"""Phrases that vLLM, SGLang and llama.cpp use in their error messages when a prompt leaves no room
-for a response."""
-
-
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Gets responses from an OpenAI-compatible server.
+class ServerModel:
+    """Gets responses of a model on an OpenAI-compatible server.
 
     Args:
         url: Base URL with `/v1`, which is added to a URL without a path.
         deadline: Seconds without data after which a request fails. None: the time for `max_tokens`
             tokens at `SLOWEST` tokens/s, but at least 600 s.
-        retries: How often a request without data is resent.
+        retries: How often the client resends a request without data.
         kept: Folder for the responses of unfinished parts.
     """
 
@@ -295,7 +122,7 @@ class Server:
     sampling: Sampling
     at_once: int = 32
     deadline: float | None = None
-    retries: int = 3
+    retries: int = 4
     kept: Path | None = None
     _known: set[str] = field(default_factory=set[str], repr=False, compare=False)
     """Properties of the server that were detected and logged."""
@@ -312,6 +139,8 @@ class Server:
             )
         if self.at_once < 1:
             raise ConfigError(f"--at-once must be 1 or more, got {self.at_once}")
+        if find_spec("openai") is None:
+            raise MissingExtraError("openai", "server", "to evaluate a model on a server")
 
     @property
     def address(self) -> str:
@@ -332,7 +161,6 @@ class Server:
         Raises:
             ServerError: If a request failed. Other responses in progress are saved first.
         """
-        answered = Answered(self.kept and self.kept / ANSWERED)
         drawn = self.sampling
         asked: list[Mapping[str, Any]] = [
             {
@@ -346,83 +174,108 @@ class Server:
             for problem in problems
             for i in range(samples)
         ]
-        responses = side_by_side(
-            lambda each: self._answer(each, answered), asked, at_once=self.at_once, done=heard
-        )
+        responses = wait_for(self._all(asked, heard))
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
-    def _answer(self, asked: Mapping[str, Any], answered: Answered) -> Response:
-        if saved := answered.find(asked):
-            return saved
-        tries, left = 1, self.retries
-        while True:
+    async def _all(self, asked: Sequence[Mapping[str, Any]], heard: OnResponses) -> list[Response]:
+        """Return the responses in order. After a failure, only running requests are finished."""
+        from openai import AsyncOpenAI
+
+        answered = Answered(self.kept and self.kept / ANSWERED)
+        responses: dict[int, Response] = {}
+        failures: list[ServerError] = []
+        left = iter(enumerate(asked))
+
+        async def work_off() -> None:
+            for i, each in left:
+                saved = answered.find(each)
+                try:
+                    responses[i] = saved or await self._answer(client, each)
+                except ServerError as error:
+                    failures.append(error)
+                else:
+                    if saved is None:
+                        answered.add(each, responses[i])
+                    heard(1)
+                if failures:
+                    return
+
+        async with AsyncOpenAI(
+            base_url=self.address,
+            api_key=os.environ.get("OPENAI_API_KEY") or "none",
+            timeout=self.silence,
+            max_retries=self.retries,
+        ) as client:
+            await asyncio.gather(*(work_off() for _ in range(min(self.at_once, len(asked)))))
+        if failures:
+            raise failures[0]
+        return [responses[i] for i in range(len(asked))]
+
+    async def _answer(self, client: Any, asked: Mapping[str, Any]) -> Response:
+        import openai
+
+        try:
             try:
-                response = self._ask(asked)
-                break
-            except _MayPassError as error:
-                left = min(left, 1) if error.late else left
-                if not left:
-                    raise ServerError(
-                        f"{self.url} did not respond after {tries} tries: {error}. Finished "
-                        "responses are saved: start the server, then rerun the same command"
-                    ) from error
-                time.sleep(2.0 ** (tries - 1))
-                tries, left = tries + 1, left - 1
-        answered.add(asked, response)
-        return response
-
-    def _ask(self, asked: Mapping[str, Any]) -> Response:
-        """Send a request once, for a stream if the server supports it."""
-        streamed = "no stream" not in self._known
-        try:
-            return self._send({**asked, **STREAMED} if streamed else asked)
-        except NoCountError:
-            self._warn_once("no stream", "streams without reporting the token count (usage)")
-        except ReplyError as error:
-            if not (streamed and error.code in _REFUSES_A_FIELD and _STREAM.search(error.text)):
-                return self._refused(error)
-            self._warn_once("no stream", f"does not stream: {error}")
-        return self._ask(asked)
-
-    def _send(self, body: Mapping[str, Any]) -> Response:
-        key = os.environ.get("OPENAI_API_KEY")
-        request = urllib.request.Request(
-            f"{self.address}/chat/completions",
-            data=json.dumps(body).encode(),
-            headers={
-                "Content-Type": "application/json",
-                **({"Authorization": f"Bearer {key}"} if key else {}),
-            },
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=self.silence) as answer:
-                return read_answer(answer)
-        except urllib.error.HTTPError as error:
-            raise ReplyError(error.code, f"{error.reason}: {_text_of(error)}") from error
-        except TimeoutError as error:
+                return await self._ask(client, asked)
+            except _InterruptedError:
+                return await self._ask(client, asked)
+        except (TimeoutError, openai.APITimeoutError) as error:
             raise ServerError(
                 f"{self.url} sent nothing for {self.silence:g} s. Finished responses are saved: "
                 "rerun the same command with a longer --deadline or a smaller --at-once"
             ) from error
-        except BrokenOffError as error:
-            raise _MayPassError(str(error), late=error.pieces > 0) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _MayPassError(f"{type(error).__name__}: {error}") from error
-
-    def _refused(self, error: ReplyError) -> Response:
-        """Return an empty response if the prompt leaves no room for one, or raise an error."""
-        if error.code in _TRANSIENT:
-            raise _MayPassError(str(error), late=error.late) from error
-        if error.code == _BAD_REQUEST and any(said in error.text for said in _NO_ROOM_SAYS):
+        except _InterruptedError as error:
+            raise ServerError(
+                f"{self.url} interrupted a response, and its repetition, too: {error}. Finished "
+                "responses are saved: check the server, then rerun the same command"
+            ) from error
+        except json.JSONDecodeError as error:
+            raise ServerError(
+                f"{self.url} sent a reply that is not JSON ({error}). Use an OpenAI-compatible "
+                "server"
+            ) from error
+        except openai.APIError as error:
+            if not _leaves_no_room(error):
+                raise ServerError(self._why(error)) from error
             self._warn_once(
                 "no room",
-                f"has no room for a response to a prompt, so the response is empty: {error}",
+                "has no room for a response to a prompt, so the response is empty: "
+                f"{_said(error)[:_SHOWN]}",
             )
             return NO_ROOM
-        message = f"{self.url} refuses the request: {error}"
-        if error.code == _NOT_FOUND and not self.address.endswith("/v1"):
+
+    async def _ask(self, client: Any, asked: Mapping[str, Any]) -> Response:
+        """Send a request, for a stream if the server supports it."""
+        import openai
+
+        if "no stream" not in self._known:
+            try:
+                return await _of_stream(await self._begun(client, {**asked, **_STREAMED}))
+            except _NoCountError:
+                self._warn_once("no stream", "streams without reporting the token count (usage)")
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if not _STREAM.search(_said(error)):
+                    raise
+                self._warn_once("no stream", f"does not stream: {_said(error)[:_SHOWN]}")
+        return _of_reply(await self._begun(client, asked))
+
+    async def _begun(self, client: Any, body: Mapping[str, Any]) -> Any:
+        async with asyncio.timeout(self.silence):  # the client would resend a request in time-out
+            return await client.chat.completions.create(**body)
+
+    def _why(self, error: Any) -> str:
+        code, said = getattr(error, "status_code", None), _said(error)[:_SHOWN]
+        if code is None or code in (408, 409, 429) or code >= 500:  # which the client resends
+            return (
+                f"{self.url} did not respond after {self.retries + 1} tries: {said}. "
+                "Finished responses are saved: start the server, then rerun the same command"
+            )
+        message = f"{self.url} refuses the request: {said}"
+        if code in (401, 403):
+            message += ". Set OPENAI_API_KEY to a key that the server accepts"
+        if code == 404 and not self.address.endswith("/v1"):
             message += f". The URL must end with /v1: try --server {self.address}/v1"
-        raise ServerError(message) from error
+        return message
 
     def _warn_once(self, what: str, message: str) -> None:
         if what not in self._known:
@@ -430,16 +283,58 @@ class Server:
             logger.warning("%s %s", self.url, message)
 
 
-class _MayPassError(Exception):
-    """Raised if a failed request may succeed if resent."""
+async def _of_stream(stream: Any) -> Response:
+    import openai
 
-    def __init__(self, reason: str, *, late: bool = False) -> None:
-        super().__init__(reason)
-        self.late = late
-
-
-def _text_of(error: urllib.error.HTTPError) -> str:
+    texts: list[str] = []
+    tokens, reason = None, None
     try:
-        return error.read(_READ).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return ""
+        async for event in stream:
+            for choice in event.choices or ():
+                texts.append(choice.delta.content or "")
+                reason = choice.finish_reason or reason
+            if event.usage:
+                tokens = int(event.usage.completion_tokens)
+    except (openai.APIError, json.JSONDecodeError) as error:
+        if isinstance(error, openai.APITimeoutError) or _leaves_no_room(error):
+            raise
+        raise _InterruptedError(_said(error)) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ServerError(
+            f"the server's stream has events that are not chat.completion.chunk "
+            f"({type(error).__name__}: {error}). Use an OpenAI-compatible server"
+        ) from error
+    if tokens is not None:
+        return Response("".join(texts), tokens, _reason(reason))
+    closed = bool(texts) and reason is None
+    raise _InterruptedError("the connection was closed") if closed else _NoCountError
+
+
+def _of_reply(answer: Any) -> Response:
+    try:
+        choice = answer.choices[0]
+        text = content_text(choice.message.content)
+        return Response(text, int(answer.usage.completion_tokens), _reason(choice.finish_reason))
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ServerError(
+            f"the server's reply lacks choices[0].message.content or usage.completion_tokens: "
+            f"{str(answer)[:_SHOWN]}. Use an OpenAI-compatible server"
+        ) from error
+
+
+def _reason(given: Any) -> str:
+    return "length" if given == "length" else "stop"
+
+
+def _leaves_no_room(error: Exception) -> bool:
+    return any(said in _said(error) for said in _NO_ROOM_SAYS)
+
+
+def _said(error: Any) -> str:
+    """Return the server's text, or the error with its cause if the server sent none."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return f"{error.status_code} {error.response.text}"
+    cause = error.__cause__ or getattr(error, "body", None)
+    return str(error) if cause is None else f"{error} ({cause})"

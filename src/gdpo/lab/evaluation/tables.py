@@ -12,7 +12,7 @@ from gdpo.errors import ConfigError
 from gdpo.lab.evaluation._bfcl import VERSIONS, bfcl_averages
 from gdpo.lab.evaluation._intervals import Estimate, difference
 from gdpo.lab.evaluation.benchmarks import GROUPS
-from gdpo.lab.evaluation.evaluation import Result, Settings
+from gdpo.lab.evaluation.evaluation import EvaluationSettings, Result
 
 _SHOWN = 20
 """Maximum number of problem numbers to list in a sentence."""
@@ -111,13 +111,13 @@ def _shown(estimate: Estimate, form: str = ".3f") -> tuple[str, str]:
 HEADING = "## Evaluation"
 
 
-def add_to_readme(readme: Path, results: Sequence[Result], settings: Settings) -> None:
+def add_to_readme(readme: Path, results: Sequence[Result], settings: EvaluationSettings) -> None:
     """Append the results to a README, replacing earlier results."""
     before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
     write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
 
 
-def _section(results: Sequence[Result], settings: Settings) -> str:
+def _section(results: Sequence[Result], settings: EvaluationSettings) -> str:
     drawn = settings.sampling
     rows = "\n".join(
         f"| {result.benchmark} | {estimate.problems:,} | {name} | {_number(estimate.mean)} "

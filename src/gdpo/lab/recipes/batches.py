@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gdpo._text import counted
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.recipe import Recipe
 
@@ -105,20 +106,18 @@ class BatchPlan:
     @property
     def per_step(self) -> str:
         """Return the numbers of rollouts per step and of processes in words."""
-        return (
-            f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
-        )
+        on = f"{self.processes:,} process{'es' * (self.processes != 1)}"
+        return f"{self.rollouts_per_step:,} rollouts per step on {on}"
 
     def lines(self) -> list[str]:
         """Return the counts as sentences, one per line."""
         step = "step" if self.steps_per_round == 1 else f"{self.steps_per_round} steps"
         return [
-            f"{_count(self.groups, 'prompt')} × {self.samples} samples = {self.rollouts:,} "
+            f"{counted(self.groups, 'prompt')} × {self.samples} samples = {self.rollouts:,} "
             f"rollouts per generation, one generation per {step}",
-            f"{self.rollouts_per_step:,} rollouts per optimizer step, in micro-batches of "
-            f"{self.micro_batch} on {_count(self.processes, 'process')}",
-            f"{_count(self.rows, 'row')} give {_count(self.steps_per_epoch, 'step')} per epoch; "
-            f"this run has {_count(self.total_steps, 'step')} with "
+            f"{self.per_step}, in micro-batches of {self.micro_batch}",
+            f"{counted(self.rows, 'row')} give {counted(self.steps_per_epoch, 'step')} per epoch; "
+            f"this run has {counted(self.total_steps, 'step')} with "
             f"{self.total_steps * self.rollouts_per_step:,} rollouts in total",
         ]
 
@@ -156,12 +155,6 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
 def default_save_steps(plan: BatchPlan) -> int:
     """Return the default number of steps between checkpoints: a tenth of the run, at most 100."""
     return min(100, math.ceil(plan.total_steps / 10))
-
-
-def _count(number: int, noun: str) -> str:
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def processes() -> int:

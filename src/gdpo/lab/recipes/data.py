@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from gdpo.errors import DataError
 from gdpo.lab.recipes.recipe import DataConfig
-from gdpo.lab.tasks import Problem, Task, load_problems, near_duplicates
+from gdpo.lab.tasks import Problem, Task, load_problems
 from gdpo.rewards.weights_column import applies, weights_of_cells
 
 
@@ -23,25 +22,18 @@ class Rows:
     """Location of each problem, such as `row 3 of train.jsonl`."""
     read: dict[str, int]
     """Number of rows read from each source."""
-    repeated: dict[str, int]
-    """Number of near-duplicates left out of each source."""
     too_long: int = 0
     """Number of rows whose prompt exceeds `data.max_prompt_length`."""
 
     @property
     def left_out(self) -> str | None:
         """Return a sentence about the rows left out, or None."""
-        parts: list[str] = []
-        if self.repeated:
-            of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
-            total = sum(self.repeated.values())
-            parts.append(
-                f"rows left out: {total:,} near-duplicates ({of}; to use them, set "
-                "data.near_duplicates: keep)"
-            )
-        if self.too_long:
-            parts.append(f"rows left out: {self.too_long:,} longer than data.max_prompt_length")
-        return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
+        if not self.too_long:
+            return None
+        return (
+            f"rows left out: {self.too_long:,} longer than data.max_prompt_length; "
+            f"{len(self.problems):,} rows remain"
+        )
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
         """Return a copy without the rows whose prompt is too long."""
@@ -55,14 +47,14 @@ class Rows:
 
 
 def read_data(task: Task, data: DataConfig) -> Rows:
-    """Read all sources with the task, and leave out near-duplicates according to `data`.
+    """Read all sources with the task, in order.
 
     Raises:
         DataError: If a source cannot be read.
         MissingExtraError: If a source is on the Hub and `datasets` is not installed.
     """
     problems: list[Problem] = []
-    sources: list[str] = []
+    read: dict[str, int] = {}
     places: list[str] = []
     for source in data.sources:
         found = load_problems(
@@ -74,15 +66,9 @@ def read_data(task: Task, data: DataConfig) -> Rows:
             weights_column=data.weights_column,
         )
         problems += found
-        sources += [source] * len(found)
+        read[source] = read.get(source, 0) + len(found)
         places += [f"row {number} of {source}" for number in range(1, len(found) + 1)]
-    read, kept = dict(Counter(sources)), range(len(problems))
-    repeated: dict[str, int] = {}
-    if data.drops_near_duplicates:
-        like = near_duplicates(problems)
-        kept = [i for i in kept if like[i] is None]
-        repeated = dict(Counter(sources[i] for i, other in enumerate(like) if other is not None))
-    return Rows(tuple(problems[i] for i in kept), tuple(places[i] for i in kept), read, repeated)
+    return Rows(tuple(problems), tuple(places), read)
 
 
 def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:

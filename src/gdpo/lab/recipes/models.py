@@ -1,6 +1,5 @@
 """Finds the model and the tokenizer of a recipe before training starts."""
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gdpo._files import cache_folder, cached
-from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.tasks import Problem
@@ -67,13 +65,10 @@ def locate_model(recipe: Recipe) -> LocatedModel:
             )
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
-        beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
-        models = [p.name for p in beside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
-        near = nearest(folder.name, models)
-        meant = "" if near is None else f": did you mean {near!r}?"
-        if name != recipe.model:
-            meant = f", the model of seed {recipe.seed}. Make it, or choose other seeds"
-        raise ConfigError(f"{place}: there is no folder {folder}{meant}")
+        of_seed = f", the model of seed {recipe.seed}. Make it, or choose other seeds"
+        raise ConfigError(
+            f"{place}: there is no folder {folder}{of_seed if name != recipe.model else ''}"
+        )
     return _locate_on_hub(name, place, _revision(recipe))
 
 

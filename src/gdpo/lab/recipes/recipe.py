@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from gdpo._left import LEFT
 from gdpo.advantages.arrays import number
 from gdpo.advantages.schedules import read_schedule
 from gdpo.errors import ConfigError, DataError
@@ -43,6 +44,15 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys_that_left(cls, data: Any) -> Any:
+        """Drop what the last version saved for a key that nobody had set, and that has left."""
+        if not isinstance(data, Mapping):
+            return data
+        pairs = cast("Mapping[Any, Any]", data).items()
+        return {key: value for key, value in pairs if value is not None or key not in LEFT}
 
 
 def _one_or_several(source: Any) -> Any:
@@ -66,9 +76,6 @@ class DataConfig(Config):
     """Split of a Hub dataset."""
     limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
     """Use only the first N rows of each source. Default: all rows."""
-    near_duplicates: Literal["drop", "keep"] | None = None
-    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` for several sources,
-    `keep` for a single source."""
     max_prompt_length: PositiveInt | None = None
     """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
     weights_column: str | None = None
@@ -80,11 +87,6 @@ class DataConfig(Config):
     def sources(self) -> tuple[str, ...]:
         """Return all sources as a tuple."""
         return (self.source,) if isinstance(self.source, str) else self.source
-
-    @property
-    def drops_near_duplicates(self) -> bool:
-        """Return True if near-duplicates are dropped."""
-        return (self.near_duplicates or ("keep", "drop")[len(self.sources) > 1]) == "drop"
 
 
 class BatchConfig(Config):

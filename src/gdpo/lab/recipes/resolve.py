@@ -5,11 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gdpo._naming import did_you_mean
 from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.recipe import Recipe, RewardConfig
 from gdpo.lab.tasks import Task, resolve_task
-from gdpo.rewards import BUILT_IN, Gate, Reward, Scorer
+from gdpo.rewards import Gate, Reward, Scorer
 from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward
 from gdpo.rewards.scorer import OnError, check_distinct
@@ -84,7 +85,7 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
     recipe = recipe.model_copy(update={"rewards": written_out})
     rewards = find_rewards(recipe, task)
-    gates = _gates(recipe, task, rewards)
+    gates = _gates(recipe, rewards)
     rule = _rule(recipe, rewards, gates)
     _scorer(recipe, rewards)
     return Resolved(recipe, task, rewards, gates, rule)
@@ -163,14 +164,19 @@ def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
     return recipe.advantage_options | ({"schedules": schedules} if schedules else {})
 
 
-def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, Gate]:
+def _gates(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
     by_name = {reward.name: reward for reward in rewards}
     gates: dict[str, Gate] = {}
     for i, (entry, reward) in enumerate(zip(recipe.rewards, rewards, strict=True)):
         if entry.gate is None:
             continue
         with recipe.at("rewards", i, "gate", "on"):
-            _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
+            if entry.gate.on not in by_name:
+                raise ConfigError(
+                    f"the gate of {reward.name!r} refers to {entry.gate.on!r}, which is not one of "
+                    f"the recipe's rewards: {did_you_mean(entry.gate.on, by_name)}. If only the "
+                    "gate should use a reward, add it with weight 0"
+                )
             gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
             check_gates(list(by_name), {reward.name: gate})
             on = by_name[gate.on]
@@ -183,26 +189,6 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
                 )
             gates[reward.name] = gate
     return gates
-
-
-def _refuse_unlisted_gate(
-    recipe: Recipe, task: Task, rewards: Sequence[Reward], gated: str, on: str
-) -> None:
-    names = [reward.name for reward in rewards]
-    if on in names:
-        return
-    for entry, reward in zip(recipe.rewards, rewards, strict=True):
-        if entry.name == on:
-            raise ConfigError(
-                f"the gate of {gated!r} refers to {on!r}, but the name of that reward is "
-                f"{reward.name!r}. Write `on: {reward.name}`"
-            )
-    if ":" in on or on in BUILT_IN or task.reward(on) is not None:
-        raise ConfigError(
-            f"the gate of {gated!r} refers to {on!r}, which is not one of the recipe's rewards "
-            f"({', '.join(names)}). Add {on!r} to the rewards. If only the gate should use it, set "
-            f"weight 0: {{name: {on}, weight: 0}}"
-        )
 
 
 def find_task(recipe: Recipe) -> Task:

@@ -3,7 +3,6 @@
 The project has a recipe, a task, a reward, problems and tiny models.
 """
 
-import errno
 import os
 import shutil
 import subprocess
@@ -118,7 +117,9 @@ def _write_all(folder: Path) -> None:
             if name != MODELS:
                 shutil.copyfile(_TEMPLATES / name, partial / name)
         _make_models(partial)
-        _move(partial, folder)
+        _refuse_existing(folder)  # check again, because making the models takes seconds
+        for name in FILES:
+            (partial / name).rename(folder / name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -132,19 +133,3 @@ def _make_models(folder: Path) -> None:
             f"{folder.parent}: the models cannot be created: {reason}. Check the free disk space, "
             "and that torch, transformers and tokenizers can be imported"
         )
-
-
-def _move(partial: Path, folder: Path) -> None:
-    """Move all project files, or none if one already exists."""
-    moved: list[str] = []
-    try:
-        _refuse_existing(folder)  # check again, because making the models takes seconds
-        for name in FILES:
-            if os.path.lexists(folder / name):
-                raise FileExistsError(errno.EEXIST, "now exists", str(folder / name))
-            (partial / name).rename(folder / name)
-            moved.append(name)
-    except BaseException:
-        for name in moved:
-            (folder / name).rename(partial / name)
-        raise

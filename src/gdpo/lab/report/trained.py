@@ -8,7 +8,7 @@ import numpy as np
 
 from gdpo.analysis.replay import Replay, Replayed, TrainedWith
 from gdpo.analysis.run import RunAnalysis
-from gdpo.analysis.sample import KEPT, Sample, SampledGroup
+from gdpo.analysis.sample import KEPT, GroupSampler, SampledGroup
 from gdpo.analysis.steps import Bounds, analyze_step, batch_of
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files
@@ -68,7 +68,7 @@ def analyze_trained(
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems or {}
-    done, sample = TrainedAnalysis(estimators), Sample(per_step=KEPT)
+    done, sample = TrainedAnalysis(estimators), GroupSampler(per_step=KEPT)
     for run in runs:
         files = sorted(run.rollouts.glob("step_*.parquet"))
         done.recorded_steps += len(files)

@@ -195,7 +195,7 @@ _Block: TypeAlias = tuple[str, list[str]]
 """The language of a block, and its lines."""
 
 
-class _Part(NamedTuple):
+class _ParsedBlock(NamedTuple):
     """Stores what a block contains, if it is valid Python."""
 
     definitions: str
@@ -230,19 +230,19 @@ def _program(blocks: list[_Block], tests: Tests | None) -> str:
     return "\n".join(code)
 
 
-def _part(text: str) -> _Part:
+def _part(text: str) -> _ParsedBlock:
     try:
         body = parse_program(text).body
         kept: list[ast.stmt] = [node for node in body if isinstance(node, _DEFINES)]
         definitions, code = (ast.unparse(ast.Module(nodes, [])) for nodes in (kept, body))
-        return _Part(
+        return _ParsedBlock(
             definitions,
             body[-1:] != kept[-1:] and _READS.search(code) is not None,
             {node.name for node in kept if isinstance(node, _DEFINITION)},
             *names_in(code),
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _Part("", False, set(), set(), set())
+        return _ParsedBlock("", False, set(), set(), set())
 
 
 def _finished(lines: list[str]) -> list[str]:

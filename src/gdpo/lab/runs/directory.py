@@ -222,18 +222,12 @@ def refuse_runs_dir(recipe: Recipe) -> None:
     """Raise a ConfigError if no run can be created in the recipe's `runs_dir`."""
     folder = recipe.run_dir.parent.absolute()
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if there.is_symlink() and not os.path.exists(there):  # noqa: PTH110 (never raises)
-        wrong = f"{there} is a broken link"
-    elif not os.path.isdir(there):  # noqa: PTH112 (never raises)
-        wrong = f"{there} is a file"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        wrong = f"{there} cannot be written to"
-    else:
-        return
-    raise ConfigError(
-        f"{recipe.place('runs_dir')}: no run can be created in runs_dir {recipe.runs_dir!r}: "
-        f"{wrong}. {_ELSEWHERE}"
-    )
+    is_folder = os.path.isdir(there)  # noqa: PTH112 (never raises)
+    if not is_folder or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{recipe.place('runs_dir')}: no run can be created in runs_dir {recipe.runs_dir!r}: "
+            f"{there} is not a folder that can be written to. {_ELSEWHERE}"
+        )
 
 
 def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:

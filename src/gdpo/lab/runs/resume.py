@@ -9,7 +9,6 @@ from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import Recipe, differences
 from gdpo.lab.recipes.resolve import Resolved
-from gdpo.lab.runs.checkpoints import Checkpoint
 from gdpo.lab.runs.directory import RunDirectory, free_name
 
 MAY_CHANGE = (
@@ -77,9 +76,13 @@ def find_run(recipe: Recipe) -> RunDirectory:
     return run
 
 
-def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> None:
-    """Raise a ConfigError if the environment has changed in a way that changes the batches."""
-    before = run.read_environment()
+def refuse_other_circumstances(
+    run: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any]
+) -> None:
+    """Raise a ConfigError if the environment has changed in a way that changes the batches.
+
+    `before` is what `environment.json` says, and `facts` what is true now.
+    """
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
         if before.get(key) != facts[key]:
             raise ConfigError(
@@ -89,15 +92,17 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
             )
 
 
-def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None:
+def refuse_without_checkpoint(
+    run: RunDirectory, before: Mapping[str, Any], damaged: Sequence[str]
+) -> None:
     """Raise a ConfigError, with what is damaged, if a run without a checkpoint has logged steps."""
-    logged, facts = run.steps_logged(), run.read_environment()
-    if not logged and not damaged and "finished" not in facts:
+    logged = run.steps_logged()
+    if not logged and not damaged and "finished" not in before:
         return
     why = "; ".join(damaged) or f"{run.checkpoints} has no complete checkpoint"
     done = (
-        f"is finished after {facts.get('steps', logged):,} steps"
-        if "finished" in facts
+        f"is finished after {before.get('steps', logged):,} steps"
+        if "finished" in before
         else (f"has logged {logged:,} steps")
     )
     raise ConfigError(
@@ -124,24 +129,12 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     return f"resumed with {', '.join(changed)}: results may differ from here on"
 
 
-def record_resumption(run: RunDirectory, resolved: Resolved, facts: Mapping[str, Any]) -> None:
+def record_resumption(
+    run: RunDirectory, before: Mapping[str, Any], resolved: Resolved, facts: Mapping[str, Any]
+) -> None:
     """Add the facts of this start to `environment.json`, and write the recipe as it is now."""
-    before = run.read_environment()
-    before.pop("finished", None)
-    resumed = [*before.pop("resumed", []), facts]
+    resumed = [*before.get("resumed", []), facts]
     described = {**before, "rewards": resolved.described(), "resumed": resumed}
+    described.pop("finished", None)
     write_whole(run.environment, to_json(described, indent=2))
     write_whole(run.recipe, resolved.recipe.to_yaml())
-
-
-def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:
-    """Return notes about missing records, without which training continues."""
-    notes: list[str] = []
-    if not run.steps_logged():
-        notes.append(
-            f"{run.metrics} has no metrics of the first {start.step:,} steps, so the curves, "
-            "README and report start after these steps"
-        )
-    if not any(run.rollouts.glob("step_*.parquet")):
-        notes.append(f"{run.rollouts} has no rollouts of the first {start.step:,} steps")
-    return notes

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
 
-from gdpo.lab.sandbox._box._frames import Closed, Left, TooLate, TooLong, read_frame, write_frame
+from gdpo.lab.sandbox._box._frames import (
+    Closed,
+    FrameTooLate,
+    Left,
+    TooLong,
+    read_frame,
+    write_frame,
+)
 from gdpo.lab.sandbox._terms import Limits, SandboxError
 
 _MIB = 1 << 20
@@ -48,7 +55,7 @@ def _until(deadline: float) -> Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class SandboxLaunch:
     """Describes how to start one worker."""
 
     command: tuple[str, ...]
@@ -65,7 +72,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SandboxJob:
     """Stores a program and its tests in the form that a worker needs."""
 
     source: str
@@ -76,10 +83,10 @@ class Job:
     limits: Limits
 
 
-class Worker:
+class SandboxWorker:
     """Runs jobs on one sandboxed server process."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: SandboxLaunch) -> None:
         self._launch = launch
         self._ready = False
         self._in_use = threading.Lock()
@@ -99,7 +106,7 @@ class Worker:
         self._stdin, self._stdout, self._stderr = (s.fileno() for s in self._streams)
         os.set_blocking(self._stdin, False)
 
-    def run(self, job: Job) -> tuple[dict[str, Any], bool]:
+    def run(self, job: SandboxJob) -> tuple[dict[str, Any], bool]:
         """Return the grader's verdict on a program, and whether the worker can be reused.
 
         Raises:
@@ -111,12 +118,12 @@ class Worker:
                 start = _until(time.monotonic() + _TO_START)
                 try:
                     read_frame(self._stdout, _LONGEST_VERDICT, start)
-                except (Closed, TooLate, TooLong) as error:
+                except (Closed, FrameTooLate, TooLong) as error:
                     raise WorkerDied(self._last_words()) from error
                 self._ready = True
             return self._run(job)
 
-    def _run(self, job: Job) -> tuple[dict[str, Any], bool]:
+    def _run(self, job: SandboxJob) -> tuple[dict[str, Any], bool]:
         self.jobs += 1
         nonce = secrets.token_hex(16)
         left = _until(time.monotonic() + job.limits.longest_seconds + _GRACE)
@@ -131,7 +138,7 @@ class Worker:
             if not compare_digest(str(answer["nonce"]), nonce):
                 raise WorkerDied("the verdict does not contain the nonce of the job")
             over = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, left))
-        except TooLate as error:
+        except FrameTooLate as error:
             raise WorkerHung(by_clock=True) from error
         except (Closed, TooLong, ValueError) as error:
             raise WorkerDied(self._last_words()) from error
@@ -160,7 +167,7 @@ class Worker:
         for stream in self._streams:
             stream.close()
 
-    def _messages(self, job: Job, nonce: str) -> tuple[bytes, bytes, bytes]:
+    def _messages(self, job: SandboxJob, nonce: str) -> tuple[bytes, bytes, bytes]:
         limits = job.limits
         header = {
             "wall": limits.wall_seconds,
@@ -196,18 +203,18 @@ class Pool:
     outlives this process, even if this process is killed.
     """
 
-    def __init__(self, launch: Callable[[], Launch], workers: int) -> None:
+    def __init__(self, launch: Callable[[], SandboxLaunch], workers: int) -> None:
         self.pid = os.getpid()
         self._launch = launch
-        self._idle: queue.SimpleQueue[Worker | Exception | None] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[SandboxWorker | Exception | None] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._all: set[Worker] = set()
+        self._all: set[SandboxWorker] = set()
         self._thread = threading.Thread(target=self._obey, name="gdpo-sandbox", daemon=True)
         self._thread.start()
         for _ in range(workers):
             self._orders.put(self._start)
 
-    def take(self) -> Worker:
+    def take(self) -> SandboxWorker:
         """Wait for a free worker and reserve it for the caller.
 
         Raises:
@@ -222,10 +229,10 @@ class Pool:
             raise SandboxError(f"a sandboxed process could not be started: {found}") from found
         return found
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: SandboxWorker) -> None:
         self._idle.put(worker)
 
-    def replace(self, worker: Worker) -> None:
+    def replace(self, worker: SandboxWorker) -> None:
         """Request a new worker in place of this one, and return immediately."""
         self._orders.put(self._start)
         self._orders.put(lambda: self._end(worker))
@@ -241,7 +248,7 @@ class Pool:
             self._thread.join()
 
     def forget(self) -> None:
-        """Close the pipes of all workers, as `Worker.forget` does."""
+        """Close the pipes of all workers, as `SandboxWorker.forget` does."""
         for worker in self._all:
             worker.forget()
 
@@ -253,13 +260,13 @@ class Pool:
 
     def _start(self) -> None:
         try:
-            worker = Worker(self._launch())
+            worker = SandboxWorker(self._launch())
         except (OSError, SandboxError) as error:
             self._idle.put(error)
             return
         self._all.add(worker)
         self._idle.put(worker)
 
-    def _end(self, worker: Worker) -> None:
+    def _end(self, worker: SandboxWorker) -> None:
         self._all.discard(worker)
         worker.close()

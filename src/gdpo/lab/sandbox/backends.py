@@ -22,7 +22,13 @@ from pathlib import Path
 
 from gdpo.errors import ConfigError, install_command
 from gdpo.lab.sandbox._terms import Calls, Limits, SandboxError
-from gdpo.lab.sandbox._workers import Job, Launch, Worker, WorkerDied, WorkerHung
+from gdpo.lab.sandbox._workers import (
+    SandboxJob,
+    SandboxLaunch,
+    SandboxWorker,
+    WorkerDied,
+    WorkerHung,
+)
 from gdpo.lab.sandbox.plan import plan
 
 _ASK = """
@@ -151,8 +157,8 @@ _THREADS = 512
 _NOBODY = "65534"
 
 
-def bubblewrap(binary: str) -> Launch:
-    """Return the `Launch` for a bubblewrap box, isolated by namespaces.
+def bubblewrap(binary: str) -> SandboxLaunch:
+    """Return the `SandboxLaunch` for a bubblewrap box, isolated by namespaces.
 
     Programs see only Python's files, and no network or process outside the box.
     """
@@ -184,18 +190,18 @@ def bubblewrap(binary: str) -> Launch:
     command = (binary, *options, *_server("/sandbox", "/sandbox/packages"))
     group = new_group(_THREADS)
     if group is None:
-        return Launch(command, {}, "/tmp", _THREADS)
+        return SandboxLaunch(command, {}, "/tmp", _THREADS)
     # The shell enters the control group, and then executes the command.
     command = ("/bin/sh", "-c", _ENTER, "sh", str(group), *command)
-    return Launch(command, {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
+    return SandboxLaunch(command, {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
 
 
 def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
     return [word for pair in pairs for word in (option, *pair)]
 
 
-def plain() -> Launch:
-    """Return the `Launch` for a worker without a box.
+def plain() -> SandboxLaunch:
+    """Return the `SandboxLaunch` for a worker without a box.
 
     Only the limits and the system call filter restrict the programs.
     """
@@ -203,7 +209,7 @@ def plain() -> Launch:
     scratch = folder / "scratch"
     scratch.mkdir()
     command = _server(str(_CODE.parent), _copied_packages(folder))
-    return Launch(
+    return SandboxLaunch(
         command,
         _environment(),
         str(scratch),
@@ -220,8 +226,8 @@ def _copied_packages(folder: Path) -> str:
     return str(place)
 
 
-def sandlock() -> Launch:
-    """Return the `Launch` for a sandlock box, for machines where namespaces are disabled.
+def sandlock() -> SandboxLaunch:
+    """Return the `SandboxLaunch` for a sandlock box, for machines where namespaces are disabled.
 
     It consists of Landlock rules and a supervisor of system calls. Programs cannot write files.
     """
@@ -243,7 +249,7 @@ def sandlock() -> Launch:
     }
     command = (sys.executable, str(_CODE.parent / "_sandlock.py"), json.dumps(order))
     tidy = partial(shutil.rmtree, folder, ignore_errors=True)
-    return Launch(command, dict(os.environ), str(scratch), None, signal.SIGTERM, tidy)
+    return SandboxLaunch(command, dict(os.environ), str(scratch), None, signal.SIGTERM, tidy)
 
 
 def find_bundled_bubblewrap() -> str | None:
@@ -311,7 +317,7 @@ _INSTALL_BY_NAME = {
 BACKENDS = tuple(_INSTALL_BY_NAME)
 
 
-def _find_launch(name: str) -> Callable[[], Launch] | None:
+def _find_launch(name: str) -> Callable[[], SandboxLaunch] | None:
     """Return the function that describes how a backend starts a worker. None: not installed."""
     if name == "sandlock":
         package = importlib.util.find_spec("sandlock")
@@ -343,7 +349,7 @@ def describe_backends() -> dict[str, str]:
     return {name: why_not(name) or "works" for name in BACKENDS}
 
 
-def launcher(name: str) -> Callable[[], Launch]:
+def launcher(name: str) -> Callable[[], SandboxLaunch]:
     """Return the function that describes how a backend starts its workers."""
     if name not in BACKENDS:
         raise ConfigError(
@@ -370,16 +376,16 @@ def why_not(name: str) -> str | None:
     return None if found is None else f"does not confine a program: {found}"
 
 
-def _breaches(launch: Callable[[], Launch]) -> str | None:
+def _breaches(launch: Callable[[], SandboxLaunch]) -> str | None:
     """Return the forbidden actions that succeed in this box, or None."""
     with tempfile.TemporaryDirectory(prefix="gdpo-probe-") as folder:
         secret = Path(folder) / "secret"
         secret.write_text("secret")
         tests = Calls("breaches", (((str(secret), folder, os.getpid()), []),))
         planned, setup, _ = plan(tests)
-        worker = Worker(launch())
+        worker = SandboxWorker(launch())
         try:
-            answer, _ = worker.run(Job(_PROBE, setup, planned, True, Limits()))
+            answer, _ = worker.run(SandboxJob(_PROBE, setup, planned, True, Limits()))
         finally:
             worker.close()
     return None if answer.get("outcomes") == ["passed"] else str(answer.get("message") or answer)

@@ -11,7 +11,7 @@ from typing import Self
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.sandbox._terms import Limits, SandboxError, Stdio, Tests, Verdict
-from gdpo.lab.sandbox._workers import Job, Pool, WorkerDied, WorkerHung
+from gdpo.lab.sandbox._workers import Pool, SandboxJob, WorkerDied, WorkerHung
 from gdpo.lab.sandbox.backends import PACKAGES, find_backend, launcher, plain
 from gdpo.lab.sandbox.plan import fits, plan
 
@@ -92,7 +92,7 @@ class Sandbox:
             SandboxError: If the sandbox itself failed.
         """
         planned, setup, total = plan(tests)
-        job = Job(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
+        job = SandboxJob(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
         words = ""
         for _ in range(_ATTEMPTS):
             with self._lock:  # after a fork, the child needs a pool of its own
@@ -124,7 +124,7 @@ class Sandbox:
         """True if the sandbox was closed."""
         return not self._finalizer.alive
 
-    def _verdict(self, pool: Pool, job: Job, total: int) -> Verdict:
+    def _verdict(self, pool: Pool, job: SandboxJob, total: int) -> Verdict:
         worker = pool.take()
         as_it_was, began = False, time.monotonic()
         try:

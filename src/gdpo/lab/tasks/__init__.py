@@ -1,6 +1,6 @@
 """Defines tasks, which turn dataset rows into prompts, references and rewards."""
 
-from gdpo.lab.tasks.likeness import near_duplicates
+from gdpo._left import absent
 from gdpo.lab.tasks.rows import load_problems, load_rows
 from gdpo.rewards.task import TASKS, Problem, Task, resolve_task
 
@@ -10,6 +10,9 @@ __all__ = [
     "Task",
     "load_problems",
     "load_rows",
-    "near_duplicates",
     "resolve_task",
 ]
+
+
+def __getattr__(name: str) -> None:
+    raise absent(__name__, name)

@@ -176,7 +176,7 @@ def _read_row(row: Row, *, system: str = _SYSTEM) -> Problem:
         {"role": "system", "content": system},
         {"role": "user", "content": text_at(row, "question")},
     ]
-    return Problem(prompt, {"answer": gold}, answer=gold)
+    return Problem(prompt, {"answer": gold})
 
 
 def _gold_completion(reference: Reference) -> str:

@@ -52,7 +52,7 @@ def _read_row(row: Row) -> Problem:
     column = "problem" if row.get("problem") is not None else "question"
     problem, answer = text_at(row, column).strip(), _answer(row)
     prompt = [{"role": "user", "content": f"{problem}\n\n{_REQUEST}"}]
-    return Problem(prompt, {"answer": answer}, (problem,), answer)
+    return Problem(prompt, {"answer": answer})
 
 
 def _answer(row: Row) -> str | None:

@@ -7,12 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from gdpo._files import is_full
-from gdpo.errors import DataError, GdpoError
+from gdpo.errors import GdpoError
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.runs.checkpoints import (
     Checkpoint,
@@ -27,7 +26,7 @@ from gdpo.lab.runs.resume import resume_command
 from gdpo.lab.tasks import Problem
 from gdpo.lab.training._interrupt import StopRequest
 from gdpo.lab.training._progress import Display, RunView
-from gdpo.lab.training.preflight import Job
+from gdpo.lab.training.preflight import CheckedRun
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,7 +45,7 @@ _PEER_ERRORS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
 class Loop:
     """Logs and shows the steps of a run, and manages its checkpoints."""
 
-    job: Job
+    job: CheckedRun
     run: RunDirectory
     view: RunView
     stop: StopRequest
@@ -167,7 +166,7 @@ def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Data
     """
     from datasets import Dataset
 
-    held = _Held(problems)
+    held = _ProblemsOfDataset(problems)
 
     def rows(batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         chosen = [held.problems[i] for i in batch["row"]]
@@ -180,7 +179,7 @@ def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Data
     return Dataset.from_dict({"row": list(range(len(problems)))}).with_transform(rows)
 
 
-class _Held:
+class _ProblemsOfDataset:
     """Holds the problems of a dataset, and is pickled as a unique id.
 
     `datasets` pickles what a transform refers to: 40,000 problems would take 4 seconds.
@@ -208,19 +207,17 @@ def peft_config(lora: LoraSettings | None) -> Any:
     )
 
 
-def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+def stopped(loop: Loop, trainer: "ResumableTrainer") -> None:
     """Save the last finished step after a stop request."""
     try:
         loop.save_finished_step(trainer)
     except KeyboardInterrupt as error:
         raise stopped_again(loop, trainer) from error
     except Exception as error:  # noqa: BLE001 (raised again with an explanation)
-        _raise_in_words(loop, trainer, start, error)
+        _raise_in_words(loop, trainer, error)
 
 
-def failed(
-    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
-) -> None:
+def failed(loop: Loop, trainer: "ResumableTrainer", error: Exception) -> None:
     """Save the last finished step, and raise the error that stopped the training run."""
     may_save = trainer.finished is not None
     try:
@@ -229,24 +226,16 @@ def failed(
         logger.warning("the last finished step could not be saved", exc_info=True)
     if may_save and loop.stop.requested:  # these errors come from processes that end one by one
         return
-    _raise_in_words(loop, trainer, start, error)
+    _raise_in_words(loop, trainer, error)
 
 
-def _raise_in_words(
-    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
-) -> None:
+def _raise_in_words(loop: Loop, trainer: "ResumableTrainer", error: Exception) -> None:
     run = loop.run
     # torch and safetensors report a full disk in errors of other types.
     no_room = shutil.disk_usage(run.path).free < loop.checkpoint_bytes
     no_room = _remove_half_written(loop, trainer) and no_room
     if is_full(error) or no_room:
         raise disk_full(run, loop.checkpoint_bytes) from error
-    if start is not None and isinstance(error, UnpicklingError):
-        raise DataError(
-            f"{start.path} cannot be loaded: a file in it contains objects that run code when they "
-            "are loaded, which gdpo never writes. No code was run, and nothing was trained. Move "
-            "this folder away; --resume then uses the previous checkpoint"
-        ) from error
     if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _PEER_ERRORS):
         raise GdpoError(f"another process of this run has exited. {safe_step(run)}") from error
     logger.error(

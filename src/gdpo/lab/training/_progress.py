@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -18,8 +17,6 @@ from rich.text import Text
 from gdpo._terminal import Shown
 from gdpo.lab.runs.summary import duration, number
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_TREND_WIDTH = 24
 _RECENT = 20
 """Number of recent steps from which the remaining time is estimated."""
 
@@ -127,38 +124,17 @@ def one_line(view: RunView) -> str:
     return f"step {view.step}/{view.total_steps} | {rewards} | {_rest(view)}{remaining}"
 
 
-def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """Plot the values as a line of block characters, with the newest on the right.
-
-    >>> trend([0, 1, 2, 3], width=4)
-    '▁▃▆█'
-    """
-    if not values:
-        return ""
-    width = min(width, len(values))
-    edges = [round(i * len(values) / width) for i in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
-
-
 def _reward_table(view: RunView) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("reward", style="cyan")
-    for heading in ("weight", "mean"):
-        table.add_column(heading, justify="right")
-    table.add_column("trend", width=_TREND_WIDTH)
-    for heading in ("zero-variance groups", "influence share"):
+    for heading in ("weight", "mean", "zero-variance groups", "influence share"):
         table.add_column(heading, justify="right")
     for name, weight in view.rewards:
-        means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
         logged = view.newest(f"rewards/{name}/weight")
         table.add_row(
             escape(name),
             f"{weight if logged is None else logged:.3g}",
             _figure(view.newest(f"rewards/{name}/mean")),
-            trend(means),
             _percent(view.newest(f"rewards/{name}/zero_variance_groups")),
             _percent(view.newest(f"rewards/{name}/influence_share")),
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gdpo._files import write_whole
+from gdpo._files import to_json, write_whole
 from gdpo._text import capitalized
 from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
@@ -16,7 +16,7 @@ from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.runs.checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.lab.runs.directory import RunDirectory, now
 from gdpo.lab.runs.summary import RewardChange, number, readme, reward_changes
-from gdpo.lab.training.preflight import Job
+from gdpo.lab.training.preflight import CheckedRun
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 
 _NO_SIGNAL = (
@@ -33,7 +33,7 @@ _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_ar
 """Checkpoint files that have the extension of a model file but do not belong to the model."""
 
 
-def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
+def finish_run(job: CheckedRun, run: RunDirectory) -> tuple[str, ...]:
     """Write the model and the README of a run if its last step is finished. Return notes on it."""
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
@@ -45,7 +45,8 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
             f"{last.path} has no complete weights (they may be sharded), so {run.model} was "
             "not written"
         )
-    changes, rows = changes_so_far(job, run), run.read_metrics()
+    rows = run.read_metrics()
+    changes = reward_changes(rows, job.resolved.rewards, job.resolved.weights)
     constant = [number(row, "frac_reward_zero_std") for row in rows]
     if rows and not any(share is not None and share < 1 for share in constant):
         notes.append(_NO_SIGNAL)
@@ -65,13 +66,13 @@ def write_readme(
     diagnosis: Diagnosis | None = None,
 ) -> None:
     """Write the README of a run, and mark the run as finished."""
-    facts = {"finished": now(), "steps": steps}
-    environment = run.read_environment() | facts
+    environment = run.read_environment() | {"finished": now(), "steps": steps}
     write_whole(run.readme, readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis))
-    run.update_environment(**facts)  # last, because `finished` means that every file exists
+    # last, because `finished` means that every file exists
+    write_whole(run.environment, to_json(environment, indent=2))
 
 
-def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
+def _diagnose_the_end(job: CheckedRun, run: RunDirectory, last: int) -> Diagnosis | None:
     """Diagnose the last steps from their rollouts. None: no rollout was trained on."""
     files = [rollout_file(run.rollouts, step) for step in range(max(1, last - _LAST + 1), last + 1)]
     records = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
@@ -91,12 +92,12 @@ def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | Non
     )
 
 
-def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
+def changes_so_far(job: CheckedRun, run: RunDirectory) -> tuple[RewardChange, ...]:
     """Return the start and end of each reward over the logged steps."""
     return reward_changes(run.read_metrics(), job.resolved.rewards, job.resolved.weights)
 
 
-def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
+def _publish_model(job: CheckedRun, run: RunDirectory, last: Checkpoint) -> bool:
     """Write `model/` from a checkpoint, and return whether the checkpoint has weights.
 
     The files are hard links if possible. A LoRA adapter is merged into its base model.
@@ -133,7 +134,7 @@ def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _best_or(last: Checkpoint, job: Job) -> Path:
+def _best_or(last: Checkpoint, job: CheckedRun) -> Path:
     """Return the best checkpoint if the recipe sets `load_best_model_at_end`, else the last."""
     if not job.config.load_best_model_at_end:
         return last.path

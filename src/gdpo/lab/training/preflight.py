@@ -104,7 +104,7 @@ def _transformers_quiet() -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CheckedRun:
     """Stores the checked inputs of a training run. The model is not loaded yet."""
 
     resolved: Resolved
@@ -148,7 +148,7 @@ def check(
     return inspection.results
 
 
-def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
+def prepare(resolved: Resolved, *, rows: int | None = None) -> CheckedRun:
     """Run the same checks as `check`. Return the job, or raise the first error."""
     with quiet():
         job = _Inspection(resolved, rows, None, stop_at_first=True).run()
@@ -171,12 +171,13 @@ class _Inspection:
         self.stop_at_first = stop_at_first
         self.results: list[CheckResult] = []
 
-    def run(self) -> Job | None:
+    def run(self) -> CheckedRun | None:
         recipe, task = self.recipe, self.resolved.task
         rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
         self._attempt(self._describe_lora)
-        self._attempt(self._find_place)
+        if not self.stop_at_first:  # `train` has looked at it already
+            self._attempt(self._find_place)
         config = self._attempt(self._trainer)
         model = self._attempt(self._locate)
         tokenizer = None if model is None else self._attempt(lambda: self._tokenizer(model))
@@ -202,7 +203,7 @@ class _Inspection:
             self._attempt(lambda: self._measure_prompts(model, tokenizer, problems, config))
         if problems is None or config is None or batches is None or model is None:
             return None
-        return Job(
+        return CheckedRun(
             self.resolved,
             problems,
             eval_problems,
@@ -272,8 +273,6 @@ class _Inspection:
             self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
         if rows.left_out:
             self._add(Level.NOTE, f"{key}: {rows.left_out}")
-        elif data.drops_near_duplicates:
-            self._fine(f"{key}: no near-duplicate rows")
         if counted is not None:
             self._fine(f"{key}: {counted}")
             self._note_unused(rows, data)

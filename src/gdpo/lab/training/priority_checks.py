@@ -5,7 +5,6 @@ it always wins, and whether a lazy response (`gdpo.lab.tasks.lazy`) can beat a r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -79,13 +78,13 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[C
         combined, answer = _answer(resolved, problems, values, primary)
     except Exception as error:  # noqa: BLE001  code of the user was called
         kind = "" if isinstance(error, GdpoError) else f"{type(error).__name__}: "
-        return [_note(f"not decided, because {one_line(kind + str(error))}")]
+        return [_note(f"not known, because {one_line(kind + str(error))}")]
+    if answer.holds is None:
+        return [_note(in_words(combined, answer))]
     level = Level.FINE if answer.holds else Level.NOTE
     table = table_of(combined, values, answer)
-    found = [CheckResult(level, f"priority: {in_words(combined, answer)}", table)]
-    if answer.tried_up_to is not None or answer.holds is None:
-        return found
-    return found + _lazy(combined, values, scored, primary)
+    found = CheckResult(level, f"priority: {in_words(combined, answer)}", table)
+    return [found, *_lazy(combined, values, scored, primary)]
 
 
 def _note(text: str) -> CheckResult:
@@ -139,63 +138,45 @@ def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:
 def _answer(
     resolved: Resolved, problems: Sequence[Problem], values: Mapping[str, Values], primary: str
 ) -> tuple[Combination, Priority]:
-    """Return the answer for the row whose weights are furthest from priority."""
+    """Return the answer for the row, and the extremes of its weights, furthest from priority."""
+    recipe, names = resolved.recipe, resolved.names
     cells = [problem.weights for problem in problems]
-    column = resolved.recipe.data.weights_column or "weights"
-    rows = weights_of_cells(cells, resolved.names, resolved.weights, column=column)
-    factors = dict(zip(resolved.names, resolved.rule.factors, strict=True))
-    answers: list[tuple[Combination, Priority]] = []
-    for row in np.unique(np.nan_to_num(rows), axis=0).tolist():
-        weights = dict(zip(resolved.names, row, strict=True))
-        if weights[primary] <= 0:
-            continue
-        combined = Combination(
-            weights,
-            resolved.recipe.batch.samples,
-            resolved.recipe.advantage,
-            resolved.options,
-            resolved.gates,
-        )
-        answers.append(_at_worst(combined, values, primary, factors))
+    column = recipe.data.weights_column or "weights"
+    rows = weights_of_cells(cells, names, resolved.weights, column=column)
+    answers: list[tuple[tuple[bool, float], Combination, Priority]] = []
+    for row in np.unique(np.nan_to_num(rows), axis=0):
+        for factors in product(*map(sorted, map(set, resolved.rule.factors))):
+            weights = dict(zip(names, (row * factors).tolist(), strict=True))
+            if row[names.index(primary)] > 0:
+                combined = Combination(
+                    weights,
+                    recipe.batch.samples,
+                    recipe.advantage,
+                    resolved.options,
+                    resolved.gates,
+                )
+                answer = priority(combined, values, primary)
+                distance = (answer.smallest or 0.0) / weights[primary]
+                answers.append(((answer.holds is False, distance), combined, answer))
     if not answers:
         raise ConfigError(f"{primary} applies to no row")
-    return max(answers, key=lambda answer: _distance(*answer))
-
-
-def _at_worst(
-    combined: Combination,
-    values: Mapping[str, Values],
-    primary: str,
-    factors: Mapping[str, tuple[float, float]],
-) -> tuple[Combination, Priority]:
-    """Return the answer for the extremes of the weights that are furthest from priority."""
-    answers: list[tuple[Combination, Priority]] = []
-    for corner in product(*(sorted(set(factors[name])) for name in combined.names)):
-        weights = {n: w * f for (n, w), f in zip(combined.weights.items(), corner, strict=True)}
-        each = replace(combined, weights=weights)
-        answers.append((each, priority(each, values, primary)))
-    return max(answers, key=lambda answer: _distance(*answer))
-
-
-def _distance(combined: Combination, answer: Priority) -> tuple[bool, float]:
-    """Return a key that is larger the further the primary reward is from priority."""
-    weight = combined.weights[answer.primary]
-    return answer.holds is False, (answer.smallest or 0.0) / weight
+    return max(answers, key=lambda each: each[0])[1:]
 
 
 def _lazy(
     combined: Combination, values: Mapping[str, Values], scored: Scored, primary: str
 ) -> list[CheckResult]:
     """Return which lazy responses can beat the reference answer of their row."""
-    place = combined.names.index(primary)
+    names = list(combined.weights)
+    place = names.index(primary)
     examples: dict[str, str] = {}
     """What happens in a group where the response wins. Empty: it always loses."""
     for row in scored:
         for policy, lazy in row.items():
             right, worse = row[_RIGHT], lazy[place] < row[_RIGHT][place]
             if worse and np.all(np.isfinite(right + lazy)) and not examples.get(policy):
-                pair = (dict(zip(combined.names, r.tolist(), strict=True)) for r in (right, lazy))
-                found = beats(combined, values, *pair)
+                pair = (dict(zip(names, r.tolist(), strict=True)) for r in (right, lazy))
+                found = beats(combined, values, primary, *pair)
                 examples[policy] = example_in_words(combined, found) if found else ""
     findings: list[CheckResult] = []
     if winning := [policy for policy, example in examples.items() if example]:

@@ -1,22 +1,15 @@
 """Checks every reward on good, bad and unusual responses before training."""
 
-import logging
-import pickle
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from math import isnan, nan
-from typing import Any
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.lab.tasks import Problem, Task
-from gdpo.rewards import Reference, Reward, Scorer, Scores
+from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.text import after_tag
 from gdpo.rewards.weights_column import applies
-
-logger = logging.getLogger(__name__)
 
 
 class Level(Enum):
@@ -38,9 +31,6 @@ class CheckResult:
     """Rows that are printed below the text, the headings first."""
 
 
-_PATIENCE_S = 10.0
-"""Seconds after which a warning reports a running reward without a deadline."""
-
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
 """Unusual completions, for which every reward must return a valid value."""
 
@@ -49,9 +39,6 @@ _ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
 
 _ODD_ROWS = 8
 """Number of rows that each unusual completion is combined with."""
-
-_CHANGE_ROWS = 2
-"""Number of rows for checking that a reward does not change its reference."""
 
 _TOLERATED = 0.05
 """Share of rows whose reference answer may score below the maximum: datasets have errors."""
@@ -73,8 +60,8 @@ def check_rewards(
 
     A reward of the task may miss its maximum on the reference answers of at most 5 % of the rows,
     which are reported. A user's own reward need not reach its maximum, but one that never does is
-    reported. No reward may fail, leave its range, exceed its deadline, or change its reference (not
-    tried if the reward calls a service). The scorer must return failures as missing values.
+    reported. No reward may fail, leave its range, or exceed its deadline. The scorer must return
+    failures as missing values.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
@@ -83,36 +70,15 @@ def check_rewards(
         except GdpoError as error:
             missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield error
-    watching = [
-        r if r.asks_elsewhere else replace(r, function=_Unchanging(r.function))
-        for r in scorer.rewards
-    ]
-    with Scorer(watching, workers=1) as strict:
-        for reward, watched in zip(scorer.rewards, strict.rewards, strict=True):
-            if reward.name not in missing:
-                try:
-                    with _named_if_long(reward, scorer):
-                        finding = _check_one(task, reward, scorer, problems)
-                    if watched is not reward:
-                        _refuse_change(task, watched, strict, problems[:_CHANGE_ROWS])
-                    yield finding
-                except RewardError as error:
-                    yield error
+    for reward in scorer.rewards:
+        if reward.name not in missing:
+            try:
+                yield _check_one(task, reward, scorer, problems)
+            except RewardError as error:
+                yield error
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
         yield _check_bad_response(task, own, scorer, problems)
-
-
-def _refuse_change(task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> None:
-    tried = [(s, gold_of(task, s, n) or "") for n, s in enumerate(problems, 1)]
-    texts = (*_ODD, task.bad_completion)
-    tried += [(problem, text) for problem in problems[:1] for text in texts]
-    scores = scores_of(scorer, tried, [reward])
-    if any(failure.kind == f"raised {_ChangedError.__name__}" for failure in scores.failures):
-        raise RewardError(
-            f"reward {reward.name!r} changes its reference: change a copy of it instead "
-            "(copy.deepcopy(reference))"
-        )
 
 
 def scores_of(
@@ -128,53 +94,6 @@ def scores_of(
         num_tokens=counts or [len(text) for _, text in tried],
         only=only,
     )
-
-
-class _ChangedError(Exception):
-    """Signals that a reward changed its reference."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Unchanging:
-    """Fails if a reward changes its reference, of which a scorer passes a copy to each call."""
-
-    function: Callable[[Any, Reference], Any]
-
-    def __call__(self, completion: Any, reference: Reference) -> Any:
-        before = pickle.dumps(reference)  # objects and arrays may not define equality
-        value = self.function(completion, reference)
-        if pickle.dumps(reference) != before:
-            raise _ChangedError
-        return value
-
-
-@contextmanager
-def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Warn if a reward takes long, with its progress or a suggested deadline."""
-    so_far = ""
-    shown = scorer.progress
-
-    def note(done: int, count: int) -> None:
-        nonlocal so_far
-        so_far = f": {done:,} of {count:,} responses are scored"
-        shown(done, count)
-
-    def warn() -> None:
-        hangs = ". If the reward hangs, set a deadline: Reward(..., deadline=5)"
-        logger.warning(
-            f"reward {reward.name!r} is still running after {_PATIENCE_S:g} s{so_far or hangs}"
-        )
-
-    timer = threading.Timer(_PATIENCE_S, warn)
-    timer.daemon = True
-    if reward.deadline is None and not reward.asks_elsewhere:
-        timer.start()
-    scorer.progress = note
-    try:
-        yield
-    finally:
-        timer.cancel()
-        scorer.progress = shown
 
 
 def _check_one(

@@ -30,7 +30,6 @@ from gdpo.lab.runs.lock import lock, unlock
 from gdpo.lab.runs.resume import (
     changed_versions,
     find_run,
-    missing_records,
     record_resumption,
     refuse_other_circumstances,
     refuse_without_checkpoint,
@@ -46,7 +45,7 @@ from gdpo.lab.training._interrupt import (
 from gdpo.lab.training._loop import Loop, disk_full, failed, make_trainer, stopped, stopped_again
 from gdpo.lab.training._progress import RunView, show
 from gdpo.lab.training.finish import changes_so_far, finish_run
-from gdpo.lab.training.preflight import Job, prepare, quiet
+from gdpo.lab.training.preflight import CheckedRun, prepare, quiet
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -93,11 +92,6 @@ class RunResult:
             return (
                 f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
                 f"Resume with: {resume_command(self.run)}"
-            )
-        if self.steps > self.total_steps:
-            return (
-                f"{self.run.path} is already finished: it has {self.steps:,} steps, and the "
-                f"recipe requires only {self.total_steps:,}"
             )
         if self.started_at >= self.total_steps:
             return (
@@ -205,7 +199,7 @@ class Opened:
         return self.start.step if self.start else 0
 
 
-def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
+def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
     facts = describe_start(
         job.recipe,
         job.problems,
@@ -227,14 +221,16 @@ def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
         raise
 
 
-def _reopen(job: Job, run: RunDirectory, facts: Mapping[str, Any], *, from_scratch: bool) -> Opened:
-    refuse_other_circumstances(run, facts)
+def _reopen(
+    job: CheckedRun, run: RunDirectory, facts: Mapping[str, Any], *, from_scratch: bool
+) -> Opened:
     before = run.read_environment()
+    refuse_other_circumstances(run, before, facts)
     if before.get("finished") and before.get("steps", 0) >= job.batches.total_steps:
         return Opened(run, run.last_checkpoint(), done=True)
     start, notes = newest_whole(run.checkpoints)
     if start is None and not from_scratch:
-        refuse_without_checkpoint(run, notes)
+        refuse_without_checkpoint(run, before, notes)
     if changed := changed_versions(before, facts):
         notes.append(changed)
     run.tidy()
@@ -248,13 +244,11 @@ def _reopen(job: Job, run: RunDirectory, facts: Mapping[str, Any], *, from_scrat
                 else f"the rollouts of the unfinished step {step + 1:,} were"
             )
             notes.append(f"{later} moved to {aside}; training repeats them")
-        record_resumption(run, job.resolved, {**facts, "at_step": step})
-    if start is not None:
-        notes += missing_records(run, start)
+        record_resumption(run, before, job.resolved, {**facts, "at_step": step})
     return Opened(run, start, notes=tuple(notes))
 
 
-def _run(job: Job, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
+def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
     run, state = opened.run, _processes()
     begun = time.monotonic()
     _say(console, f"{run.path}: ", *opened.notes)
@@ -282,7 +276,7 @@ def _say(console: Console | None, place: str, *sentences: str) -> None:
 
 
 def _built(
-    job: Job, opened: Opened, stop: StopRequest, console: Console | None
+    job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None
 ) -> tuple[Loop, "ResumableTrainer"]:
     """Create the loop and its trainer, or delete the directory of a new run if this fails."""
     run = opened.run
@@ -330,7 +324,7 @@ def _train(
         try:
             _until_it_fails(loop, trainer, start)
         except Stopped:
-            stopped(loop, trainer, start)
+            stopped(loop, trainer)
         except KeyboardInterrupt as error:
             raise stopped_again(loop, trainer) from error
     return trainer.state.global_step >= loop.job.batches.total_steps
@@ -343,10 +337,10 @@ def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint |
             loop.stop.forbid()
         trainer.train(resume_from_checkpoint=str(start.path) if start else None)
     except Exception as error:  # noqa: BLE001 (raised again after saving)
-        failed(loop, trainer, start, error)
+        failed(loop, trainer, error)
 
 
-def _with_model(job: Job) -> Job:
+def _with_model(job: CheckedRun) -> CheckedRun:
     """Make the model available, and return the job with options that depend on the run's length."""
     with _processes().main_process_first():
         make_ready(job.model, job.recipe)
@@ -373,7 +367,12 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
 
 
 def _result(
-    job: Job, run: RunDirectory, *, started_at: int, seconds: float, notes: tuple[str, ...] = ()
+    job: CheckedRun,
+    run: RunDirectory,
+    *,
+    started_at: int,
+    seconds: float,
+    notes: tuple[str, ...] = (),
 ) -> RunResult:
     return RunResult(
         run=run,

@@ -4,11 +4,12 @@ The format of each file is detected from its fields, unless the caller specifies
 `docs/reference/rollout_formats.md` lists the formats.
 """
 
+from gdpo._left import absent
 from gdpo.rollouts.readers.columns import Rescored, RolloutText
 from gdpo.rollouts.readers.formats import NAMES as FORMATS
 from gdpo.rollouts.readers.reading import RolloutReading, read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import ReadReport
-from gdpo.rollouts.readers.table import RolloutTable, TurnArrays, Turns
+from gdpo.rollouts.readers.table import RolloutTable, TableTurns, TurnArrays
 
 __all__ = [
     "FORMATS",
@@ -17,8 +18,12 @@ __all__ = [
     "RolloutReading",
     "RolloutTable",
     "RolloutText",
+    "TableTurns",
     "TurnArrays",
-    "Turns",
     "read_rollout_files",
     "read_texts",
 ]
+
+
+def __getattr__(name: str) -> None:
+    raise absent(__name__, name)

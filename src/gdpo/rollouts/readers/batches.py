@@ -13,9 +13,14 @@ import numpy as np
 
 from gdpo.errors import DataError
 from gdpo.rollouts.arrow import HAS_PYARROW
-from gdpo.rollouts.readers.columns import Batch, forget_texts, kind_of_type, numeric, paths_in
+from gdpo.rollouts.readers.columns import (
+    RolloutBatch,
+    forget_texts,
+    kind_of_type,
+    numeric,
+    paths_in,
+)
 from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, recognized
-from gdpo.rollouts.readers.infer import LOOKED_AT
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
@@ -27,9 +32,10 @@ from gdpo.rollouts.readers.names import (
     layout,
     listed,
 )
+from gdpo.rollouts.readers.propose import LOOKED_AT
 from gdpo.rollouts.readers.records import (
+    ParsedRollout,
     Record,
-    Row,
     at,
     is_number,
     numbers_by_path,
@@ -37,7 +43,7 @@ from gdpo.rollouts.readers.records import (
     plain,
     rows_by,
 )
-from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport, Values
+from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     csv_batches,
@@ -69,7 +75,7 @@ _ODD = (TypeError, ValueError, LookupError, AttributeError, OverflowError, Runti
 """Errors that a format raises for a record whose fields have unexpected types."""
 
 
-Opened: TypeAlias = tuple[RecordRewards | TableRewards | None, Iterator[Batch]]
+Opened: TypeAlias = tuple[RecordRewards | TableRewards | None, Iterator[RolloutBatch]]
 """What determines the rewards, None if texts are read instead, and the batches of a file."""
 
 
@@ -132,17 +138,17 @@ def _format_of(
     words = [name for name, kind in fields.items() if kind == "text"]
     if (named := is_like_rollouts(fields)) or len(words) > 1:
         file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
-        first = {} if named else {"prompt": words[0]}
-        file.columns = first | _inferred(layout(None, fields), asked) if unknown else {}
-    paths = numbers if paths is None else paths
-    form, file.format_from = format_of(file.kind, asked, fields, paths, record)
-    file.columns = {}
-    if form.rows is None and (record is not None or form.known is NOTHING_KNOWN):
+    known = NOTHING_KNOWN
+    if asked.format in (None, "columns") and (unknown or asked.columns is not None):
         known = layout(asked.columns, fields)
         file.columns = _inferred(known, asked)
-        form = replace(
-            form, rows=None if record is None else rows_by(known, texts=texts), known=known
-        )
+        if not (named or asked.rewards or asked.columns) and len(words) > 1:
+            file.columns = {"prompt": words[0], **file.columns}
+    paths = numbers if paths is None else paths
+    form, file.format_from = format_of(file.kind, asked, fields, paths, record)
+    if form.known is NOTHING_KNOWN:
+        rows = None if record is None else rows_by(known, texts=texts)
+        form = replace(form, rows=rows, known=known)
         file.turns = None not in (known.rollout, known.turn)
     file.format = form.name
     file.report.files.append(file)
@@ -191,7 +197,7 @@ def _of_parquet(
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
     paths |= {known.rollout, known.turn} if file.turns else set()
-    paths |= set(file.inferred.constants)
+    paths |= set(file.proposal.constants)
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]
@@ -205,7 +211,7 @@ def _of_parquet(
 
 def _first_batches(
     file: FileReport, known: Layout, first: Any, paths: Sequence[str]
-) -> Iterator[Batch]:
+) -> Iterator[RolloutBatch]:
     """Yield the columns of some paths for the first rows of a table and later files of its run."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
@@ -221,16 +227,18 @@ def _first_batches(
                 batch = next(csv_batches(scratch), None)
         if batch is not None:
             batch = batch[:left]
-            yield Batch(np.arange(batch.num_rows), scratch, table=batch, known=known)
+            yield RolloutBatch(np.arange(batch.num_rows), scratch, table=batch, known=known)
             left -= batch.num_rows
         if left <= 0:
             return
 
 
-def _table_batches(file: FileReport, known: Layout, batches: Iterator[Any]) -> Iterator[Batch]:
+def _table_batches(
+    file: FileReport, known: Layout, batches: Iterator[Any]
+) -> Iterator[RolloutBatch]:
     for batch in batches:
         lines = file.numbered + np.arange(batch.num_rows)
-        yield Batch(lines, file, table=batch, known=known)
+        yield RolloutBatch(lines, file, table=batch, known=known)
 
 
 def _records_of(
@@ -258,17 +266,19 @@ def _of_records(
     rewards = None if texts else RecordRewards(asked, file, form.known, more)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
-    def read() -> Iterator[Batch]:
+    def read() -> Iterator[RolloutBatch]:
         for rows, lines in _some_at_a_time(rollouts, file, asked, rewards):
             if rewards is not None:
                 rewards.settle(rows)
-            yield Batch(np.array(lines), file, rows)
+            yield RolloutBatch(np.array(lines), file, rows)
 
     return rewards, read()
 
 
-def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int) -> list[Row]:
-    found = list[Row]()
+def _later_rows(
+    file: FileReport, asked: ReaderOptions, form: Format, rows: int
+) -> list[ParsedRollout]:
+    found = list[ParsedRollout]()
     for other in file.siblings:
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
             break
@@ -286,13 +296,13 @@ def _later_rows(file: FileReport, asked: ReaderOptions, form: Format, rows: int)
 
 
 def _some_at_a_time(
-    rollouts: Iterator[tuple[int, Row]],
+    rollouts: Iterator[tuple[int, ParsedRollout]],
     file: FileReport,
     asked: ReaderOptions,
     rewards: RecordRewards | None,
-) -> Iterator[tuple[list[Row], list[int]]]:
+) -> Iterator[tuple[list[ParsedRollout], list[int]]]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
-    rows, lines, start, turns = list[Row](), list[int](), 0, 0
+    rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
     texts = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
     try:
@@ -319,7 +329,7 @@ def _some_at_a_time(
 
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
-) -> Iterator[tuple[int, Row]]:
+) -> Iterator[tuple[int, ParsedRollout]]:
     assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
         try:
@@ -328,7 +338,7 @@ def _rows_of(
             file.reject(line, *_misunderstood(error, form.name))
             continue
         if not rows:
-            file.note(line, Problem.NO_ROLLOUT)
+            file.note(line, ReadProblem.NO_ROLLOUT)
         file.rows += len(rows)
         for row in rows:
             if asked.rewards:
@@ -340,11 +350,11 @@ def _rows_of(
             yield line, row
 
 
-def _misunderstood(error: Exception, form: str) -> tuple[Problem, Values]:
+def _misunderstood(error: Exception, form: str) -> tuple[ReadProblem, Details]:
     if isinstance(error, DataError):
-        return Problem.TOLD, {"why": str(error)}
+        return ReadProblem.TOLD, {"why": str(error)}
     if isinstance(error, KeyError):
-        return Problem.NO_FIELD, {"field": str(error), "format": form}
+        return ReadProblem.NO_FIELD, {"field": str(error), "format": form}
     if isinstance(error, RecursionError):
-        return Problem.DEEP_FIELD, {}
-    return Problem.TYPES, {"format": form, "error": type(error).__name__}
+        return ReadProblem.DEEP_FIELD, {}
+    return ReadProblem.TYPES, {"format": form, "error": type(error).__name__}

@@ -12,8 +12,16 @@ import numpy as np
 from gdpo._files import from_json
 from gdpo._shapes import Bool, Int
 from gdpo.rollouts.arrow import pa, pc
-from gdpo.rollouts.readers.infer import Values
-from gdpo.rollouts.readers.keys import NO_KEY, Key, group_keys, grouping, key_of, pair, restarted
+from gdpo.rollouts.readers.keys import (
+    NO_KEY,
+    Key,
+    Values,
+    group_keys,
+    grouping,
+    key_of,
+    pair,
+    restarted,
+)
 from gdpo.rollouts.readers.names import (
     GDPO,
     NAME_LISTS,
@@ -24,8 +32,15 @@ from gdpo.rollouts.readers.names import (
     Layout,
     spread,
 )
-from gdpo.rollouts.readers.records import TRUTHS, Doubtful, Row, number, plain
-from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, FileReport, Problem
+from gdpo.rollouts.readers.records import TRUTHS, DoubtfulText, ParsedRollout, number, plain
+from gdpo.rollouts.readers.report import (
+    BY_BOTH,
+    BY_IDS,
+    BY_NOTHING,
+    BY_PROMPT,
+    FileReport,
+    ReadProblem,
+)
 from gdpo.rollouts.record import opened
 
 LARGEST = 1e60
@@ -66,11 +81,11 @@ class Column:
         if good.all() and not self.texts.any():
             return self.values
         for odd, problem in (
-            (self.wrong, Problem.NO_NUMBER),
-            (np.isnan(self.values) & ~self.missing & ~self.wrong, Problem.NAN),
-            (np.isinf(self.values), Problem.INFINITE),
-            (np.isfinite(size) & ~good, Problem.BEYOND),
-            (self.texts & good, Problem.TEXT),
+            (self.wrong, ReadProblem.NO_NUMBER),
+            (np.isnan(self.values) & ~self.missing & ~self.wrong, ReadProblem.NAN),
+            (np.isinf(self.values), ReadProblem.INFINITE),
+            (np.isfinite(size) & ~good, ReadProblem.BEYOND),
+            (self.texts & good, ReadProblem.TEXT),
         ):
             if odd.any():
                 values = {"field": what, "limit": LARGEST}
@@ -92,7 +107,7 @@ def column_of(given: Sequence[Any]) -> Column:
     values = np.array([number(value) for value in given])
     own = np.array([isinstance(value, float) for value in given], np.bool_)
     wrong = ~missing & ~np.isfinite(values) & ~own
-    texts = np.array([type(value) is Doubtful for value in given], np.bool_)
+    texts = np.array([type(value) is DoubtfulText for value in given], np.bool_)
     return Column(np.where(wrong, nan, values), missing, wrong, texts & ~wrong)
 
 
@@ -146,13 +161,13 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RolloutBatch:
     """Stores consecutive rollouts of a file: parsed records, or rows of an Arrow table."""
 
     lines: Int[np.ndarray, " rollout"]
     """Line number of each rollout, or row number from 0 if the file has no lines."""
     file: FileReport
-    rows: Sequence[Row] = ()
+    rows: Sequence[ParsedRollout] = ()
     table: Any = None
     """Arrow record batch. None: the rollouts are `rows`."""
     known: Layout = NOTHING_KNOWN
@@ -161,7 +176,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def part(self, rows: Rows) -> Sequence[Row]:
+    def part(self, rows: Rows) -> Sequence[ParsedRollout]:
         """Return some of the records."""
         return self.rows if isinstance(rows, slice) else [self.rows[i] for i in rows]
 
@@ -312,7 +327,7 @@ class Batch:
             first = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             values = {"path": str(getattr(self.known, meaning))}
             line, count = self.file.numbered + first, column.null_count
-            self.file.note(line, Problem.SOME_WITHOUT, values, count=count)
+            self.file.note(line, ReadProblem.SOME_WITHOUT, values, count=count)
         return group_keys(column)
 
     def _groups(self, steps: Key) -> dict[str, Key]:
@@ -324,14 +339,14 @@ class Batch:
             turns = np.nan_to_num(np.clip(of_turns, -1, 2**53), nan=-1).astype(np.int64)
         how = "" if file.turns else file.report.ids.get(file.run, "")
         if how == BY_PROMPT:
-            file.note(None, Problem.ALONE)
+            file.note(None, ReadProblem.ALONE)
             ids = np.full(len(ids), NO_KEY)
         found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
         if not found.split and np.all(steps == steps[:1]):
             found, file.seen = restarted(found, ids, prompts, file.seen)
         file.split |= found.split
         if found.split:
-            file.note(None, Problem.SPLIT, count=max(found.differing, 1))
+            file.note(None, ReadProblem.SPLIT, count=max(found.differing, 1))
         if not file.turns:
             return {"groups": found.keys}
         of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
@@ -367,7 +382,7 @@ def keys(given: Sequence[int | None]) -> Key:
     return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
 
-def forget_texts(row: Row, *, checked: bool = False) -> None:
+def forget_texts(row: ParsedRollout, *, checked: bool = False) -> None:
     """Replace the texts of a row with a key for its group, and other values with numbers.
 
     With `checked`, the key of the prompt is kept next to that of the group.
@@ -381,7 +396,7 @@ def forget_texts(row: Row, *, checked: bool = False) -> None:
     row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
 
 
-def text_of_row(row: Row) -> RolloutText:
+def text_of_row(row: ParsedRollout) -> RolloutText:
     """Return the texts of a parsed record."""
     tokens = count_of(row.num_tokens)
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)

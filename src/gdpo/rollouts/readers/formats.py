@@ -19,7 +19,7 @@ from gdpo.rollouts.readers.names import (
     listed,
     looks_rewarded,
 )
-from gdpo.rollouts.readers.records import Record, Row
+from gdpo.rollouts.readers.records import ParsedRollout, Record
 from gdpo.rollouts.readers.sources import LoadPt
 
 
@@ -42,7 +42,7 @@ class Format:
     kind: str
     """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty: any file with columns."""
     fields: frozenset[str]
-    rows: Callable[[Record], Iterator[Row]] | None = None
+    rows: Callable[[Record], Iterator[ParsedRollout]] | None = None
     """Function that converts a record to its rollouts. None if the columns are read directly."""
     lists: bool | None = None
     """Whether `prompt`, `completion` and `step` must be lists. None if both forms are accepted."""
@@ -193,7 +193,7 @@ def format_of(
             raise DataError(
                 f"unknown format, with the fields {listed(fields)}: specify the format (format), "
                 "the meaning of the columns (columns) or the rewards (rewards), or pass "
-                "--format metrics if each row contains the means of a step"
+                "--columns format=metrics if each row contains the means of a step"
             )
     if form.wordless and asked.rescore is not None:
         raise DataError(

@@ -188,8 +188,6 @@ NAME_LISTS = (
     *("reward_names", "rewards_names", "reward_funcs", "reward_functions", "reward_keys"),
     *("reward_fns", "reward_labels", "score_names", "names"),
 )
-ALIASES = frozenset({"acc", "correct", "is_correct", "success", "solved", "passed", "pass"})
-"""Short names under which a reward is often logged a second time."""
 WEIGHTS = ("weights", "reward_weights")
 _CONTAINERS = (
     re.compile(r"rewards"),
@@ -508,25 +506,13 @@ def may_be_total(path: str) -> bool:
     return is_total(path) or "_".join(last_words(path)) in GUESSES["total"]
 
 
-def form_of(path: str) -> int:
-    """Return 2 for the raw form of a reward, 0 for a transformed form, and 1 for any other name."""
-    words = set(last_words(path))
-    return 2 if words & _RAW else 0 if words & _SHAPED and words - _SHAPED else 1
-
-
-def base_of(path: str) -> frozenset[str]:
-    """Return the words shared by the raw and the transformed form of one reward."""
-    return frozenset(last_words(path)) - _REWARD_ONLY - _RAW - _SHAPED
+def without_form(path: str) -> tuple[str, ...]:
+    """Return the words of a name without `reward` and those for its form, such as `raw`."""
+    return tuple(word for word in words_of(path) if word not in _REWARD_ONLY | _RAW | _SHAPED)
 
 
 def _is_count(words: Sequence[str]) -> bool:
     return words[0] in {"num", "n", "count"} and len(words) > 1 and words[1].isalpha()
-
-
-def is_earned_count(path: str) -> bool:
-    """Return whether a name counts what was earned, such as `num_tests_passed`."""
-    words = last_words(path)
-    return bool(words) and _is_count(words) and not EARNED.isdisjoint(words)
 
 
 def _is_time(word: str) -> bool:

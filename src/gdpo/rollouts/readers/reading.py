@@ -14,17 +14,25 @@ from gdpo.rollouts.arrow import pq
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.columns import (
     LARGEST,
-    Batch,
     Column,
     Rescore,
+    RolloutBatch,
     RolloutText,
     Rows,
     column_of,
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.infer import Inferred, Values
-from gdpo.rollouts.readers.report import BY_BOTH, BY_IDS, BY_PROMPT, FileReport, Problem, ReadReport
+from gdpo.rollouts.readers.keys import Values
+from gdpo.rollouts.readers.propose import InTotal
+from gdpo.rollouts.readers.report import (
+    BY_BOTH,
+    BY_IDS,
+    BY_PROMPT,
+    FileReport,
+    ReadProblem,
+    ReadReport,
+)
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
 from gdpo.rollouts.readers.table import (
@@ -93,7 +101,7 @@ class RolloutReading(Iterator[RolloutTable]):
             lost = int(np.sum(table.file == index)) - int(np.sum(whole.file == index))
             if lost:
                 row = int(table.row[rows[0]]) if len(rows) else None
-                self.report.file_of(path).give_back(row, Problem.TURN_ROWS, rows=lost)
+                self.report.file_of(path).give_back(row, ReadProblem.TURN_ROWS, rows=lost)
         return whole
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
@@ -125,7 +133,7 @@ class RolloutReading(Iterator[RolloutTable]):
         for index, path in enumerate(table.files):
             rows = np.flatnonzero(table.file == index)
             row = int(table.row[rows[0]]) if table.format == "trl" else None
-            self.report.file_of(path).give_back(row, Problem.REPEATED_STEP, rows=len(rows))
+            self.report.file_of(path).give_back(row, ReadProblem.REPEATED_STEP, rows=len(rows))
         return True
 
 
@@ -176,13 +184,12 @@ def read_rollout_files(
     named = None if rewards is None else tuple(rewards)
     asked = ReaderOptions(format, named, columns, load_pt, rescore)
     reading = RolloutReading(paths, asked, group_size)
+    pairs = {"format": format, "group_size": group_size, **(columns or {})}
     given = {
-        "--format": format,
         "--rewards": ",".join(rewards or ()),
-        "--columns": ",".join(f"{meaning}={column}" for meaning, column in (columns or {}).items()),
-        "--group-size": group_size,
+        "--columns": ",".join(f"{name}={value}" for name, value in pairs.items() if value),
     }
-    reading.report.given = {name: str(value) for name, value in given.items() if value}
+    reading.report.given = {name: value for name, value in given.items() if value}
     return reading
 
 
@@ -224,24 +231,24 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     for batch in batches:
         scored = {} if rescore is None else _rescored(batch, rescore, file)
         of_batch = batch.columns()
-        for path, value in file.inferred.constants.items():
+        for path, value in file.proposal.constants.items():
             _report_varying(batch.column(path), path, value, file)
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
             table = _table_of(rewards, scored, batch, rows, of_step, file)
             if table.steps[0] < 0:
-                file.lose(int(batch.lines[rows][0]), Problem.NO_STEP, rows=len(table))
+                file.lose(int(batch.lines[rows][0]), ReadProblem.NO_STEP, rows=len(table))
             else:
                 file.read += len(table)
                 yield table
         file.numbered += len(batch)
 
 
-def _rescored(batch: Batch, rescore: Rescore, file: FileReport) -> dict[str, Column]:
+def _rescored(batch: RolloutBatch, rescore: Rescore, file: FileReport) -> dict[str, Column]:
     found = rescore(batch.texts())
     for what, places_of in found.problems.items():
         line = int(batch.lines[places_of[0]])
-        file.note(line, Problem.TOLD, {"why": what}, count=len(places_of))
+        file.note(line, ReadProblem.TOLD, {"why": what}, count=len(places_of))
     return {name: column_of(values) for name, values in found.rewards.items()}
 
 
@@ -249,13 +256,13 @@ def _report_varying(column: Column | None, path: str, value: float, file: FileRe
     values = np.zeros(0) if column is None else column.values
     if np.any(np.isfinite(values) & (values != value)):
         file.varying[path] = None
-        file.note_once(Problem.VARIES, {"path": path})
+        file.note_once(ReadProblem.VARIES, {"path": path})
 
 
 def _table_of(
     rewards: RecordRewards | TableRewards | None,
     scored: Mapping[str, Column],
-    batch: Batch,
+    batch: RolloutBatch,
     rows: Rows,
     of_step: Mapping[str, np.ndarray],
     file: FileReport,
@@ -274,8 +281,8 @@ def _table_of(
             values[:, place] = column.usable(f"reward {name!r}", lines, file)
     if rewards is not None:
         weights = _weights(batch, rows, values, columns, of_step["groups"], file)
-        found = known.inferred
-        if found is not None and found.weights and _denied(weights, found, columns, file):
+        found = file.proposal.in_total
+        if found is not None and _denied(weights, found, columns, file):
             weights_from, file.weights = FOUND, found.weights
             values, weights = _in_total(found, columns, values, of_step["total"], lines, file)
         file.recorded |= weights is not None and weights_from == RECORDED
@@ -308,7 +315,7 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
 
 
 def _weights(
-    batch: Batch,
+    batch: RolloutBatch,
     rows: Rows,
     rewards: Float[np.ndarray, "rollout reward"],
     names: Iterable[str],
@@ -324,20 +331,20 @@ def _weights(
     first = weights[np.argmax(known, axis=0), np.arange(len(columns))]
     weights = np.where(known | np.isnan(rewards), weights, first)
     if not np.all(np.abs(first) <= LARGEST) or np.any(np.abs(weights) > LARGEST):
-        file.note(int(lines[0]), Problem.NO_WEIGHTS)
+        file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
         return None
     prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
     if others.any():
         line, count = int(lines[np.argmax(others)]), int(np.sum(others))
-        file.note(line, Problem.WEIGHTS_DIFFER, count=count)
+        file.note(line, ReadProblem.WEIGHTS_DIFFER, count=count)
     return weights
 
 
 def _denied(
     weights: Float[np.ndarray, "rollout reward"] | None,
-    found: Inferred,
+    found: InTotal,
     names: Iterable[str],
     file: FileReport,
 ) -> bool:
@@ -351,12 +358,12 @@ def _denied(
     if not np.any(low < _SAME_RATIO * high):
         return False
     shown = ", ".join(f"{name}={weight:g}" for name, weight in found.weights.items())
-    file.note_once(Problem.RECORDED_APART, {"total": str(found.total), "weights": shown})
+    file.note_once(ReadProblem.RECORDED_APART, {"total": found.total, "weights": shown})
     return True
 
 
 def _in_total(
-    found: Inferred,
+    found: InTotal,
     names: Iterable[str],
     values: Float[np.ndarray, "rollout reward"],
     total: Values,
@@ -371,22 +378,22 @@ def _in_total(
     parts = np.nan_to_num(values * weights)
     size = np.abs(parts).sum(axis=1) + np.abs(total)
     apart = np.abs(total - parts.sum(axis=1) - found.constant)
-    wrong = apart > found.rounding + 1e-5 * size  # not where the total is NaN
+    wrong = apart > found.tolerance + 1e-5 * size  # not where the total is NaN
     if wrong.any():
-        line, values_of = int(lines[np.argmax(wrong)]), {"total": str(found.total)}
-        file.note(line, Problem.OTHER_WEIGHTS, values_of, count=int(wrong.sum()))
+        line, values_of = int(lines[np.argmax(wrong)]), {"total": found.total}
+        file.note(line, ReadProblem.OTHER_WEIGHTS, values_of, count=int(wrong.sum()))
     return values, weights
 
 
-def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
+def _report_groups(batch: RolloutBatch, rows: Rows, file: FileReport) -> None:
     grouped, prompted = batch.has("group", rows), batch.has("prompt", rows)
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
     if 0 < bare < len(grouped):
-        file.note(line, Problem.UNGROUPED, count=bare)
+        file.note(line, ReadProblem.UNGROUPED, count=bare)
     by_prompt = int(np.sum(~grouped & prompted))
     if by_prompt and grouped.any():
-        file.note(line, Problem.BY_PROMPT, count=by_prompt)
+        file.note(line, ReadProblem.BY_PROMPT, count=by_prompt)
 
 
 def _is_record(path: Path) -> bool:
@@ -405,7 +412,7 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         tables = _with_few_turns(of_step, report)
         table = joined(tables)
         if table.weights is None and any(part.weights is not None for part in tables):
-            report.file_of(tables[-1].files[0]).note(None, Problem.FILES_WITHOUT_WEIGHTS)
+            report.file_of(tables[-1].files[0]).note(None, ReadProblem.FILES_WITHOUT_WEIGHTS)
         yield table
 
 
@@ -417,7 +424,7 @@ def _with_few_turns(parts: Iterable[RolloutTable], report: ReadReport) -> list[R
         longest = max(longest, 0 if part.turns is None else part.turns.rewards.shape[1])
         kept.append(part if fits(size, longest, names) else replace(part, turns=None))
     if not fits(size, longest, names):
-        report.file_of(kept[-1].files[0]).note(None, Problem.MANY_TURNS)
+        report.file_of(kept[-1].files[0]).note(None, ReadProblem.MANY_TURNS)
         return [replace(part, turns=None) for part in kept]
     return kept
 

@@ -24,7 +24,7 @@ from gdpo.rollouts.readers.names import (
     listed_names,
     spread,
 )
-from gdpo.rollouts.readers.report import FileReport, Problem
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -54,13 +54,13 @@ _DEEPEST = 8
 """Maximum depth of nested objects that are searched."""
 
 
-class Doubtful(str):
+class DoubtfulText(str):
     """Marks a text in a field that is a reward only if other rows have a number there."""
 
     __slots__ = ()
 
 
-TOO_LONG = Doubtful("...")
+TOO_LONG = DoubtfulText("...")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ ONE_TURN = RowTurns(1, {}, ())
 
 
 @dataclass(slots=True)
-class Row:
+class ParsedRollout:
     """Stores what is known about one rollout. A default value means unknown."""
 
     step: Any = None
@@ -141,15 +141,15 @@ def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, A
         if kind in _NUMBERS:
             found[name] = value
         elif kind is str:
-            found[name] = Doubtful(value) if len(value) <= LONGEST else TOO_LONG
+            found[name] = DoubtfulText(value) if len(value) <= LONGEST else TOO_LONG
     return found
 
 
 def doubtful(value: Any) -> Any:
-    """Return a text as `Doubtful`, or a placeholder if it is too long for a number."""
+    """Return a text as `DoubtfulText`, or a placeholder if it is too long for a number."""
     if not isinstance(value, str):
         return value
-    return Doubtful(value) if len(value) <= LONGEST else TOO_LONG
+    return DoubtfulText(value) if len(value) <= LONGEST else TOO_LONG
 
 
 def plain(value: Any) -> Any:
@@ -165,13 +165,13 @@ def plain(value: Any) -> Any:
     return TOO_LONG if isnan(found) else found
 
 
-def verl(record: Record) -> Iterator[Row]:
+def verl(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a line of verl. Its V1 trainer writes a uid, and no rewards."""
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
         raise DataError("padding in verl's batch, not a rollout (the uid begins with pad)")
     key = _VERL_KEY.fullmatch(str(uid))
-    yield Row(
+    yield ParsedRollout(
         step=record.get("step"),
         group=None if uid is None else key[2] if key else str(uid),
         output=(key[1], int(key[3])) if key else None,
@@ -186,7 +186,7 @@ def verl(record: Record) -> Iterator[Row]:
     )
 
 
-def nemo_rl(record: Record) -> Iterator[Row]:
+def nemo_rl(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a line. The prompt is the part excluded from the loss.
 
     With dynamic sampling, only `filtered_rewards` corresponds to the tokens on that line. The
@@ -204,7 +204,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
         credited = [a for a, m in zip(cast("list[Any]", credit), kept, strict=False) if m]
         credit = credited[-1] if credited else None
     weight = record.get("sample_loss_mask")
-    yield Row(
+    yield ParsedRollout(
         prompt=prompt,
         completion=completion,
         total=reward,
@@ -216,7 +216,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
     )
 
 
-def swift(record: Record) -> Iterator[Row]:
+def swift(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollouts in a line, whose fields are lists with one value per rollout."""
     columns = {
         name: cast("list[Any]", value) for name, value in record.items() if isinstance(value, list)
@@ -234,7 +234,7 @@ def swift(record: Record) -> Iterator[Row]:
     steps = columns.get("step", columns.get("gen_step"))
     credit = columns.get("advantages", columns.get("advantage"))
     for i in range(size):
-        yield Row(
+        yield ParsedRollout(
             step=steps[i] if steps else record.get("step", record.get("gen_step")),
             prompt=columns["prompt"][i],
             completion=columns["completion"][i],
@@ -244,9 +244,9 @@ def swift(record: Record) -> Iterator[Row]:
         )
 
 
-def swift_row(record: Record) -> Iterator[Row]:
+def swift_row(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a line of ms-swift's Ray trainer, with a scalar reward."""
-    yield Row(
+    yield ParsedRollout(
         step=record["gen_step"],
         prompt=record["prompt"],
         completion=record["completion"],
@@ -255,7 +255,7 @@ def swift_row(record: Record) -> Iterator[Row]:
     )
 
 
-def tinker(record: Record) -> Iterator[Row]:
+def tinker(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a line, with metrics as rewards, and with the steps as turns.
 
     A metric `stop/<reason>` is not a reward, but the reason why the episode ended.
@@ -270,7 +270,7 @@ def tinker(record: Record) -> Iterator[Row]:
                 by_turn.setdefault(name, {})[turn] = float(value)
     parts = {name: sum(found.values()) / len(found) for name, found in by_turn.items()}
     parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
-    yield Row(
+    yield ParsedRollout(
         step=record["iteration"],
         group=record["group_idx"],
         rewards=parts,
@@ -293,11 +293,11 @@ def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTu
     return RowTurns(len(steps), found, [int(step["ac_len"]) for step in steps])
 
 
-def art(record: Record) -> Iterator[Row]:
+def art(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout of a trajectory, whose metrics are the rewards."""
     prompt, completion = _content(record.get("messages"))
     measured = numbers_in(as_object(record["metrics"]), but=frozenset())
-    yield Row(
+    yield ParsedRollout(
         group=record["group_index"],
         prompt=prompt,
         completion=completion,
@@ -307,13 +307,13 @@ def art(record: Record) -> Iterator[Row]:
     )
 
 
-def slime(record: Record) -> Iterator[Row]:
+def slime(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout of a sample, whose reward is a number or an object of rewards."""
     reward = record["reward"]
     parts = numbers_in(reward, but=frozenset()) if isinstance(reward, Mapping) else {}
     mask = record.get("loss_mask")
     length = record.get("response_length")
-    yield Row(
+    yield ParsedRollout(
         step=record["rollout_id"],
         group=record["group_index"],
         prompt=record.get("prompt"),
@@ -329,11 +329,11 @@ def slime(record: Record) -> Iterator[Row]:
     )
 
 
-def skyrl(record: Record) -> Iterator[Row]:
+def skyrl(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout of an evaluation. A list of scores, one per token, is summed."""
     score, extras = record["score"], as_object(record.get("env_extras"))
     judged_by = extras.get("reward_spec")
-    yield Row(
+    yield ParsedRollout(
         prompt=record["input_prompt"],
         completion=record["output_response"],
         total=sum(map(number, score)) if isinstance(score, list) else score,
@@ -344,9 +344,9 @@ def skyrl(record: Record) -> Iterator[Row]:
     )
 
 
-def open_instruct(record: Record) -> Iterator[Row]:
+def open_instruct(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a line that stores prompt and completion as tokens."""
-    yield Row(
+    yield ParsedRollout(
         step=record["step"],
         group=record["prompt_idx"],
         prompt=record.get("prompt_tokens"),
@@ -381,7 +381,7 @@ def _content(content: Any) -> tuple[Any, Any]:
     return prompt, turns[len(prompt) :]
 
 
-def episodes(record: Record) -> Iterator[Row]:
+def episodes(record: Record) -> Iterator[ParsedRollout]:
     """Yield a rollout for each trace of an episode, or for a trace without an episode."""
     traces = cast("list[Record]", record.get("traces", [record]))
     agents = {_agent(trace) for trace in traces} if "traces" in record else ()
@@ -389,9 +389,9 @@ def episodes(record: Record) -> Iterator[Row]:
         yield _trace(trace, record, several=len(agents) > 1)
 
 
-def results(record: Record) -> Iterator[Row]:
+def results(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a line of `results.jsonl`, whose metrics include the rewards."""
-    yield Row(
+    yield ParsedRollout(
         group=record["example_id"],
         prompt=record.get("prompt"),
         completion=record.get("completion"),
@@ -404,7 +404,7 @@ def results(record: Record) -> Iterator[Row]:
     )
 
 
-def platform(record: Record) -> Iterator[Row]:
+def platform(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout in a row of prime-rl's parquet file, whose `info` may contain a trace.
 
     The rewards are in the trace, or else among the metrics.
@@ -414,7 +414,7 @@ def platform(record: Record) -> Iterator[Row]:
     if traces := cast("list[Record]", episode.get("traces") or []):
         row = _trace(traces[info.get("native_trace_index") or 0], episode, several=False)
     else:
-        row = Row(
+        row = ParsedRollout(
             prompt=_messages(record.get("prompt")),
             completion=_messages(record.get("completion")),
             rewards=numbers_in(as_object(record.get("metrics")), but=_METRICS),
@@ -437,7 +437,7 @@ def _messages(value: Any) -> Any:
     return messages if messages and all(isinstance(each, Mapping) for each in messages) else value
 
 
-def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
+def _trace(trace: Record, episode: Record, *, several: bool) -> ParsedRollout:
     rewards = cast("Mapping[str, Any]", trace["rewards"])
     nodes = cast("list[Record]", trace.get("nodes") or [])
     first = next((i for i, node in enumerate(nodes) if node.get("sampled")), len(nodes))
@@ -453,7 +453,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     # The same prompt is a different problem for each agent.
     scored = [value for value in rewards.values() if value is not None]
     key = group if group is None or not several else f"{group}/{_agent(trace)}"
-    return Row(
+    return ParsedRollout(
         step=work.get("step"),
         group=key if key is not None else (trace.get("task") or {}).get("hash"),
         prompt=messages[:first],
@@ -491,15 +491,15 @@ def _reason(trace: Record) -> str | None:
     return "length" if condition in _LIMITS or last == "length" else "stop"
 
 
-def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Row]]:
+def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[ParsedRollout]]:
     """Return a function that converts records to rollouts, with texts or rewards."""
     taken, paths = known.taken(), {each: getattr(known, each) for each in MEANINGS}
     if known.turn is None:
         del paths["rollout"]
     paths = {meaning: path for meaning, path in paths.items() if path is not None}
 
-    def rows(record: Record) -> Iterator[Row]:
-        yield Row(
+    def rows(record: Record) -> Iterator[ParsedRollout]:
+        yield ParsedRollout(
             **{m: record[p] if p in record else at(record, p) for m, p in paths.items()},
             rewards={} if texts else numbers_by_path(record, but=taken),
             total_name=known.total or "reward",
@@ -563,7 +563,9 @@ def at(record: Any, path: str | None) -> Any:
     return None
 
 
-def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
+def one_per_rollout(
+    rows: Iterator[tuple[int, ParsedRollout]], file: FileReport
+) -> Iterator[tuple[int, ParsedRollout]]:
     """Yield the last output of each rollout, with its line, and report other outputs as skipped.
 
     Like verl's GRPO, it uses only the last outputs. verl writes the outputs of a rollout one after
@@ -573,9 +575,11 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
     step: Any = None
     of_step = set[str]()
 
-    def later(one: tuple[int, Row], other: tuple[int, Row]) -> tuple[int, Row]:
+    def later(
+        one: tuple[int, ParsedRollout], other: tuple[int, ParsedRollout]
+    ) -> tuple[int, ParsedRollout]:
         first, last = sorted((one, other), key=lambda row: row[1].output or ("", 0))
-        file.lose(first[0], Problem.OTHER)
+        file.lose(first[0], ReadProblem.OTHER)
         return last
 
     for rollout, outputs in groupby(rows, lambda row: row[1].output and row[1].output[0]):
@@ -586,7 +590,7 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
         if last[1].step != step:
             step, of_step = last[1].step, set()
         if rollout in of_step:
-            file.lose(last[0], Problem.APART)
+            file.lose(last[0], ReadProblem.APART)
         else:
             of_step.add(rollout)
             yield last

@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -9,9 +9,9 @@ from shlex import quote
 from typing import Any, TypeAlias
 
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
-from gdpo.rollouts.readers.infer import NOT_INFERRED, Inferred
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
+from gdpo.rollouts.readers.propose import NOTHING_PROPOSED, Proposal
 
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""
@@ -23,11 +23,11 @@ NAMED = frozenset({"trl", "ms-swift"})
 """Formats with a column for each reward, which has the name of its function."""
 
 
-Values: TypeAlias = Mapping[str, str | int | float]
-NOTHING: Values = {}
+Details: TypeAlias = Mapping[str, str | int | float]
+NOTHING: Details = {}
 
 
-class Problem(Enum):
+class ReadProblem(Enum):
     """Names the kinds of problems, with the template of the sentence, and a remedy, if any."""
 
     UNREADABLE = "cannot be read: {why}"
@@ -87,7 +87,6 @@ class Problem(Enum):
         "{total!r} is not the plain sum of the rewards, and does not show their weights",
         "give the weights (--weights), or read only the total (--rewards)",
     )
-    COPY = "{path!r} repeats {twin!r} in another unit: only {twin!r} is read as a reward"
     ZERO = "reward {name!r} counts as 0 where it is missing, as in {total!r}"
     RECORDED_APART = (
         "{total!r} contradicts the recorded weights, so its own weights {weights} are used",
@@ -127,7 +126,7 @@ class Problem(Enum):
     )
 
 
-_OF_WEIGHTS = {Problem.OTHER_WEIGHTS, Problem.CONTRADICTED}
+_OF_WEIGHTS = {ReadProblem.OTHER_WEIGHTS, ReadProblem.CONTRADICTED}
 """Problems that show that the weights of the rewards are not those that are used."""
 
 
@@ -135,11 +134,11 @@ _OF_WEIGHTS = {Problem.OTHER_WEIGHTS, Problem.CONTRADICTED}
 class Notice:
     """Stores one kind of problem in a file."""
 
-    problem: Problem
+    problem: ReadProblem
     file: Path
     line: int | None
     """First line of a text file (from 1) or row (from 0) with the problem. None: the whole file."""
-    values: Values
+    values: Details
     count: int = 0
     rows: int = 0
     """Number of rollouts skipped because of the problem, as far as they can be counted."""
@@ -190,8 +189,6 @@ class FileReport:
     """Paths of the numeric fields, according to the first rollout or the schema."""
     columns: Mapping[str, str] = field(default_factory=dict[str, str])
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
-    guessed: bool = False
-    """Whether the rewards were inferred from names and values, not known from the format."""
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights that were found in the total and are used."""
     recorded: bool = False
@@ -201,7 +198,8 @@ class FileReport:
     scalar: bool = False
     bare: bool = False
     """Whether no field is a prompt, completion, group id or advantage."""
-    inferred: Inferred = NOT_INFERRED
+    proposal: Proposal = NOTHING_PROPOSED
+    """What was proposed as rewards, if neither the user nor the format names them."""
     split: bool = False
     """Whether rollouts are grouped by id and prompt, because the prompts contradict the ids."""
     seen: tuple[Key, Key] | None = None
@@ -219,11 +217,16 @@ class FileReport:
         """See `kind_of`."""
         return kind_of(self.path)
 
+    @property
+    def guessed(self) -> bool:
+        """Whether the rewards were proposed from names and values, not known from the format."""
+        return self.proposal.kind not in ("none", "asked") and self.format not in NAMED
+
     def note(
         self,
         line: int | None,
-        problem: Problem,
-        values: Values = NOTHING,
+        problem: ReadProblem,
+        values: Details = NOTHING,
         *,
         count: int = 1,
         rows: int = 0,
@@ -234,24 +237,24 @@ class FileReport:
         found = replace(known, count=known.count + count, rows=known.rows + rows)
         self.report.notices[key] = found
 
-    def note_once(self, problem: Problem, values: Values) -> None:
+    def note_once(self, problem: ReadProblem, values: Details) -> None:
         """Add a notice about the whole file, unless there is one already."""
         if (self.path, problem, *values.values()) not in self.report.notices:
             self.note(None, problem, values)
 
     def lose(
-        self, line: int | None, problem: Problem, values: Values = NOTHING, *, rows: int = 1
+        self, line: int | None, problem: ReadProblem, values: Details = NOTHING, *, rows: int = 1
     ) -> None:
         """Count some of the rows in `rows` as skipped, and add a notice."""
         self.note(line, problem, values, count=rows, rows=rows)
         self.skipped += rows
 
-    def reject(self, line: int | None, problem: Problem, values: Values = NOTHING) -> None:
+    def reject(self, line: int | None, problem: ReadProblem, values: Details = NOTHING) -> None:
         """Count a new line or row as skipped, and add a notice."""
         self.rows += 1
         self.lose(line, problem, values)
 
-    def give_back(self, line: int | None, problem: Problem, *, rows: int) -> None:
+    def give_back(self, line: int | None, problem: ReadProblem, *, rows: int) -> None:
         """Count rows as skipped that were counted as read, and add a notice."""
         self.read -= rows
         self.lose(line, problem, rows=rows)
@@ -265,23 +268,20 @@ class FileReport:
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, Problem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
+        self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
-    def known_rewards(self) -> Inferred | None:
-        """Return the rewards inferred from earlier files of the run, or None."""
-        known = self.report.inferred
-        found = known.get((self.run, self.format)) or known.get((self.run, self.format, self.shape))
-        if found is not None:
-            self.remember(found)
-        return found
-
-    def remember(self, found: Inferred) -> None:
-        """Record the inferred rewards, for this file and later files of the run."""
-        self.guessed, self.inferred = self.format not in NAMED, found
-        if self.format == "columns" and found.total is not None and found.kind != "total":
+    def proposed(self, propose: Callable[[], Proposal]) -> Proposal:
+        """Return the proposal for the files of the run in this format, made once."""
+        known = self.report.proposals
+        keys = (self.run, self.format), (self.run, self.format, self.shape)
+        found = next((known[key] for key in keys if key in known), None)
+        if found is None:
+            found = propose()
+            known[keys[bool(found.refused)]] = found
+        self.proposal = found
+        if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
             self.columns = {**self.columns, "total": found.total}
-        shape = (self.shape,) if found.refused else ()
-        self.report.inferred[self.run, self.format, *shape] = found
+        return found
 
     def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
         """Add the rewards of some rollouts, and how they were determined."""
@@ -306,10 +306,10 @@ class ReadReport:
     """Numeric fields in the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
     """Names of fields in the files, up to the number that a message lists."""
-    inferred: dict[tuple[Any, ...], Inferred] = field(
-        default_factory=dict[tuple[Any, ...], Inferred]
+    proposals: dict[tuple[Any, ...], Proposal] = field(
+        default_factory=dict[tuple[Any, ...], Proposal]
     )
-    """Rewards by run and format. Refusals by run, format and numeric fields."""
+    """Proposals by run and format. Refusals by run, format and numeric fields."""
     ids: dict[str, str] = field(default_factory=dict[str, str])
     """How a run is grouped if its first prompts contradict its group ids: `BY_BOTH` or
     `BY_PROMPT`."""
@@ -402,15 +402,17 @@ class ReadReport:
         """Return the command that reads the files with further options."""
         every = dict(self.given)
         for name, value in options.items():
-            pairs = name in every and "=" in value
-            every[name] = f"{every[name]},{value}" if pairs else value
+            if name in every and "=" in value:
+                pairs = (each.partition("=") for each in f"{every[name]},{value}".split(","))
+                value = ",".join(f"{key}={of}" for key, of in {p[0]: p[2] for p in pairs}.items())
+            every[name] = value
         where = " ".join(quote(str(path)) for path in paths or self.paths)
         return f"gdpo analyze {where} {options_text(every)}"
 
     @property
     def without_rewards(self) -> list[FileReport]:
         """Files in which no numeric field could be inferred to be a reward."""
-        return [file for file in self.files if file.inferred.refused] + self.unrecognized
+        return [file for file in self.files if file.proposal.refused] + self.unrecognized
 
     @property
     def alone(self) -> bool:
@@ -507,7 +509,7 @@ def without_rewards(report: ReadReport) -> str:
     first, where = files[0], str(files[0].path)
     where = where if len(where) <= 60 else f"{where[:20]}…{where[-39:]}"
     where += f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
-    refused, choices = first.inferred.refused, first.inferred.choices
+    refused, choices = first.proposal.refused, first.proposal.choices
     if not first.numbers and not choices:
         return f"no reward found in {where}: {refused or 'it contains no numbers'}"
     why = refused or "no field is named as a reward or score"
@@ -528,7 +530,7 @@ def groups_of_one(report: ReadReport) -> str:
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
-    command = report.command({"--group-size": str(size)})
+    command = report.command({"--columns": f"group_size={size}"})
     sized = (
         f"give the number of rollouts per prompt if these are consecutive, for example:\n{command}"
     )

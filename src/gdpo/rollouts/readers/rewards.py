@@ -1,8 +1,8 @@
-"""Determines which fields of a file are rewards: requested, known from the format, or inferred."""
+"""Determines which fields of a file are rewards: requested, known from the format, or proposed."""
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -16,7 +16,7 @@ from gdpo.rewards.gates import Range, described_ranges
 from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import (
     LARGEST,
-    Batch,
+    RolloutBatch,
     Rows,
     column_in,
     entered,
@@ -26,36 +26,43 @@ from gdpo.rollouts.readers.columns import (
     spread_column,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions
-from gdpo.rollouts.readers.infer import (
-    LOOKED_AT,
-    NOT_INFERRED,
-    Inferred,
-    Reason,
-    Sample,
-    Values,
-    Where,
-    infer,
-    named_by_log,
-    named_by_user,
-    resolved,
-)
-from gdpo.rollouts.readers.keys import NO_KEY, grouping, pair
+from gdpo.rollouts.readers.keys import NO_KEY, Key, Values, grouping, pair
 from gdpo.rollouts.readers.names import (
     NEVER,
     WEIGHTS,
     Inner,
     Kind,
     Layout,
+    container_of,
     fits_reward,
     is_all_rewards,
     is_container,
     is_named_as_reward,
     listed,
     may_be_text,
+    name_in,
     unlikelihood,
 )
-from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
-from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, NAMED, FileReport, Problem
+from gdpo.rollouts.readers.propose import (
+    LOOKED_AT,
+    FirstNumbers,
+    Proposal,
+    Reason,
+    Where,
+    contradicting,
+    found_in_total,
+    named_totals,
+    propose,
+)
+from gdpo.rollouts.readers.records import (
+    LONGEST,
+    TOO_LONG,
+    DoubtfulText,
+    ParsedRollout,
+    is_number,
+    number,
+)
+from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, NAMED, FileReport, ReadProblem
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
@@ -68,9 +75,9 @@ _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
-_First: TypeAlias = Callable[[Sequence[str]], Iterable[Batch]]
-"""Function that returns the first rollouts of a file and of the later files of its run, with the
-fields at some paths."""
+_First: TypeAlias = Callable[[Sequence[str]], Iterator[RolloutBatch]]
+"""Function that yields the first rollouts of a file, and those of the later files of its run, with
+the fields at some paths."""
 _KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function", "ms-swift": "function"}
 """Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
@@ -83,8 +90,6 @@ class Rewards:
 
     paths: Mapping[str, str]
     how: str
-    inferred: Inferred | None = None
-    """None if the format defines the rewards."""
     scalar: bool = False
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
 
@@ -93,7 +98,7 @@ class RecordRewards:
     """Determines the rewards of a file of records: the requested or all numeric components.
 
     Args:
-        known: Meanings of the fields, if the rewards are inferred. None: the format defines them.
+        known: Meanings of the fields, if the rewards are proposed. None: the format defines them.
         more: Function that returns the rows of the later files of the run.
     """
 
@@ -102,11 +107,10 @@ class RecordRewards:
         asked: ReaderOptions,
         file: FileReport,
         known: Layout | None,
-        more: Callable[[int], Sequence[Row]] = lambda _: (),
+        more: Callable[[int], Sequence[ParsedRollout]] = lambda _: (),
     ) -> None:
         self._asked, self._file, self._known, self._more = asked, file, known, more
-        self._inferred: Inferred | None = None
-        self._no_total = False
+        self._proposal: Proposal | None = None
         self._paths: dict[str, str | None] = {}
         """Name of the reward at each path that has occurred so far. None: it is not a reward."""
         self._found: dict[str, None] = {}
@@ -117,9 +121,9 @@ class RecordRewards:
     @property
     def needed(self) -> int:
         """Number of rollouts needed to determine the rewards."""
-        return LOOKED_AT if self._known is not None and self._inferred is None else 0
+        return LOOKED_AT if self._known is not None and self._proposal is None else 0
 
-    def narrow(self, row: Row, line: int) -> None:
+    def narrow(self, row: ParsedRollout, line: int) -> None:
         """Drop fields of a rollout with more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
@@ -127,7 +131,9 @@ class RecordRewards:
         if self._known is not None:
             likeliest = sorted(row.rewards, key=unlikelihood)
             if asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
+                self._file.note_once(
+                    ReadProblem.MANY, {"most": MOST, "which": "fields of its records"}
+                )
             kept = {*likeliest[:MOST], *(asked or ())}
         elif asked is not None:
             kept = {*asked, *islice(row.rewards, MOST)}
@@ -140,45 +146,40 @@ class RecordRewards:
         if row.turns is not None:
             row.turns = row.turns.only({*kept, row.total_name})
 
-    def settle(self, rows: Sequence[Row]) -> None:
-        """Replace the records' fields with their rewards by name, if these are inferred.
+    def settle(self, rows: Sequence[ParsedRollout]) -> None:
+        """Replace the records' fields with their rewards by name, if these are proposed.
 
-        The first call infers the rewards, so it must pass the first rollouts of the file.
+        The proposal is made at the first call, from the first rollouts of the file.
         """
-        if self._known is None:
+        known = self._known
+        if known is None:
             return
-        if self._inferred is None:
-            self._inferred = self._learn(rows[:LOOKED_AT], self._known)
-        found, asked = self._inferred, self._asked.rewards or ()
+        if self._proposal is None:
+            self._proposal = self._file.proposed(lambda: self._propose(rows[:LOOKED_AT], known))
+        found, asked = self._proposal, self._asked.rewards or ()
         paths, totals = set[str]().union(*(row.rewards for row in rows)), {*found.names.values()}
         beside = {n: at for n, path in found.names.items() if (at := _beside(n, path, paths))}
         for path in (paths | {row.total_name for row in rows}) - self._paths.keys():
             kept = path in asked or path in found.constants
             self._paths[path] = found.name_of(path) or (path if kept else None)
         for row in rows:
-            row.total = None if self._no_total else row.total
+            row.total = None if known.total in found.texts else row.total
             row.weights = row.weights or _weights_beside(row, beside)
             if row.total_name in totals:
                 row.rewards = {row.total_name: row.total, **row.rewards}
-            if found.total is not None and found.total != self._known.total:
+            if found.total is not None and found.total != known.total:
                 row.total, row.total_name = row.rewards.get(found.total), found.total
             named = ((self._paths[path], value) for path, value in row.rewards.items())
             row.rewards = {name: value for name, value in named if name is not None}
 
-    def _learn(self, rows: Sequence[Row], known: Layout) -> Inferred:
-        if self._asked.rewards is None and (found := self._file.known_rewards()) is not None:
-            return found
+    def _propose(self, rows: Sequence[ParsedRollout], known: Layout) -> Proposal:
         looked = [*rows, *self._more(LOOKED_AT - len(rows))]
-        batch = Batch(np.arange(len(looked)), self._file, looked)
+        batch = RolloutBatch(np.arange(len(looked)), self._file, looked)
         numbers, texts = _looked_at(looked, known)
         self._file.numbers = tuple(islice(numbers, MOST))
-        found, self._known = _learned(
-            self._asked, self._file, known, lambda _: [batch], numbers, texts
-        )
-        self._no_total = self._known.total != known.total
-        return found
+        return _proposed(self._asked, self._file, known, [batch], numbers, texts)
 
-    def of(self, batch: Batch, rows: Rows) -> Rewards:
+    def of(self, batch: RolloutBatch, rows: Rows) -> Rewards:
         """Return the rewards of some rollouts.
 
         They are the requested rewards, else all fields in which a number has occurred in these or
@@ -188,48 +189,51 @@ class RecordRewards:
         names, how, scalar = self._names(part, lines)
         numbers = list(self._file.numbers)
         if self._known is None:
-            numbers = [n for n, v in part[0].rewards.items() if type(v) is not Doubtful]
+            numbers = [n for n, v in part[0].rewards.items() if type(v) is not DoubtfulText]
             numbers += [part[0].total_name] if part[0].total is not None else []
         elif self._file.format != "columns":
             numbers.sort(key=lambda name: name == part[0].total_name)
         has = {n: any(n in row.rewards or n == row.total_name for row in part) for n in names}
         numbers = list(dict.fromkeys(numbers))
-        _seek(self._asked, self._file, has, lines[0], Problem.NO_REWARD, numbers, numbers)
-        return Rewards({name: name for name in names}, how, self._inferred, scalar)
+        _seek(self._asked, self._file, has, lines[0], ReadProblem.NO_REWARD, numbers, numbers)
+        return Rewards({name: name for name in names}, how, scalar)
 
-    def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str, bool]:
+    def _names(
+        self, rows: Sequence[ParsedRollout], lines: Sequence[int]
+    ) -> tuple[Sequence[str], str, bool]:
         """Return the names, how they were determined, and whether there is only a scalar."""
-        inferred = self._inferred
+        found = self._file.proposal
         if self._asked.rewards is not None:
             return self._asked.rewards, "as given", False
-        if inferred is not None and inferred.refused:
+        if found.refused:
             return (), "", False
         self._look(rows, lines)
-        if inferred is not None and inferred.kind == "total":
-            return tuple(inferred.names), inferred.how, True
+        if found.kind == "total":
+            return tuple(found.names), found.how, True
         if not self._found:
             totals = tuple(dict.fromkeys(row.total_name for row in rows if row.total is not None))
             return totals, "scalar reward only: the files contain no reward components", True
         weighted = any(row.weights for row in rows)
         how = "as the files name them, with weights" if weighted else "all numeric components"
-        return tuple(self._found), how if inferred is None else inferred.how, False
+        return tuple(self._found), how if self._known is None else found.how, False
 
-    def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
+    def _look(self, rows: Sequence[ParsedRollout], lines: Sequence[int]) -> None:
         """Add the fields with numbers to the rewards, and track those with only texts."""
-        found = NOT_INFERRED if self._inferred is None else self._inferred
-        inferred, constants = found.names, found.constants
+        proposed, constants = self._file.proposal.names, self._file.proposal.constants
         numbers, texts = dict[str, None](), dict[str, list[int]]()
         for row, line in zip(rows, lines, strict=True):
             for name, value in row.rewards.items():
-                if type(value) is Doubtful and not (name in inferred and is_text_of_number(value)):
+                if type(value) is DoubtfulText and not (
+                    name in proposed and is_text_of_number(value)
+                ):
                     texts.setdefault(name, []).append(line)
                 elif (value is not None or self._known is None) and name not in constants:
                     numbers[name] = None
-        for name in (*inferred, *numbers):
+        for name in (*proposed, *numbers):
             self._take(name)
         for name in [name for name in texts if name not in self._found]:
             if name not in self._texts and len(self._texts) >= _TEXTS:
-                self._file.note_once(Problem.MANY_TEXTS, {"most": _TEXTS})
+                self._file.note_once(ReadProblem.MANY_TEXTS, {"most": _TEXTS})
             else:
                 first, before = self._texts.get(name, (texts[name][0], 0))
                 self._texts[name] = first, before + len(texts[name])
@@ -238,12 +242,12 @@ class RecordRewards:
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-            self._file.note_once(Problem.MANY, {"most": MOST, "which": "fields of its records"})
+            self._file.note_once(ReadProblem.MANY, {"most": MOST, "which": "fields of its records"})
             return
         self._found[name] = None
         if name in self._texts:
             line, rows = self._texts.pop(name)
-            self._file.note(line, Problem.TEXT_BEFORE, {"name": name}, count=rows)
+            self._file.note(line, ReadProblem.TEXT_BEFORE, {"name": name}, count=rows)
 
 
 class TableRewards:
@@ -252,13 +256,26 @@ class TableRewards:
     def __init__(
         self, asked: ReaderOptions, file: FileReport, known: Layout, schema: Any, first: _First
     ) -> None:
-        self._file, self._schema, self._first, self._asked = file, schema, first, asked
-        self._kinds, self._unread = self._opened(paths_in(schema))
+        self._file, self._schema, self._asked = file, schema, asked
+        kinds = paths_in(schema)
+        numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
+        inside = [  # lists or JSON texts that may hold all rewards
+            path
+            for path, kind in kinds.items()
+            if kind in ("other", "text") and not isinstance(path, Inner) and is_container(path)
+        ]
+        inside = inside if file.format == "columns" else []
+        texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
+        others = [path for path in (known.group, known.prompt, known.step) if path is not None]
+        looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
+        self._first = first([*looked, *inside, *texts[:_MOST_LOOKED_AT], *others])
+        self._own: RolloutBatch | None = None
+        self._kinds, self._unread = self._opened(kinds, inside)
         self.known = known if known.total in self._kinds else replace(known, total=None)
         self.split = True
         """Whether the prompts of the first rows contradict the group ids, or are not known yet."""
         self._numbers = [p for p, kind in self._kinds.items() if kind in ("number", "empty")]
-        self._texts = [p for p, kind in self._kinds.items() if kind == "text" and may_be_text(p)]
+        self._texts = [path for path in texts if self._kinds.get(path) == "text"]
         found = self._find()
         declared = described_ranges(read_declared(schema))
         ranges = {name: declared.get(p.removeprefix("rewards.")) for name, p in found.paths.items()}
@@ -270,20 +287,26 @@ class TableRewards:
             name: path in every or any(each.startswith(f"{path}.") for each in every)
             for name, path in found.paths.items()
         }
-        numbers = [path for path, kind in self._kinds.items() if kind == "number"]
-        _seek(asked, file, has, None, Problem.NO_COLUMN, schema.names, numbers)
+        full = [path for path, kind in self._kinds.items() if kind == "number"]
+        _seek(asked, file, has, None, ReadProblem.NO_COLUMN, schema.names, full)
 
-    def of(self, _batch: Batch, _rows: Rows) -> Rewards:
+    def of(self, _batch: RolloutBatch, _rows: Rows) -> Rewards:
         """Return the rewards, which are those of all rows."""
         return self.found
 
-    def _opened(self, kinds: dict[str, Kind]) -> tuple[dict[str, Kind], list[str]]:
+    def _rows(self) -> Any:
+        """Return the first rows of the file as a table, or None."""
+        if self._own is None:
+            self._own = next(self._first, None)
+        return None if self._own is None else self._own.table
+
+    def _opened(
+        self, kinds: dict[str, Kind], inside: Sequence[str]
+    ) -> tuple[dict[str, Kind], list[str]]:
         """Return the columns, with those inside lists and JSON text, and columns with neither."""
         found, unread = dict(kinds), list[str]()
-        for path, kind in kinds.items() if self._file.format == "columns" else ():
-            if kind not in ("other", "text") or not is_container(path) or isinstance(path, Inner):
-                continue
-            table = next((batch.table for batch in self._first([path])), None)
+        for path in inside:
+            table = self._rows()
             column = None if table is None else entered(table, path)
             inner = {} if column is None else spread_column(column, names_in(table))
             if inner:
@@ -292,65 +315,64 @@ class TableRewards:
                 else:
                     del found[path]
                 found |= {Inner(f"{path}.{name}"): "number" for name in inner}
-            elif kind == "other" and is_all_rewards(path):
+            elif kinds[path] == "other" and is_all_rewards(path):
                 unread.append(path)
         return found, unread
 
     def _find(self) -> Rewards:
-        file, schema, asked, own = self._file, self._schema, self._asked.rewards, self._numbers
+        file, asked, own = self._file, self._asked.rewards, self._numbers
         if asked is not None:
-            guessed = file.format in ("columns", "trl")
-            inferred = self._learn(own, (), ()) if guessed else None
-            numbers = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
-            return Rewards(resolved(asked, [*numbers, *self._texts]), "as given", inferred)
+            if file.format in ("columns", "trl"):
+                file.proposed(lambda: self._propose(own, (), ()))
+            return Rewards(resolved(asked, [*own, *self._texts]), "as given")
         if file.format == "gdpo":
-            record = schema.field("rewards").type
+            record = self._schema.field("rewards").type
             names = [each.name for each in record] if pa.types.is_struct(record) else []
             return Rewards({name: f"rewards.{name}" for name in names}, "as recorded by gdpo")
-        if file.format == "trl":  # which writes rewards as floats
-            free = [each for each in schema if each.name not in self.known.taken()]
-            logged = logged_rewards(file.path)
-            floats = [each for each in free if pa.types.is_floating(each.type)]
-            own = [each.name for each in free if each in floats or each.name in logged]
-        return self._infer(own)
+        return self._guess(self._floats() if file.format == "trl" else own)
 
-    def _learn(self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str]) -> Inferred:
-        """Return the rewards among some columns with numbers or texts of numbers."""
-        total = self.known.total
-        paths = [*own, *([total] if total is not None and total not in own else []), *texts]
-        file = self._file
-        found, self.known = _learned(self._asked, file, self.known, self._first, paths, unread)
-        self.split = file.run in file.report.ids
-        return found
+    def _floats(self) -> list[str]:
+        """Return the columns that TRL may have written for a reward."""
+        logged, taken = logged_rewards(self._file.path), self.known.taken()
+        return [
+            each.name
+            for each in self._schema
+            if each.name not in taken and (pa.types.is_floating(each.type) or each.name in logged)
+        ]
 
-    def _infer(self, own: Sequence[str]) -> Rewards:
-        file = self._file
-        texts, unread = self._named_texts()
-        found = file.known_rewards()
-        if found is None:
-            found = self._learn(own, texts, [*unread, *self._unread])
-            if file.format == "trl":
-                taken = {*own, *self.known.taken()}
-                full = [p for p, kind in self._kinds.items() if kind == "number" and p not in taken]
-                left_out = dict[str, Reason].fromkeys(full, "name") | dict(found.left_out)
-                file.remember(found := replace(found, left_out=left_out))  # for later files, too
+    def _guess(self, own: Sequence[str]) -> Rewards:
+        file, (texts, unread) = self._file, self._named_texts()
+        found = file.proposed(lambda: self._propose(own, texts, [*unread, *self._unread]))
         for name, path in found.names.items():
             if path in texts:
-                file.note(None, Problem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
-        if found.total is not None:
+                file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
+        if found.total is not None or self.known.total in found.texts:
             self.known = replace(self.known, total=found.total)
         named = {name: path for name, path in found.names.items() if path in self._kinds}
         known = [*named.values(), *found.left_out]
         more = {path: found.name_of(path) for path in (*own, *texts) if path not in known}
         named |= {name: path for path, name in more.items() if name is not None}
         if len(named) > MOST:
-            file.note(None, Problem.MANY, {"most": MOST, "which": "columns"})
-        scalar = found.kind == "total"
-        return Rewards(dict(islice(named.items(), MOST)), found.how, found, scalar)
+            file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
+        return Rewards(dict(islice(named.items(), MOST)), found.how, found.kind == "total")
+
+    def _propose(self, own: Sequence[str], texts: Sequence[str], unread: Sequence[str]) -> Proposal:
+        """Return the proposal among some columns with numbers or texts of numbers."""
+        file, total = self._file, self.known.total
+        paths = [*own, *([total] if total is not None and total not in own else []), *texts]
+        batches = [] if self._rows() is None or self._own is None else [self._own, *self._first]
+        found = _proposed(self._asked, file, self.known, batches, paths, unread)
+        self.split = file.run in file.report.ids
+        if file.format != "trl":
+            return found
+        taken = {*own, *self.known.taken()}
+        full = [p for p, kind in self._kinds.items() if kind == "number" and p not in taken]
+        left_out: dict[str, Reason] = dict.fromkeys(full, "name")
+        return replace(found, left_out={**left_out, **found.left_out})
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
         paths = self._texts[:_MOST_LOOKED_AT]
-        rows = next((batch.table for batch in self._first(paths)), None) if paths else None
+        rows = self._rows() if paths else None
         numeric, texts = list[str](), list[str]()
         for path in () if rows is None else paths:
             array = entered(rows, path)
@@ -367,25 +389,58 @@ class TableRewards:
         return numeric, texts
 
 
-def _learned(
+def _proposed(
     asked: ReaderOptions,
     file: FileReport,
     known: Layout,
-    first: _First,
+    batches: Sequence[RolloutBatch],
     paths: Sequence[str],
     texts: Sequence[str],
-) -> tuple[Inferred, Layout]:
-    """Return the rewards among the numbers of the first rollouts, and the meanings of the fields.
+) -> Proposal:
+    """Return the rewards among the numbers of the first rollouts, and their weights in a total.
 
-    `paths` are the fields with numbers, and `texts` those named as rewards that contain text.
-    Rewards and meanings are reported and reused.
+    `paths` are the fields with numbers, and `texts` those named as rewards that contain text. What
+    the values contradict is reported.
     """
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
-    paths = [path for path in paths if path in kept]
-    others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-    batches = list(first([*paths, *others]))
-    numbers = {path: _joined([_values_in(batch, path) for batch in batches]) for path in paths}
+    numbers = {
+        path: _joined([_values_in(batch, path) for batch in batches])
+        for path in paths
+        if path in kept
+    }
     texts = [path for path in texts if not np.isfinite(numbers.get(path, nan)).any()]
+    first = FirstNumbers(numbers, _first_groups(asked, file, batches))
+    if asked.rewards is not None:
+        found, texts = Proposal("asked", resolved(asked.rewards, list(numbers))), []
+    elif file.format in NAMED and (logged := set(logged_rewards(file.path)) & numbers.keys()):
+        names = {name: name for name in numbers if name in logged}
+        left_out: dict[str, Reason] = {path: "name" for path in numbers if path not in logged}
+        found = Proposal("logged", names, left_out=left_out)
+    else:
+        known = replace(known, total=None) if known.total in texts else known
+        kind = _KINDS.get(file.format, "every")
+        described = asked.columns is not None
+        found = propose(first, known, texts=texts, kind=kind, described=described)
+    found = replace(found, texts=tuple(texts))
+    problems = [(ReadProblem.TEXTS, {"path": path}) for path in texts]
+    problems += [(ReadProblem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
+    if found.names and found.kind not in ("logged", "total"):
+        known = replace(known, total=found.total or known.total)
+        totals = named_totals(found.names, numbers, known)
+        in_total = found_in_total(found.names, numbers, totals)
+        if in_total is not None:
+            found = replace(found, total=in_total.total, in_total=in_total)
+            zeros = sorted(in_total.zeros)
+            problems += [(ReadProblem.ZERO, {"name": n, "total": in_total.total}) for n in zeros]
+        elif total := contradicting(found.names, numbers, totals):
+            problems.append((ReadProblem.CONTRADICTED, {"total": total}))
+    for problem, values in problems:
+        file.note(None, problem, values)
+    return found
+
+
+def _first_groups(asked: ReaderOptions, file: FileReport, batches: Sequence[RolloutBatch]) -> Key:
+    """Return the group of each of the first rollouts, and record if prompts contradict the ids."""
     steps, keys = _joined([b.steps() for b in batches]), [b.keys() for b in batches]
     ids, prompts = _joined([k for k, _ in keys]), _joined([k for _, k in keys])
     none = np.full(len(ids), NO_KEY)
@@ -393,36 +448,10 @@ def _learned(
     alone = groups.alone and "group" not in (asked.columns or {})
     if groups.split or alone:
         file.report.ids[file.run] = BY_BOTH if groups.split else BY_PROMPT
-    sample = Sample(numbers, pair(steps, prompts if alone else groups.keys))
-    if asked.rewards is not None:
-        found, texts = named_by_user(sample, known, asked.rewards), ()
-    elif file.format in NAMED and (
-        logged := [n for n in logged_rewards(file.path) if n in numbers]
-    ):
-        file.remember(found := named_by_log(numbers, logged))
-    else:
-        known = replace(known, total=None) if known.total in texts else known
-        described, kind = asked.columns is not None, _KINDS.get(file.format, "every")
-        found = infer(sample, known, texts=texts, kind=kind, described=described)
-        file.remember(found)
-    zeros = sorted(found.zeros) if asked.rewards is None else ()
-    _report_inferred(found, texts, zeros, file)
-    return found, known
+    return pair(steps, prompts if alone else groups.keys)
 
 
-def _report_inferred(
-    found: Inferred, texts: Sequence[str], zeros: Sequence[str], file: FileReport
-) -> None:
-    problems = [(Problem.TEXTS, {"path": path}) for path in texts]
-    problems += [(Problem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
-    problems += [(Problem.CONTRADICTED, {"total": found.contradicts})] if found.contradicts else []
-    problems += [(Problem.COPY, {"path": path, "twin": twin}) for path, twin in found.copied]
-    problems += [(Problem.ZERO, {"name": n, "total": str(found.total)}) for n in zeros]
-    for problem, values in problems:
-        file.note(None, problem, values)
-
-
-def _values_in(batch: Batch, path: str) -> Values:
+def _values_in(batch: RolloutBatch, path: str) -> Values:
     column = batch.column(path)
     return np.full(len(batch), nan) if column is None else column.values
 
@@ -436,7 +465,7 @@ def _seek(
     file: FileReport,
     found: Mapping[str, bool],
     line: int | None,
-    problem: Problem,
+    problem: ReadProblem,
     fields: Sequence[str],
     numbers: Sequence[str],
 ) -> None:
@@ -455,7 +484,9 @@ def _beside(name: str, path: str, among: Set[str]) -> list[str]:
     return [place for place in places if place in among]
 
 
-def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, float] | None:
+def _weights_beside(
+    row: ParsedRollout, beside: Mapping[str, Sequence[str]]
+) -> dict[str, float] | None:
     """Return the weights in an object `weights`, or next to each value, or None."""
     weights: dict[str, float] = {}
     for name, places in beside.items():
@@ -465,7 +496,7 @@ def _weights_beside(row: Row, beside: Mapping[str, Sequence[str]]) -> dict[str, 
     return weights or None
 
 
-def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]]:
+def _looked_at(rows: Sequence[ParsedRollout], known: Layout) -> tuple[list[str], list[str]]:
     """Return the fields of records with numbers, and those named as rewards with texts."""
     numbers, shorts = dict[str, None](), dict[str, bool]()
     for row in rows:
@@ -486,9 +517,16 @@ def _looked_at(rows: Sequence[Row], known: Layout) -> tuple[list[str], list[str]
     ]
 
 
+def resolved(asked: Sequence[str], paths: Sequence[str]) -> dict[str, str]:
+    """Return the paths of requested rewards."""
+    prefix = container_of(paths)
+    inside = {name: p for p in paths if prefix and (name := name_in(p, prefix))}
+    return {name: name if name in paths else inside.get(name, name) for name in asked}
+
+
 def is_text_of_number(value: Any) -> bool:
     """Return whether a value is the text of a finite number."""
-    return type(value) is Doubtful and isfinite(number(value))
+    return type(value) is DoubtfulText and isfinite(number(value))
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.arrow import HAS_PYARROW, pa, pacsv, pq
 from gdpo.rollouts.readers.names import Evidence, evidence, flattened, kinds_in
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport, Problem, ReadReport
+from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.text import (
     BROKEN,
     LONGEST_LINE,
@@ -121,7 +121,7 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
         if isinstance(sample, dict):
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
         else:
-            file.reject(index, Problem.NO_DICT)
+            file.reject(index, ReadProblem.NO_DICT)
 
 
 def wandb_table(file: FileReport) -> Iterator[Any]:
@@ -156,7 +156,7 @@ def csv_records(file: FileReport) -> Iterator[tuple[int, Record]]:
                 if len(row) == len(names):
                     yield index, {n: _value(v) for n, v in zip(names, row, strict=True)}
                 else:
-                    file.reject(index, Problem.FIELDS)
+                    file.reject(index, ReadProblem.FIELDS)
         except csv.Error as error:
             raise DataError(f"not a CSV file at line {reader.line_num:,}: {error}") from error
 
@@ -215,7 +215,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     found = _swallowed(file.path, delimiter) if _lines_of(file.path) > file.rows + 1 else None
     if found is not None:
         row, lines = found
-        file.note(row, Problem.QUOTE, {"lines": lines})
+        file.note(row, ReadProblem.QUOTE, {"lines": lines})
 
 
 def _lines_of(path: Path) -> int:
@@ -259,7 +259,7 @@ def _blocks(file: FileReport, delimiter: str) -> Iterator[Any]:
         wrong += 1
         if wrong > reported:
             reported = wrong
-            file.reject(max(row.number - 2, 0) if row.number else None, Problem.FIELDS)
+            file.reject(max(row.number - 2, 0) if row.number else None, ReadProblem.FIELDS)
         return "skip"
 
     for size in sizes:

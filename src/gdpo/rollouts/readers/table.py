@@ -11,11 +11,10 @@ from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 from gdpo.rollouts.arrow import pa, pc
-from gdpo.rollouts.readers.columns import Batch, Column, Rows, column_in, entered, inside
-from gdpo.rollouts.readers.infer import Values
-from gdpo.rollouts.readers.keys import NO_KEY
-from gdpo.rollouts.readers.records import ONE_TURN, Row, RowTurns
-from gdpo.rollouts.readers.report import BY_IDS, FileReport, Problem
+from gdpo.rollouts.readers.columns import Column, RolloutBatch, Rows, column_in, entered, inside
+from gdpo.rollouts.readers.keys import NO_KEY, Values
+from gdpo.rollouts.readers.records import ONE_TURN, ParsedRollout, RowTurns
+from gdpo.rollouts.readers.report import BY_IDS, FileReport, ReadProblem
 from gdpo.rollouts.record import RewardArrays, common_weights
 
 RECORDED, FOUND = "recorded", "found in the total"
@@ -28,7 +27,7 @@ Whole: TypeAlias = tuple[Float[np.ndarray, "rollout reward"], Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TableTurns:
     """Stores the turns of a table's rollouts, padded to the largest number of turns."""
 
     counts: Int[np.ndarray, " rollout"]
@@ -40,12 +39,12 @@ class Turns:
     num_tokens: Float[np.ndarray, "rollout turn"]
     """Number of tokens that the model generated. NaN as in `advantages`."""
 
-    def take(self, rows: Int[np.ndarray, " some"] | slice) -> "Turns":
+    def take(self, rows: Int[np.ndarray, " some"] | slice) -> "TableTurns":
         """Return the turns of some of the rollouts."""
         counts = self.counts[rows]
         longest = int(counts.max(initial=0))
         columns = (self.rewards, self.advantages, self.num_tokens)
-        return Turns(counts, *(values[rows, :longest] for values in columns))
+        return TableTurns(counts, *(values[rows, :longest] for values in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class RolloutTable:
     """Key of the rollout and number of the turn of each row, if the rows may be turns. The key is
     `NO_KEY` if a row is a rollout."""
     weights_from: str = RECORDED
-    turns: Turns | None = None
+    turns: TableTurns | None = None
     """The turns, or None if the files have no rewards for each turn. `rewards` are then totals: the
     sums in gdpo's record, the means of the metrics of the turns in tinker's files."""
 
@@ -212,7 +211,7 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     )
 
 
-def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> Turns | None:
+def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> TableTurns | None:
     parts = [table.turns for table in tables]
     longest = max((each.rewards.shape[1] for each in parts if each is not None), default=None)
     if longest is None:
@@ -229,7 +228,7 @@ def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> Turns
             rewards[rows, :width, order] = part.rewards
             advantages[rows, :width], num_tokens[rows, :width] = part.advantages, part.num_tokens
         start += len(table)
-    return Turns(counts, rewards, advantages, num_tokens)
+    return TableTurns(counts, rewards, advantages, num_tokens)
 
 
 def places(
@@ -253,8 +252,8 @@ def _in_order(
 
 
 def turns_of(
-    batch: Batch, rewards: Mapping[str, str], *, rows: Rows, whole: Whole, file: FileReport
-) -> Turns | None:
+    batch: RolloutBatch, rewards: Mapping[str, str], *, rows: Rows, whole: Whole, file: FileReport
+) -> TableTurns | None:
     """Return the turns of some rollouts, or None. `rewards` are the paths by name."""
     lines = batch.lines[rows]
     if batch.table is not None:
@@ -269,7 +268,7 @@ def turns_of(
         return None
     if turns.count(ONE_TURN) == len(turns):
         ones, unknown = np.ones(len(part), np.int64), np.full((len(part), 1), np.nan)
-        return Turns(ones, whole[0][:, None], unknown, whole[1][:, None])
+        return TableTurns(ones, whole[0][:, None], unknown, whole[1][:, None])
     return _of_rows(part, tuple(rewards), lines, whole, file)
 
 
@@ -313,8 +312,12 @@ def fits(rollouts: int, turns: int, rewards: int) -> bool:
 
 
 def _of_rows(
-    rows: Sequence[Row], names: Sequence[str], lines: _Lines, whole: Whole, file: FileReport
-) -> Turns | None:
+    rows: Sequence[ParsedRollout],
+    names: Sequence[str],
+    lines: _Lines,
+    whole: Whole,
+    file: FileReport,
+) -> TableTurns | None:
     """Return the turns of records. A turn without a reward that another turn has earned 0 of it."""
     turns = [row.turns or _NO_TURNS for row in rows]
     counts = np.array([each.count for each in turns], np.int64)
@@ -343,12 +346,12 @@ def _of_rows(
 
 def _of_table(
     column: Any, rewards: Mapping[str, str], lines: _Lines, totals: Values, file: FileReport
-) -> Turns | None:
+) -> TableTurns | None:
     """Return the turns in a column, and report rewards that do not add up to the totals."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (is_list and pa.types.is_struct(kind.value_type)):
-        file.note(int(lines[0]), Problem.NO_TURNS)
+        file.note(int(lines[0]), ReadProblem.NO_TURNS)
         return None
     lengths = pc.fill_null(pc.call_function("list_value_length", [column]), 0)
     counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -373,23 +376,23 @@ def _of_table(
     for name, odd in zip(rewards, wrong.T, strict=True):
         if odd.any():
             first, count = int(lines[np.argmax(odd)]), int(odd.sum())
-            file.note(first, Problem.TURNS_APART, {"name": name}, count=count)
+            file.note(first, ReadProblem.TURNS_APART, {"name": name}, count=count)
     return turns
 
 
 def _few(counts: _Lines, names: Sequence[str], lines: _Lines, file: FileReport) -> bool:
     if fits(len(counts), int(counts.max(initial=0)), len(names)):
         return True
-    file.note(int(lines[np.argmax(counts)]), Problem.MANY_TURNS)
+    file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
     return False
 
 
 def _padded(
     counts: _Lines, rewards: Sequence[Values], advantages: Values, num_tokens: Values
-) -> Turns:
+) -> TableTurns:
     shape = (len(counts), int(counts.max(initial=0)))
     taken = np.arange(shape[1]) < counts[:, None]
     columns = np.full((len(rewards) + 2, *shape), np.nan)
     for column, values in zip(columns, (*rewards, advantages, num_tokens), strict=True):
         column[taken] = values
-    return Turns(counts, np.moveaxis(columns[:-2], 0, -1), columns[-2], columns[-1])
+    return TableTurns(counts, np.moveaxis(columns[:-2], 0, -1), columns[-2], columns[-1])

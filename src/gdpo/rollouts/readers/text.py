@@ -1,4 +1,4 @@
-"""Opens text files, and reads the JSON objects in them: one per line, or in a list.
+"""Opens text files, and reads the JSON objects in them: one per line, or in one list.
 
 A list is parsed one element at a time, to save memory. The length of a line is limited, because a
 few kilobytes of gzip can expand to a line of any length.
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport, Problem
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
@@ -36,9 +36,10 @@ the parsing time."""
 _SKIPPED = 2**20
 Decoder: TypeAlias = Callable[[], json.JSONDecoder]
 
-_Elements: TypeAlias = Iterator[tuple[int, Any, Problem]]
+_Elements: TypeAlias = Iterator[tuple[int, Any, ReadProblem]]
 """Elements of a list, each with its line, and the problem if it is not an object."""
 _LIST = re.compile(rb"\[\s*[{\]]")
+_INNER_LIST = re.compile(rb'"([^"\\]{1,64})"\s*:\s*\[\s*\{')
 _HEAD = 4096
 _SPACES = " \t\r\n"
 _SPACE = re.compile(f"[{_SPACES}]*")
@@ -60,24 +61,16 @@ def opened_text(path: Path) -> Stream:
     """Open a text file after its byte order mark."""
     stream = opened(path)
     head = stream.read(4)
-    if encoding := _wide(head):
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in head and head.strip(b"\0")):
         stream.close()
+        bare = "BE" if head.startswith(b"\0") else ""  # without the mark that tells the order
+        encoding = "UTF-32" if b"\0\0" in head else f"UTF-16{bare}"
         raise DataError(
             f"the file is {encoding}: write it in UTF-8, for example with "
             f"iconv -f {encoding} -t UTF-8 {quote(str(path))} > {quote('utf8_' + path.name)}"
         )
     stream.seek(len(_MARK) if head.startswith(_MARK) else 0)
     return stream
-
-
-def _wide(head: bytes) -> str:
-    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        return "UTF-32"
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "UTF-16"
-    if len(head) == 4 and head[1] == head[3] == 0 < min(head[0], head[2]):
-        return "UTF-16LE"
-    return "UTF-16BE" if len(head) == 4 and head[0] == head[2] == 0 < min(head[1], head[3]) else ""
 
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
@@ -106,14 +99,14 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
             # notices.
             named = named or repeated[0]
             which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
-            file.note(line, Problem.REPEATED_KEY, {"which": which})
+            file.note(line, ReadProblem.REPEATED_KEY, {"which": which})
         if isinstance(record, dict):
             yield line, cast("Record", record)
         else:
             file.reject(line, wrong)
 
 
-def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Problem]]:
+def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, ReadProblem]]:
     line = 0
     with opened_text(file.path) as stream:
         try:
@@ -121,28 +114,28 @@ def _lines(file: FileReport, decoder: Decoder) -> Iterator[tuple[int, Any, Probl
                 line += 1
                 file.bytes += len(raw)
                 if len(raw) > LONGEST_LINE:
-                    file.reject(line, Problem.LONG_LINE, {"most": LONGEST_LINE})
+                    file.reject(line, ReadProblem.LONG_LINE, {"most": LONGEST_LINE})
                     while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
                         pass
                 elif not raw.isspace():
                     yield line, *_parsed(raw, decoder())
         except BROKEN as error:
-            file.note(line + 1, Problem.REST, {"why": f"{type(error).__name__}: {error}"})
+            file.note(line + 1, ReadProblem.REST, {"why": f"{type(error).__name__}: {error}"})
 
 
-def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, Problem]:
+def _parsed(raw: bytes, decoder: json.JSONDecoder) -> tuple[Any, ReadProblem]:
     try:
         text = raw.decode().strip(_SPACES)  # json would guess the encoding of bytes
         record, end = decoder.raw_decode(text)
         if end == len(text):
-            return record, Problem.NO_OBJECT
+            return record, ReadProblem.NO_OBJECT
     except RecursionError:
-        return None, Problem.TOO_DEEP
+        return None, ReadProblem.TOO_DEEP
     except UnicodeDecodeError:
-        return None, Problem.NOT_UTF8
+        return None, ReadProblem.NOT_UTF8
     except ValueError:
         pass
-    return None, Problem.NO_JSON if raw.endswith(b"\n") else Problem.CUT_LINE
+    return None, ReadProblem.NO_JSON if raw.endswith(b"\n") else ReadProblem.CUT_LINE
 
 
 class _Text:
@@ -189,13 +182,6 @@ class _Text:
             if self._at < len(self._text) or self._ended or not self._more():
                 return self._text[self._at : self._at + 1]
 
-    def peek_second(self) -> str:
-        self.peek()
-        while (end := _after_space(self._text, self._at + 1)) >= len(self._text):
-            if self._ended or not self._more():
-                break
-        return self._text[end : end + 1]
-
     def take(self, expected: str) -> None:
         if (found := self.peek()) != expected:
             what = f"{found!r} instead of {expected!r}" if found else "the end of the file"
@@ -238,47 +224,31 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _listed(path: Path, decoder: Decoder) -> _Elements | None:
-    """Return the elements of the list in a file, or its only object. None: a file of lines."""
+    """Return the elements of the list in a file, or None if it is a file of lines."""
     begin = b""
     with opened_text(path) as stream, suppress(*BROKEN):
         begin = stream.read(_HEAD).lstrip()
     if _LIST.match(begin):
         return _of_list(path, decoder)
-    if not begin.startswith(b"{") or not path.name.lower().removesuffix(".gz").endswith(".json"):
-        return None
-    return None if _is_lines(path) else _of_object(path, decoder)
+    is_json = path.name.lower().removesuffix(".gz").endswith(".json")
+    if begin.startswith(b"{") and is_json and not _is_lines(path):
+        inner = _INNER_LIST.search(begin)
+        name = inner[1].decode(errors="replace") if inner else "NAME"
+        to = path.name.partition(".")[0] + "_rows.jsonl"
+        rows = (
+            f"import json; rows = json.load(open({str(path)!r}, encoding='utf-8'))[{name!r}]; "
+            f"open({to!r}, 'w').writelines(json.dumps(row) + chr(10) for row in rows)"
+        )
+        raise DataError(
+            "the file is one JSON object, not a list or one object per line: write its list of "
+            f"rows to a file of its own: python -c {quote(rows)}"
+        )
+    return None
 
 
 def _of_list(path: Path, decoder: Decoder) -> _Elements:
     with opened_text(path) as stream:
         yield from _elements(_Text(stream), decoder)
-
-
-def _of_object(path: Path, decoder: Decoder) -> _Elements:
-    """Yield the elements of an object's only list of objects, or else the object itself."""
-    names = _lists_in(path)
-    if len(names) > 1:
-        raise DataError(
-            f"the file contains several lists of rows ({', '.join(map(repr, names[:12]))}): write "
-            f"one of them to a file of its own: python -c {quote(_one_list(path, names[0]))}"
-        )
-    with opened_text(path) as stream:
-        text = _Text(stream)
-        if not names:
-            yield 1, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
-            return
-        for name, _ in _members(text):
-            if name == names[0]:
-                yield from _elements(text, decoder)
-                return
-
-
-def _one_list(path: Path, name: str) -> str:
-    to = path.name.partition(".")[0] + "_rows.jsonl"
-    return (
-        f"import json; rows = json.load(open({str(path)!r}, encoding='utf-8'))[{name!r}]; "
-        f"open({to!r}, 'w').writelines(json.dumps(row) + chr(10) for row in rows)"
-    )
 
 
 def _elements(text: _Text, decoder: Decoder) -> _Elements:
@@ -291,47 +261,15 @@ def _elements(text: _Text, decoder: Decoder) -> _Elements:
         try:
             if text.peek() == "":
                 raise EOFError
-            yield text.line, text.value(decoder()), Problem.NO_OBJECT_IN_ROW
+            yield text.line, text.value(decoder()), ReadProblem.NO_OBJECT_IN_ROW
         except EOFError:
-            yield text.line, None, Problem.CUT_ROW
+            yield text.line, None, ReadProblem.CUT_ROW
             return
         if text.peek() != ",":
             break
         text.take(",")
     if text.peek() != "":
         text.take("]")
-
-
-def _lists_in(path: Path) -> list[str]:
-    names: list[str] = []
-    with opened_text(path) as stream:
-        text = _Text(stream)
-        try:
-            for name, of_objects in _members(text):
-                if of_objects:
-                    names.append(name)
-        except (DataError, EOFError):
-            if not names:
-                raise
-    return names
-
-
-def _members(text: _Text) -> Iterator[tuple[str, bool]]:
-    plain = json.JSONDecoder()
-    text.take("{")
-    while text.peek() == '"':
-        name = str(text.value(plain))
-        text.take(":")
-        if text.peek() == "[":
-            yield name, text.peek_second() == "{"
-            for _ in _elements(text, lambda: plain):
-                pass
-        else:
-            text.value(plain)
-        if text.peek() != ",":
-            break
-        text.take(",")
-    text.take("}")
 
 
 def _is_lines(path: Path) -> bool:

@@ -12,7 +12,7 @@ class Closed(Exception):
     """Raised if the other end was closed, possibly in the middle of a message."""
 
 
-class TooLate(Exception):
+class FrameTooLate(Exception):
     """Raised if the time has run out."""
 
 
@@ -21,7 +21,10 @@ class TooLong(Exception):
 
 
 def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
-    """Return the next message, or raise Closed, TooLate or TooLong. By default, wait forever."""
+    """Return the next message, or raise Closed, FrameTooLate or TooLong.
+
+    By default, wait forever.
+    """
     size = int.from_bytes(read_exactly(fd, 4, left), "little")
     if size > limit:
         raise TooLong
@@ -43,7 +46,10 @@ def read_exactly(fd: int, size: int, left: Left | None = None) -> bytearray:
 
 
 def write_frame(fd: int, data: bytes, left: Left | None = None) -> None:
-    """Send a message, or raise Closed or TooLate. If the time is limited, `fd` is non-blocking."""
+    """Send a message, or raise Closed or FrameTooLate.
+
+    If the time is limited, `fd` is non-blocking.
+    """
     view = memoryview(len(data).to_bytes(4, "little") + data)
     while view:
         try:
@@ -61,4 +67,4 @@ def _wait(fd: int, event: int, left: Left) -> None:
     while (seconds := left()) > 0:
         if poll.poll(seconds * 1000):
             return
-    raise TooLate
+    raise FrameTooLate

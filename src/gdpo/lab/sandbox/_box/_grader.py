@@ -27,15 +27,15 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ._confine import address_space, die_with_parent
-from ._frames import Left, TooLate, TooLong, read_frame, write_frame
+from ._frames import FrameTooLate, Left, TooLong, read_frame, write_frame
 from ._process import (
     FOUL,
     TIMEOUT,
     TOO_LONG,
     BadTests,
     Ended,
-    Failure,
     Process,
+    ProgramFailure,
     Stub,
     reported_exception,
 )
@@ -88,7 +88,9 @@ def _grade(plan: Mapping[str, Any], process: Process) -> dict[str, Any]:
         return {"bad": str(error)}
     except BaseException as error:  # noqa: BLE001  the program returned a too large or deep value
         lost = f"{type(error).__name__}: {error}"
-        record.first = record.first or Failure("killed", "killed", "its answers cannot be graded")
+        record.first = record.first or ProgramFailure(
+            "killed", "killed", "its answers cannot be graded"
+        )
         record.outcomes.append("killed")
     first = record.first
     message = (first.message if first else record.wrong)[:_LONGEST_MESSAGE]
@@ -121,7 +123,7 @@ class Record:
         self.missing: frozenset[str] = frozenset()
         """Names that the tests need but the program does not define."""
         self.outcomes: list[str] = []
-        self.first: Failure | None = None
+        self.first: ProgramFailure | None = None
         """The program's first bug. None: no bug so far."""
         self.wrong: str = ""
         """Description of the first wrong answer. Empty: no wrong answer so far."""
@@ -157,7 +159,7 @@ class Record:
             kind = "" if isinstance(error, AssertionError) else type(error).__name__
             self.outcomes.append(self._wrong(kind))
 
-    def add_case(self, failure: Failure | None, *, right: bool) -> None:
+    def add_case(self, failure: ProgramFailure | None, *, right: bool) -> None:
         if failure is not None:
             self.first = self.first or failure
             self.outcomes.append(failure.outcome)
@@ -173,7 +175,7 @@ class Record:
             self.wrong = f"{place} (the test raised {kind})" if kind else place
         return "failed"
 
-    def _failure(self, error: BaseException | None) -> Failure | None:
+    def _failure(self, error: BaseException | None) -> ProgramFailure | None:
         """Return the program's failure in this test. None: the program did not fail."""
         process = self._process
         if process.failure is not None:
@@ -182,7 +184,9 @@ class Record:
         if process.raised and (process.not_loaded or error is process.raised[0]):
             return process.raised[1]
         if isinstance(error, NameError) and error.name in self.missing:
-            return Failure("error", "runtime", f"NameError: name {error.name!r} is not defined")
+            return ProgramFailure(
+                "error", "runtime", f"NameError: name {error.name!r} is not defined"
+            )
         return None
 
 
@@ -310,7 +314,7 @@ def _run_late_setup(setup: types.CodeType, namespace: _Namespace, process: Proce
         if process.not_loaded is None:
             process.not_loaded = error
             words = f"the tests' setup fails on this program: {type(error).__name__}"
-            process.raised = error, Failure("error", "runtime", words)
+            process.raised = error, ProgramFailure("error", "runtime", words)
     except Ended:
         pass
     process.classes = _classes(namespace)
@@ -361,7 +365,7 @@ def _judge_stdio(plan: Mapping[str, Any], process: Process, record: Record) -> N
         record.add_case(failure, right=right)
 
 
-def _run(process: Process, text: str, longest: int) -> tuple[bytes, Failure | None]:
+def _run(process: Process, text: str, longest: int) -> tuple[bytes, ProgramFailure | None]:
     stdin = os.memfd_create("stdin")
     with os.fdopen(os.dup(stdin), "wb") as file:
         file.write(text.encode(errors="surrogatepass"))
@@ -371,9 +375,9 @@ def _run(process: Process, text: str, longest: int) -> tuple[bytes, Failure | No
     try:
         bounds = {ours: longest, process.replies: _LONGEST_REPORT}
         output, report = _collect(bounds, process.clock.left)
-    except (TooLate, TooLong) as error:
+    except (FrameTooLate, TooLong) as error:
         process.reap(b"K")
-        return b"", TIMEOUT if isinstance(error, TooLate) else TOO_LONG
+        return b"", TIMEOUT if isinstance(error, FrameTooLate) else TOO_LONG
     finally:
         os.close(ours)
     return output, _failure(process, report)
@@ -389,7 +393,7 @@ def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
     while open_fds:
         seconds = left()
         if seconds <= 0:
-            raise TooLate
+            raise FrameTooLate
         for fd, _ in poll.poll(seconds * 1000):
             data = os.read(fd, _CHUNK)
             if not data:
@@ -401,7 +405,7 @@ def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
     return [bytes(data) for data in read.values()]
 
 
-def _failure(process: Process, report: bytes) -> Failure | None:
+def _failure(process: Process, report: bytes) -> ProgramFailure | None:
     """Return the failure of a program that has closed its pipes. None: no failure."""
     status, killed, memory = process.reap(b"W")
     if report:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, NoReturn
 
-from ._frames import Closed, TooLate, TooLong, read_frame, write_frame
+from ._frames import Closed, FrameTooLate, TooLong, read_frame, write_frame
 from ._values import Reader, Writer, as_text
 
 DEATH = struct.Struct("=i?dq")
@@ -59,7 +59,7 @@ class BadTests(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ProgramFailure:
     """Stores the outcome, the bug and the message of a program's failure."""
 
     outcome: str
@@ -191,11 +191,11 @@ class Process:
         self.cpu = 0.0
         """Total CPU time of the program's processes that have exited, in seconds."""
         self.classes: dict[str, type] = {}
-        self.failure: Failure | None = None
+        self.failure: ProgramFailure | None = None
         """Reason why the program exited. None: the program has not exited."""
         self.not_loaded: BaseException | None = None
         """Exception from loading the program. Every later request raises this exception again."""
-        self.raised: tuple[BaseException, Failure] | None = None
+        self.raised: tuple[BaseException, ProgramFailure] | None = None
         """Last exception that the program reported, as raised in the grader, and the failure that
         the exception describes."""
 
@@ -242,7 +242,7 @@ class Process:
                 write_frame(self._requests, data, self.clock.left)
             except Closed:
                 self._ended()
-            except TooLate:
+            except FrameTooLate:
                 self.end(TIMEOUT)
             reply = self._receive(self.limits["answer"] + len(data))
         result, changed = self._understand(reply)
@@ -261,7 +261,7 @@ class Process:
         for known, changed in changes:
             self._believe_nothing(changed, known)
 
-    def end(self, failure: Failure) -> NoReturn:
+    def end(self, failure: ProgramFailure) -> NoReturn:
         """Kill the program, store the reason, and raise Ended."""
         self.reap(b"K")
         self.failure = failure
@@ -297,18 +297,18 @@ class Process:
             os.close(fd)
         self._pipes = ()
 
-    def cause(self, status: int, memory: int) -> Failure:
+    def cause(self, status: int, memory: int) -> ProgramFailure:
         """Return the reason why a process exited on its own or was killed by the kernel."""
         if not os.WIFSIGNALED(status):
-            return Failure("killed", "killed", f"exited with status {status >> 8}")
+            return ProgramFailure("killed", "killed", f"exited with status {status >> 8}")
         number = os.WTERMSIG(status)
         late = number == signal.SIGKILL and self.cpu > _MUCH * self.limits["cpu"]
         if late or number == signal.SIGXCPU:
             return TIMEOUT
         if number == signal.SIGKILL and memory * _KIB > _MUCH * self.limits["own"]:
-            return Failure("memory", "memory", "killed because it used too much memory")
+            return ProgramFailure("memory", "memory", "killed because it used too much memory")
         bug = "forbidden" if number == signal.SIGSYS else "killed"
-        return Failure("killed", bug, f"killed by signal {number}")
+        return ProgramFailure("killed", bug, f"killed by signal {number}")
 
     def _computed(self) -> float:
         """Return the CPU time of all the program's processes, in seconds."""
@@ -321,7 +321,7 @@ class Process:
             reply = read_frame(self.replies, longest + _REPLY_OVERHEAD, self.clock.left)
         except Closed:
             self._ended()
-        except TooLate:
+        except FrameTooLate:
             self.end(TIMEOUT)
         except TooLong:
             self.end(TOO_LONG)
@@ -360,12 +360,12 @@ class Process:
         )
 
 
-TOO_LONG = Failure("output", "output", "an answer is longer than allowed")
-TIMEOUT = Failure("timeout", "timeout", "ran out of time")
-FOUL = Failure("killed", "killed", "tampered with the channel to its tests")
+TOO_LONG = ProgramFailure("output", "output", "an answer is longer than allowed")
+TIMEOUT = ProgramFailure("timeout", "timeout", "ran out of time")
+FOUL = ProgramFailure("killed", "killed", "tampered with the channel to its tests")
 
 
-def reported_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Failure] | None:
+def reported_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, ProgramFailure] | None:
     """Return the exception that a reply reports, as a builtin exception. None: no exception."""
     if verb == "raise":
         return _exception(*map(as_text, parts))
@@ -374,7 +374,7 @@ def reported_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Fail
     return None
 
 
-def _exception(kind: str, words: str, bug: str) -> tuple[BaseException, Failure]:
+def _exception(kind: str, words: str, bug: str) -> tuple[BaseException, ProgramFailure]:
     bug = bug if bug in _BUGS else "runtime"
     cls = getattr(builtins, kind, None)
     if not (isinstance(cls, type) and issubclass(cls, Exception)) or kind in _NEVER_RAISED:
@@ -384,4 +384,4 @@ def _exception(kind: str, words: str, bug: str) -> tuple[BaseException, Failure]
     except TypeError:
         # Some exceptions need more arguments than a message.
         error = RuntimeError(words)
-    return error, Failure(_OUTCOMES.get(bug, "error"), bug, words)
+    return error, ProgramFailure(_OUTCOMES.get(bug, "error"), bug, words)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks.tool_calling.calls import Call, parse, parse_gold, same_value
+from gdpo.lab.tasks.tool_calling.calls import ToolCall, parse, parse_gold, same_value
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.reward import binary
 from gdpo.rewards.text import holds_something
@@ -73,7 +73,7 @@ _MOST_CALLS = 256
 lowest score. No task needs so many calls, and matching many calls is slow."""
 
 
-def gold_calls(output: str) -> tuple[Call, ...]:
+def gold_calls(output: str) -> tuple[ToolCall, ...]:
     """Return the calls in a reference answer, empty without a `<tool_call>` field."""
     gold = parse_gold(output)
     if gold.calls is None or ("tool_call" in gold.fields and not gold.calls):
@@ -95,7 +95,7 @@ def _correctness(completion: str, reference: Reference) -> float | None:
     return (HIGH - LOW) * _found(gold, written) / possible + LOW
 
 
-def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
+def _found(gold: Sequence[ToolCall], written: Sequence[ToolCall]) -> float:
     """Return at most 1 point for all names, and 1 plus 1 per parameter for each call."""
     found = _overlap([call.name for call in gold], [call.name for call in written])
     for name in {call.name: None for call in gold}:  # not a set: the sum must not depend on hashes
@@ -105,7 +105,7 @@ def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
     return found
 
 
-def _likeness(gold: Call, written: Call) -> float:
+def _likeness(gold: ToolCall, written: ToolCall) -> float:
     """Return the overlap of parameter names, plus 1 for each equal parameter value."""
     right = sum(
         name in written.parameters and same_value(value, written.parameters[name])

@@ -31,10 +31,9 @@ from gdpo.errors import DataError
 from gdpo.lab.tasks.rows import json_in, mapping_of, messages_at, text_at
 from gdpo.lab.tasks.tool_calling._rewards import gold_calls
 from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
-from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, user_turns, write_completion
+from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, write_completion
 from gdpo.rewards import Reference
 from gdpo.rewards.task import Message, Problem, Row, without_arrays
-from gdpo.rewards.text import split_thinking
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
@@ -66,13 +65,10 @@ def read_row(row: Row) -> Problem:
     whole = (read for columns, read in _SHAPES.items() if all(c in row for c in columns))
     prompt, output, place = next(whole, _training)(row)
     try:
-        calls = gold_calls(output)
+        gold_calls(output)
     except DataError as error:
         raise DataError(f"column {place!r}: {error}") from error
-    written = sorted(json.dumps([c.name, dict(c.parameters)], sort_keys=True) for c in calls)
-    answer = "\n".join(written) or split_thinking(output)[1]
-    asked = tuple(turn for turn in user_turns(prompt[-1]["content"]) if turn != _RESPONSES)
-    return Problem(prompt, {"output": output}, asked, answer)
+    return Problem(prompt, {"output": output})
 
 
 def gold_completion(reference: Reference) -> str:

@@ -181,7 +181,7 @@ def _shown(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """Stores one tool call."""
 
     name: str
@@ -204,13 +204,13 @@ def _refuse(constant: str) -> NoReturn:
 _decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object)
 
 
-def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
+def scan_calls(text: str, start: int) -> tuple[tuple[ToolCall, ...] | None, int]:
     """Read consecutive calls from `start`, and the index after the last.
 
     Calls are JSON objects, or lists of them, separated by any whitespace. The calls are None if a
     value is not an object, has a duplicate key, or lacks `name` (text) or `parameters` (an object).
     """
-    calls: list[Call] = []
+    calls: list[ToolCall] = []
     valid = True
     place = _skip_space(text, start)
     while text[place : place + 1] in ("{", "["):
@@ -224,7 +224,7 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
         for item in value if isinstance(value, list) else [value]:
             match item:
                 case {"name": str(name), "parameters": dict(parameters)}:
-                    calls.append(Call(name, parameters))
+                    calls.append(ToolCall(name, parameters))
                 case _:
                     valid = False
         place = _skip_space(text, place)
@@ -261,7 +261,7 @@ class Parsed:
     """Text of the thinking. None: the completion does not start with a closed `<think>`."""
     fields: tuple[str, ...]
     """Tags of the closed fields after the thinking, in order."""
-    calls: tuple[Call, ...] | None
+    calls: tuple[ToolCall, ...] | None
     """The calls of all `<tool_call>` fields. None: a field cannot be parsed or is never closed."""
     clean: bool
     """True if every field has content, no field contains a tag outside JSON, and there is only
@@ -270,7 +270,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    calls: tuple[Call, ...] | None
+    calls: tuple[ToolCall, ...] | None
     """Calls in this field (empty if the field is a response). None: the calls cannot be parsed."""
     end: int
     """Index after the closing tag, or -1 if this tag is missing."""
@@ -281,7 +281,7 @@ def parse(text: str) -> Parsed:
     """Split any text into thinking, calls and response, in linear time."""
     thinking, rest = split_thinking(text)
     fields: list[str] = []
-    calls: list[Call] = []
+    calls: list[ToolCall] = []
     readable, clean, place = True, True, 0
     while opening := _OPENING.search(rest, place):
         clean = clean and not rest[place : opening.start()].strip()

@@ -96,12 +96,6 @@ def _turn(message: Mapping[str, str]) -> str:
     return form.format(message["content"])
 
 
-def user_turns(text: str) -> tuple[str, ...]:
-    """Return the user's turns in a dialogue of `tool_prompt` or ToolRL, or else the whole text."""
-    _, *turns = text.split("<user>")
-    return tuple(turn.partition("</user>")[0].strip() for turn in turns) or (text,)
-
-
 def write_completion(
     thinking: str, calls: Sequence[Mapping[str, Any]] = (), response: str | None = None
 ) -> str:

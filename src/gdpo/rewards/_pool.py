@@ -1,29 +1,30 @@
-"""Runs slow rewards in processes that can be killed.
+"""Runs slow rewards in processes that can be killed, and coroutine rewards in an event loop.
 
-`_worker_process` is their main module. The standard library's process pools cannot kill a single
-call, and run the user's script again or fork a process that has threads and uses an accelerator.
+`_worker_process` is the main module of the processes. The standard library's process pools cannot
+kill a single call, and run the user's script again or fork a process that has threads and uses an
+accelerator.
 """
 
+import asyncio
 import json
 import os
 import pickle
 import socket
 import subprocess
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from gdpo.errors import ConfigError, MissingExtraError, RewardError
-from gdpo.rewards.calls import SHOWN, Call, Failure, Result
+from gdpo.rewards.calls import SHOWN, Result, RewardCall, RewardFailure, ask, wait_for
 from gdpo.rewards.reward import Reward
 
 RECYCLE_AFTER = 10_000
-"""Number of calls after which a process is replaced. Importing sympy again takes as long as about a
-thousand comparisons."""
+"""Number of calls after which a process is replaced, because libraries leak memory. Importing sympy
+again takes as long as about a thousand comparisons."""
 
 _START_S = 120.0
 """Maximum time, in seconds, for a process to import the modules of its rewards."""
@@ -42,25 +43,23 @@ _ANSWER_BYTES = 100_000
 """Maximum size of a worker's result, in bytes. gdpo never sends a longer message."""
 
 
-class Worker:
+class RewardWorker:
     """Runs calls in one process. The next call after a kill starts a new process.
 
     Args:
+        rewards: The rewards, pickled. A call refers to its reward by position.
         memory: Maximum data memory of the process, in GiB. None: no limit.
-        recycle_after: Number of calls after which the process is replaced, because libraries leak
-            memory.
     """
 
-    def __init__(self, rewards: bytes, *, memory: float | None, recycle_after: int) -> None:
+    def __init__(self, rewards: bytes, *, memory: float | None) -> None:
         self._rewards = rewards
         self._memory = memory
-        self._recycle_after = recycle_after
         self._calls = 0
         self._stopped = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    def run(self, call: Call) -> Result:
+    def run(self, call: RewardCall) -> Result:
         name, deadline = call.reward.name, call.reward.deadline
         assert deadline is not None, "only rewards with a deadline run in a worker"
         connection = self._connection or self._start()
@@ -75,14 +74,14 @@ class Worker:
             if number != self._calls:
                 raise ValueError
         except (EOFError, OSError):
-            return Failure(name, call.index, "worker died", self._last_words())
+            return RewardFailure(name, "worker died", self._last_words())
         except (TypeError, ValueError):
             self.kill()
-            return Failure(name, call.index, "worker died", _NOT_ITS_ANSWER)
+            return RewardFailure(name, "worker died", _NOT_ITS_ANSWER)
         self._calls += 1
-        if self._calls >= self._recycle_after:
+        if self._calls >= RECYCLE_AFTER:
             self.kill()
-        return Failure(name, call.index, *result) if isinstance(result, list) else result
+        return RewardFailure(name, *result) if isinstance(result, list) else result
 
     def stop(self) -> None:
         self._stopped = True
@@ -142,62 +141,86 @@ class Worker:
         return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
-class Workers:
-    """Distributes calls over worker processes. An abandoned batch closes all workers permanently.
+class RewardPool:
+    """Runs calls in worker processes, and calls of coroutine functions in the event loop.
 
     Args:
-        rewards: Rewards that the workers can run. A call refers to its reward by position.
-
-    Raises:
-        ConfigError: If a reward cannot be sent to another process.
+        rewards: All rewards, which are sent to the processes. A call refers to its reward by
+            position.
+        workers: Number of processes. They start on first use.
+        memory: Maximum data memory of a process, in GiB. None: no limit.
+        concurrency: Maximum number of coroutine calls in flight.
+        retries: Maximum number of retries of a coroutine call.
     """
 
     def __init__(
         self,
         rewards: Sequence[Reward],
         *,
-        count: int,
+        workers: int,
         memory: float | None,
-        recycle_after: int = RECYCLE_AFTER,
+        concurrency: int,
+        retries: int,
     ) -> None:
-        pickled = _pickled(rewards)
-        self._all = [
-            Worker(pickled, memory=memory, recycle_after=recycle_after) for _ in range(count)
-        ]
-        self._free: SimpleQueue[Worker] = SimpleQueue()
-        for worker in self._all:
-            self._free.put(worker)
-        self.close = weakref.finalize(self, _stop, self._all)
+        self._rewards, self._count, self._memory = rewards, workers, memory
+        self._concurrency, self._retries = concurrency, retries
+        self._threads = ThreadPoolExecutor(workers)
+        self._workers: list[RewardWorker] = []
+        self._free: SimpleQueue[RewardWorker] = SimpleQueue()
+        self.close = weakref.finalize(self, _stop, self._threads, self._workers)
+        """Stop the processes permanently."""
 
-    def score(
-        self, groups: Sequence[Sequence[Call]], *, done: Callable[[], None]
-    ) -> list[list[Result]]:
-        """Return the results of each group of calls, in order.
+    def run(
+        self,
+        judged: Sequence[RewardCall],
+        groups: Sequence[Sequence[RewardCall]],
+        *,
+        done: Callable[[], None],
+    ) -> None:
+        """Run calls of coroutine functions, and groups of calls in the processes.
 
         The calls of a group run in the same process, one after another. `done` runs after each
-        group, never in two threads at once.
-        """
-        counting = threading.Lock()
+        judged call and each group, also in several threads at once.
 
-        def run(group: Sequence[Call]) -> list[Result]:
+        Raises:
+            ConfigError: If a reward cannot be sent to another process.
+            RewardError: If a process does not start.
+        """
+        if groups and not self._workers:
+            pickled = _pickled(self._rewards)
+            for _ in range(self._count):
+                self._workers.append(RewardWorker(pickled, memory=self._memory))
+                self._free.put(self._workers[-1])
+        wait_for(self._run(judged, iter(groups), done))
+
+    async def _run(
+        self,
+        judged: Sequence[RewardCall],
+        left: Iterator[Sequence[RewardCall]],
+        done: Callable[[], None],
+    ) -> None:
+        loop, limit = asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency)
+
+        async def judge(call: RewardCall) -> None:
+            call.result = await ask(call, limit=limit, retries=self._retries)
+            done()
+
+        def work_off() -> None:
             worker = self._free.get()
             try:
-                return [worker.run(call) for call in group]
+                for group in left:  # next() on a list iterator is atomic
+                    for call in group:
+                        call.result = worker.run(call)
+                    done()
             finally:
                 self._free.put(worker)
-                with counting:
-                    done()
 
-        with ThreadPoolExecutor(min(len(self._all), len(groups))) as threads:
-            try:
-                return list(threads.map(run, groups))
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                self.close()
-                raise
+        working = [loop.run_in_executor(self._threads, work_off) for _ in self._workers]
+        await asyncio.gather(*working, *map(judge, judged))
 
 
-def _stop(workers: Sequence[Worker]) -> None:
+def _stop(threads: ThreadPoolExecutor, workers: Sequence[RewardWorker]) -> None:
+    threads.shutdown(wait=False, cancel_futures=True)
     for worker in workers:
         worker.stop()
 
