@@ -65,13 +65,6 @@ def test_every_file_is_written_and_listed(tmp_path, gdpo_says, monkeypatch):
     assert left == set(starter.FILES)
 
 
-def test_the_recipe_shows_two_rewards_a_weight_and_own_rows(project):
-    recipe = load_recipe("recipe.yaml")
-    correctness, brevity = recipe.rewards
-    assert (correctness.weight, brevity.weight) == (1.0, 1.0)
-    assert recipe.data.source == "problems.jsonl"
-
-
 @pytest.mark.slow
 def test_each_seed_of_a_comparison_has_its_own_model(trained):
     weights = []
@@ -206,9 +199,12 @@ def test_runs_of_a_comparison_with_the_same_seed_start_from_the_same_model(train
     sets = [text for value in small for text in ("--set", value)]
     code, out, _ = gdpo_says("compare", "recipe.yaml", "--seeds", "2", "--output", "c", *sets)
     assert code == 0, out
+    shown, _, _ = out.partition("finished at step")
+    assert "cannot show a difference" in shown, "it is printed before anything is trained"
+    assert "--seeds 5" in shown
     first = {
         (label, seed): [
-            rollout.completion
+            (rollout.prompt, rollout.completion)
             for rollout in read_rollouts(rollout_file(Path(f"c/{label}-seed-{seed}/rollouts"), 1))
         ]
         for label in ("grpo", "gdpo")

@@ -49,11 +49,6 @@ def test_the_steps_are_those_of_an_independent_version(estimator):
     assert learn(estimator, 1, steps=150).tolist() == learn_with_autograd(estimator, 1, steps=150)
 
 
-def test_the_same_seed_gives_the_same_steps_and_another_one_others():
-    runs = [learn(gdpo, seed, steps=150).tolist() for seed in (0, 0, 1)]
-    assert runs[0] == runs[1] != runs[2]
-
-
 def test_the_weight_of_the_format_reaches_the_estimator():
     seen = []
 
@@ -67,17 +62,6 @@ def test_the_weight_of_the_format_reaches_the_estimator():
 
 def test_a_policy_that_starts_with_the_format_has_it_before_the_first_step():
     assert learn(gdpo, 0, steps=1, start=0.9)[0] == 0
-
-
-def test_a_policy_that_starts_without_it_gets_a_format_in_so_many_answers():
-    seen = []
-    learn(lambda rewards, _: seen.append(rewards) or np.zeros(rewards.shape[:2]), 0, steps=400)
-    rewards = np.concatenate(seen)
-    assert rewards.shape == (400 * 16, 4, 2)
-    # Three standard errors of 25,600 answers.
-    assert rewards[..., 0].mean() == pytest.approx(0.006, abs=0.0015)
-    assert rewards[..., 1].mean() == pytest.approx(0, abs=0.04)
-    assert set(np.unique(rewards[..., 1])) == {-3, -2, -1, 0, 1, 2, 3}
 
 
 def test_a_run_that_needs_all_its_steps_is_not_counted_as_one_that_failed():

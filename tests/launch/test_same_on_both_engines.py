@@ -18,8 +18,7 @@ VARIANTS = {
     "gdpo": [],
     "weights by token": ["advantage_options={token_counts: true}"],
     "a noise floor": ["advantage_options={noise_floor: {vowels: 0.01}}"],
-    "another estimator": ["advantage=per_reward_batch_std"],
-    "declared ranges": ["advantage=saw"],
+    "another estimator, with declared ranges": ["advantage=saw"],
 }
 
 
