@@ -92,11 +92,6 @@ def test_few_groups_in_steps_without_gaps_or_of_another_format_need_more_of_them
     assert "logging_steps" not in missing.remedy
 
 
-@pytest.mark.parametrize(("scales", "steps"), [((1,), 2), ((1, 1), 4)])
-def test_one_reward_or_64_groups_leave_nothing_unchecked(scales, steps):
-    assert not only_verdict(analyzed(run_with(*scales, steps=steps))).unchecked
-
-
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
     folder = run_of(tmp_path, [1.0] * 6)
     verdict = only_verdict(analyze(read_rollout_files(folder)))
@@ -194,12 +189,6 @@ def test_rewards_that_measure_the_same_call_for_a_change():
     verdict = only_verdict(analyzed(run_with(1, 1, same=10)))
     assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.REDUNDANT)
     assert set(verdict.rewards) == {"r0", "r1"}
-
-
-def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
-    verdict = only_verdict(analyzed(run_with(0.3, 1, 100, steps=32)))
-    assert (verdict.action, verdict.kind, verdict.more) == (Action.TRAIN, Kind.IGNORED, 1)
-    assert verdict.sentence.endswith(" (1 more warning)")
 
 
 def test_a_share_that_is_unknown_is_unclear():
@@ -331,16 +320,6 @@ def of_two(rate, *, steps=40):
         }
 
     return Run(draw, (), {}, steps=steps, size=(16, 8))
-
-
-def test_what_was_reversed_before_the_last_quarter_calls_for_nothing():
-    def draw(random, step, size):
-        a, b = random.standard_normal((2, *size))
-        return {"a": a, "b": b if step > 30 else 0.1 * b - a / 2}
-
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=40, size=(16, 8))))
-    assert (verdict.action, verdict.from_step, verdict.of_groups) == (Action.NOTHING, 31, 160)
-    assert "over 160 groups from step 31" in verdict.sentence
 
 
 def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path):

@@ -80,16 +80,6 @@ def test_a_finding_of_single_batches_lasts_from_five_in_a_row_or_throughout(
     assert (finding.lasting, finding.certain) == (lasting, certain)
 
 
-def test_the_numbers_of_a_finding_stay_those_of_its_measurement_and_it_stays_one():
-    history = FindingHistory()
-    for stds in ([10, 1, 0.001], [1, 10, 0.001]):
-        for diagnosis in steps(12, 64, stds=stds, samples=64):
-            history.add(Step.of(diagnosis))
-    (held,) = [held for held in history.held() if held.finding.rewards == ("tiny",)]
-    assert (held.steps, held.of) == (24, 24)
-    assert held.finding.evidence["groups"] == 64
-
-
 @pytest.mark.parametrize("groups", [1, 2, 4, 16, 64])
 def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps(groups):
     random = np.random.default_rng(3)
@@ -425,23 +415,6 @@ def test_the_quoted_share_is_not_the_one_that_was_selected():
     assert abs(np.mean(quoted) - truth) < 0.5 * abs(np.mean(noticed) - truth)
 
 
-def test_notes_are_not_reported():
-    watch = Watch()
-    for _ in range(8):
-        diagnosis = watch.update(constant(value=1.0))
-        assert watch.due == []
-    assert Kind.SATURATED in {finding.kind for finding in diagnosis.findings}
-
-
-def test_each_warning_is_reported_once():
-    watch = Watch()
-    reported = []
-    for diagnosis in steps(12, 64):
-        watch.update(diagnosis)
-        reported += watch.due
-    assert [(finding.kind, finding.rewards) for finding in reported] == [(Kind.IGNORED, ("tiny",))]
-
-
 def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():
     watch = Watch()
     for diagnosis in steps(20, 32, stds=[1, 1, 1], estimator="gdpo"):
@@ -561,17 +534,6 @@ def test_a_finding_holds_as_long_as_the_last_groups_show_it(kind, rewards, value
     batch = batch if values is None else np.full_like(batch, values)
     window = diagnose(batch, None, ["a", "b"]).influence
     assert holds(about(kind, *rewards), window, Thresholds()) == expected
-
-
-def test_a_finding_ends_when_its_reward_is_learned():
-    history, random = FindingHistory(), np.random.default_rng(0)
-    for step in range(16):
-        rewards = random.random((64, 8, 2))
-        rewards[..., 1] = random.random((64, 8)) < (0.004 if step < 8 else 0.999)
-        history.add(Step.of(diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})))
-    held = [each for each in history.held() if each.finding.kind is not Kind.SATURATED]
-    assert held
-    assert all(each.spans[-1][1] == 8 for each in held)
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,6 @@ def test_the_punishment_is_full_at_the_maximum_and_nothing_before_the_buffer():
     assert values(soft_overlong(100, 20), 0, 80, 81, 85, 90, 99, 100, 101, 10**9) == [
         *(0, 0, -0.05, -0.25, -0.5, -0.95, -1, -1, -1)
     ]
-
-
-def test_without_a_buffer_the_punishment_is_a_step_after_the_maximum():
     assert values(soft_overlong(100, 0), 99, 100, 101) == [0, 0, -1]
 
 
@@ -82,13 +79,7 @@ def test_a_range_falls_on_both_sides_over_its_width():
     assert values(reward, 0, 50, 51, 75, 99, 100, 150, 200, 201, 225, 249, 250, 10**9) == [
         *(0, 0, 0.02, 0.5, 0.98, 1, 1, 1, 0.98, 0.5, 0.02, 0, 0)
     ]
-
-
-def test_a_range_of_width_one_is_a_step():
     assert values(token_range(5, 5, width=1), 4, 5, 6) == [0, 1, 0]
-
-
-def test_an_empty_completion_keeps_what_the_ramp_has_not_taken():
     assert values(token_range(20, 30, width=80), 0) == [0.75]
 
 

@@ -77,11 +77,6 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run):
         torch.testing.assert_close(weights, whole[name], atol=0, rtol=0)
 
 
-def test_a_run_does_not_go_on_with_another_rank(run):
-    with pytest.raises(ConfigError, match=r"lora\.r: 4 → 8"):
-        train(load_recipe(run.path, ["lora.r=8"]), resume=True)
-
-
 def test_the_run_is_evaluated(run, rows, tmp_path):
     sampling = Sampling(max_tokens=4)
     settings = EvaluationSettings(str(run.path), sampling, token_limit=4000, rows=3)

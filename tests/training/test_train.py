@@ -327,16 +327,6 @@ def test_a_finished_run_says_so_and_can_be_made_longer(finished, recipe_file):
     assert [resumption["at_step"] for resumption in resumed] == [4, 5]
 
 
-def test_a_run_that_died_before_it_got_its_model_gets_it_on_resumption(finished, recipe):
-    run = finished.run
-    forget_checkpoints_after(run, 4)
-    run.readme.unlink()
-    result = train(recipe, resume=True)
-    assert result.started_at == result.steps == 4
-    assert (run.model / "model.safetensors").is_file()
-    assert run.readme.is_file()
-
-
 def test_another_recipe_cannot_resume_a_run(finished, recipe_file):
     other = load_recipe(recipe_file, ["trainer.learning_rate=2e-2", "rewards.1.weight=2"])
     with pytest.raises(ConfigError) as error:

@@ -236,13 +236,6 @@ def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build)
         plan_batches(build(), rows=1)
 
 
-def test_a_scheduler_with_its_arguments_is_taken(build):
-    config = build(
-        "trainer.lr_scheduler_type=cosine_with_min_lr", "trainer.lr_scheduler_kwargs={min_lr: 1e-7}"
-    )
-    assert config.lr_scheduler_kwargs == {"min_lr": 1e-7}
-
-
 def test_preparing_a_recipe_shows_no_warning_of_a_library(recipe_file, recwarn):
     import warnings
 
