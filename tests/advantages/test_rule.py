@@ -46,17 +46,14 @@ def test_a_bound_by_name_leaves_the_declared_ones_of_the_others():
     np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), saw(REWARDS, WEIGHTS, low=[-1.0, 0.0]))
 
 
-def test_a_rule_that_wants_token_counts_does_not_do_without():
-    with pytest.raises(ConfigError, match="token_counts"):
-        AdvantageRule("gdpo", NAMES, {"token_counts": True})(REWARDS, WEIGHTS)
-
-
 def test_token_counts_are_asked_for_and_come_with_the_batch():
     counts = np.arange(24).reshape(4, 6) + 1
     rule = AdvantageRule("gdpo", NAMES, {"token_counts": True})
     assert rule.wants_token_counts
     wanted = gdpo(REWARDS, WEIGHTS, token_counts=counts)
     np.testing.assert_array_equal(rule(REWARDS, WEIGHTS, token_counts=counts), wanted)
+    with pytest.raises(ConfigError, match="token_counts"):
+        rule(REWARDS, WEIGHTS)
     plain = AdvantageRule("gdpo", NAMES)
     assert not plain.wants_token_counts
     np.testing.assert_array_equal(
@@ -144,17 +141,6 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
 def test_what_cannot_work_is_an_error_at_once(name, options, message):
     with pytest.raises(ConfigError, match=message):
         AdvantageRule(name, NAMES, options)
-
-
-def test_the_weight_in_force_of_a_constraint_is_its_multiplier_s():
-    plain = AdvantageRule("gdpo", ["a", "b"])
-    assert plain.weights_in_force([1.0, 0.5]) == [1.0, 0.5]
-    rule = AdvantageRule(
-        "constrained_grpo", ["a", "b"], options={"targets": {"b": 0.9}, "step_size": 0.5}
-    )
-    assert rule.weights_in_force([1.0, 2.0]) == [1.0, 0.0]
-    rule.update(np.zeros((2, 4, 2)), [1.0, 2.0])
-    assert rule.weights_in_force([1.0, 2.0]) == pytest.approx([1.0, 0.9])
 
 
 # Estimators for turns

@@ -263,14 +263,6 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     assert len(load_problems(TASK, path)) == 3
 
 
-@pytest.mark.parametrize("row", [TOOLACE, seal()])
-def test_a_truncated_file_of_rows_names_the_line(tmp_path, row):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f"{json.dumps(row)}\n{json.dumps(row)[:-20]}")
-    with pytest.raises(DataError, match=r"line 2 .*JSON"):
-        load_problems(TASK, path)
-
-
 @pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
 def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum():
     samples = load_problems(TASK, Path(DATA) / "tools" / "api_bank_level1.json.gz")
