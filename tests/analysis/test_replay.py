@@ -1,9 +1,8 @@
 """What estimators would have made of recorded rewards, against numbers worked out by hand."""
 
-import json
-
 import numpy as np
 import pytest
+from tests.rollouts.readers import written
 
 from gdpo.advantages import ESTIMATORS, gdpo, grpo
 from gdpo.analysis import analyze
@@ -24,8 +23,7 @@ def dump(folder, groups, *, step=1, advantages=None):
         for p, group in enumerate(groups)
         for s, sample in enumerate(group)
     ]
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / f"step_{step}.jsonl").write_text(text)
+    written.lines(folder / f"step_{step}.jsonl", records)
     return folder
 
 

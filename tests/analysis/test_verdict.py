@@ -14,6 +14,7 @@ import pytest
 from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
+from tests.rollouts.readers import written
 
 from gdpo.analysis import Analysis, analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range
@@ -179,7 +180,7 @@ def test_a_scalar_reward_needs_its_parts(tmp_path):
         for i, r in enumerate(np.random.default_rng(0).random(400))
     ]
     file = tmp_path / "1.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written.lines(file, rows)
     verdict = only_verdict(analyze(read_rollout_files(file)))
     assert verdict.action is Action.UNKNOWN
     assert "--rescore" in verdict.unchecked[0].remedy

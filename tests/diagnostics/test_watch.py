@@ -11,7 +11,7 @@ from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.effect import holds
 from gdpo.diagnostics.influence import PreparedStep, influence_of, pooled
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step, _is_apart
+from gdpo.diagnostics.watch import FindingHistory, Last, Step
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -523,20 +523,6 @@ def test_a_finding_holds_as_long_as_the_last_groups_show_it(kind, rewards, value
     batch = batch if values is None else np.full_like(batch, values)
     window = diagnose(batch, None, ["a", "b"]).influence
     assert holds(about(kind, *rewards), window, Thresholds()) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "severity", "last", "apart"),
-    [
-        (Kind.OUT_OF_REACH, Severity.WARNING, 4, True),
-        (Kind.OUT_OF_REACH, Severity.WARNING, 8, False),
-        (Kind.OUT_OF_REACH, Severity.NOTE, 4, False),
-        (Kind.IGNORED, Severity.WARNING, 4, False),
-    ],
-)
-def test_a_warning_of_another_sort_that_has_ended_is_apart(kind, severity, last, apart):
-    part = HeldFinding(about(kind, "a", severity=severity), ((1, last),), 8)
-    assert _is_apart(part, about(Kind.REVERSED, "a"), 8) == apart
 
 
 def behaviours(random, size):
