@@ -68,13 +68,6 @@ def test_the_content_decides_and_not_the_name(tmp_path, name, other):
     is_true(*logged_runs(read_logs([packed])))
 
 
-@pytest.mark.parametrize("name", ONE_RUN)
-def test_each_form_is_found_in_a_folder(tmp_path, name):
-    shutil.copy(FORMS / name, tmp_path)
-    (tmp_path / "config.json").write_text('{"model": "x"}')
-    is_true(*logged_runs(read_logs([tmp_path])))
-
-
 def test_the_charts_of_a_run_are_joined(tmp_path):
     for name in ("accuracy", "format"):
         shutil.copy(FORMS / f"chart_{name}.csv", tmp_path)
@@ -102,7 +95,15 @@ OF_PAIRS = {f"rewards/{name}": 0.5 for name in ("chosen", "rejected", "margins",
     ("row", "means"),
     [
         ({"step": 1, "rewards/a/mean": 0.5, "rewards/a": 9.0, "rewards/a/max": 1.0}, [[0.5]]),
-        ({"_step": 1, "_runtime": 2.5, "rewards/a/mean": 0.5, "completions": "{'_type': 'table'}"}, [[0.5]]),
+        (
+            {
+                "_step": 1,
+                "_runtime": 2.5,
+                "rewards/a/mean": 0.5,
+                "completions": "{'_type': 'table'}",
+            },
+            [[0.5]],
+        ),
         ({"step": 1, "loss": 0.1, "grad_norm": 1.0, **OF_PAIRS, "logps/chosen": -5.0}, []),
         ({"step": 1, "loss": 0.1, "epoch": 1, "rewards/a/max": 0.5, "rewards/mean": 0.5}, []),
     ],
