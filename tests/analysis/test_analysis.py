@@ -63,12 +63,6 @@ def about_format(folder, **bounds):
     return found
 
 
-def test_a_reward_that_stays_at_the_top_of_its_recorded_range_is_learned(tmp_path):
-    finding = about_format(run_of(tmp_path, LEARNED, declared={"format": {"low": 0, "high": 1}}))
-    assert (finding.kind, finding.severity) == (Kind.SATURATED, Severity.NOTE)
-    assert finding.remedy.startswith("no action needed")
-
-
 def test_what_is_said_of_a_range_goes_before_what_is_recorded(tmp_path):
     run = run_of(tmp_path, [1.0] * 10, declared={"format": {"low": 0, "high": 1}})
     assert about_format(run).kind is Kind.SATURATED

@@ -1,18 +1,14 @@
 """Each finding: a batch that has it, and one nearby that does not."""
 
-import ast
-import inspect
 import pickle
 from collections import Counter
-from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.diagnostics.healthy import HEALTHY, false_alarms
 
-from gdpo.diagnostics import Thresholds, diagnose
+from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
 
 NAN = np.nan
@@ -383,26 +379,6 @@ def test_every_kind_of_finding_has_a_test():
     """The names in the files of this folder are what `Kind` has."""
     tested = "".join(p.read_text("utf-8") for p in Path(__file__).parent.glob("test_*.py"))
     assert [kind.name for kind in Kind if f"Kind.{kind.name}" not in tested] == []
-
-
-def test_thresholds_are_one_object_and_each_changes_what_is_found():
-    batch = stacked(varies_in(32, uniform(1), otherwise=0.0), uniform(2))
-    assert not diagnose(batch, None, B).findings
-    strict = diagnose(batch, None, B, thresholds=Thresholds(zero_variance=0.4))
-    assert {finding.kind for finding in strict.findings} == {Kind.CONSTANT}
-    with pytest.raises(AttributeError):
-        strict.findings[0].message = ""
-
-
-def test_every_threshold_is_explained():
-    (thresholds,) = ast.parse(inspect.getsource(Thresholds)).body
-    assert isinstance(thresholds, ast.ClassDef)
-    explained = {
-        field.target.id
-        for field, text in pairwise(thresholds.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
-    assert explained == {field.name for field in fields(Thresholds)}
 
 
 @pytest.mark.parametrize("which", HEALTHY)

@@ -62,15 +62,6 @@ def test_the_example_has_31_rollouts_and_5456_groups_of_three():
     assert np.all(ROLLOUTS.turns == (ROLLOUTS.actions >= 0).sum(axis=1))
 
 
-@SIZES
-def test_a_group_has_the_probability_of_all_its_orders(size):
-    groups, weight = list_groups(SMALL, size)
-    wanted = dict.fromkeys(map(tuple, groups.tolist()), 0.0)
-    for each in product(range(len(SMALL.probability)), repeat=size):
-        wanted[tuple(sorted(each))] += np.prod(SMALL.probability[list(each)])
-    np.testing.assert_allclose(weight, list(wanted.values()), rtol=1e-12)
-
-
 def test_the_mean_and_the_variance_are_those_of_loops_over_ordered_groups():
     task = example_tasks(SMALL)[-1]
 
