@@ -14,6 +14,7 @@ import pytest
 from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
+from tests.rollouts.readers import written
 
 from gdpo.analysis import Analysis, analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range
@@ -59,8 +60,6 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert f"not checked: {missing}" in printed(analysis)
     few = "16 groups are too few to tell. Record at least 64 groups"
     assert f"no findings, but {few}" in printed(analysis)
-    write_rollouts_report(analysis, tmp_path / "page.html")
-    assert few in (tmp_path / "page.html").read_text("utf-8")
     (run,) = as_dict(analysis)["runs"]
     assert run["unchecked"] == [
         {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}
@@ -69,8 +68,9 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert run["verdict"]["sentence"] == verdict.sentence
     assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "logging_steps=1" in page.replace("<wbr>", "")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    assert few in page
+    assert "logging_steps=1" in page
     assert "Verdict:" in page
 
 
@@ -144,9 +144,6 @@ def test_a_range_of_turns_is_that_of_their_sum(tmp_path):
     assert missing.check == "whether `format` is learned"
     assert "of the sum" in missing.remedy
     assert "of the sum" in _unknown_range({"f": nan}, of_sum=True).remedy
-    one = _unknown_range({"f": nan}, of_sum=False)
-    assert one.reason == "the range of `f` is unknown, so it may be learned or out of reach"
-    assert one.remedy == "add --range f=LOWEST:HIGHEST"
     assert _unknown_range({"a b": nan}, of_sum=False).remedy.startswith(
         "add --range 'a b=LOWEST:HIGHEST'"
     )
@@ -179,7 +176,7 @@ def test_a_scalar_reward_needs_its_parts(tmp_path):
         for i, r in enumerate(np.random.default_rng(0).random(400))
     ]
     file = tmp_path / "1.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written.lines(file, rows)
     verdict = only_verdict(analyze(read_rollout_files(file)))
     assert verdict.action is Action.UNKNOWN
     assert "--rescore" in verdict.unchecked[0].remedy

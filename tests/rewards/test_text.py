@@ -139,14 +139,6 @@ def test_a_scope_is_only_for_rewards_of_the_text(of):
     Reward("r", is_right, 0, 1, of=of)
 
 
-def test_a_turn_is_a_message_of_the_model_and_never_a_result():
-    turn = Reward("turn", lambda m, r: is_right(completion_text(m[-1:]), r), 0, 1, of="turn")
-    talk = [CALL, RESULT, {"content": "TOOL"}, says("TOOL", "user")]
-    with Scorer([turn]) as scorer:
-        scores = scorer.score([talk, [RESULT]], [{"answer": "TOOL"}] * 2)
-    assert scores.turns["turn"] == [[0, 1], []]
-
-
 TALKS = [json.dumps([CALL, RESULT, says(str(i))]) for i in range(5)]
 
 

@@ -62,29 +62,6 @@ def test_the_example_has_31_rollouts_and_5456_groups_of_three():
     assert np.all(ROLLOUTS.turns == (ROLLOUTS.actions >= 0).sum(axis=1))
 
 
-@SIZES
-def test_a_group_has_the_probability_of_all_its_orders(size):
-    groups, weight = list_groups(SMALL, size)
-    wanted = dict.fromkeys(map(tuple, groups.tolist()), 0.0)
-    for each in product(range(len(SMALL.probability)), repeat=size):
-        wanted[tuple(sorted(each))] += np.prod(SMALL.probability[list(each)])
-    np.testing.assert_allclose(weight, list(wanted.values()), rtol=1e-12)
-
-
-@pytest.mark.parametrize("place", [(0, 0, 1), (1, 1, 0), (2, 0, 2), (3, 1, 1)])
-def test_the_gradient_is_the_slope_of_the_expected_return(place):
-    def expected(change):
-        moved = np.log(example_policy())
-        moved[place] += change
-        found = list_rollouts(np.exp(moved) / np.exp(moved).sum(axis=2, keepdims=True))
-        tasks = example_tasks(found)
-        return [found.probability @ each.rewards.sum(axis=1) @ each.weights for each in tasks]
-
-    slopes = (np.array(expected(1e-5)) - expected(-1e-5)) / 2e-5
-    for slope, task in zip(slopes, example_tasks(ROLLOUTS), strict=True):
-        assert abs(exact_gradient(ROLLOUTS, task)[place] - slope) < 1e-9, task.name
-
-
 def test_the_mean_and_the_variance_are_those_of_loops_over_ordered_groups():
     task = example_tasks(SMALL)[-1]
 

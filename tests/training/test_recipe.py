@@ -58,14 +58,6 @@ def test_a_written_recipe_reads_back_the_same(load, tmp_path):
     }
 
 
-def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
-    recipe = load(MINIMAL, f"rewards=[{{name: {own_rewards}:vowels, weight: 2}}, {{name: format}}]")
-    assert [(r.name, r.weight) for r in recipe.rewards] == [
-        (f"{own_rewards}:vowels", 2.0),
-        ("format", 1.0),
-    ]
-
-
 def test_a_reward_may_be_its_name_alone(load, own_rewards):
     rewards = f"rewards: [{own_rewards}:vowels, {{name: format, weight: 2}}]\n"
     names = [(f"{own_rewards}:vowels", 1.0), ("format", 2.0)]

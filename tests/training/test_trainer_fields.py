@@ -38,11 +38,6 @@ def test_gdpo_sets_what_a_run_needs_and_leaves_the_rest_to_trl(build):
         assert getattr(config, untouched) == getattr(defaults, untouched)
 
 
-def test_the_recipe_overrules_gdpos_defaults(build):
-    config = build("trainer.logging_steps=5", "trainer.bf16=true", "trainer.save_total_limit=7")
-    assert (config.logging_steps, config.bf16, config.save_total_limit) == (5, True, 7)
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
