@@ -8,7 +8,7 @@ from gdpo._left import LEFT
 from gdpo._naming import did_you_mean
 from gdpo.cli import main
 from gdpo.errors import ConfigError
-from gdpo.lab.recipes import read_recipe
+from gdpo.lab.recipes.read import read_recipe
 
 IMPORTS = [name for name in LEFT if name.startswith("gdpo.")]
 OPTIONS = [name for name in LEFT if name.startswith("--")]
@@ -28,7 +28,7 @@ def test_an_import_says_what_replaces_it(name):
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("verb", ["analyze", "compare"])
 def test_an_option_says_what_replaces_it(option, verb, capsys):
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="2"):
         main([verb, "x", option])
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert f"The option {option} has left: {LEFT[option]}." in said
@@ -42,3 +42,13 @@ def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
     with pytest.raises(ConfigError) as raised:
         read_recipe(recipe)
     assert f"recipe.yaml:2: unknown key '{key}': it has left: {LEFT[key]}." in str(raised.value)
+
+
+def test_a_recipe_that_the_last_version_saved_is_read(tmp_path):
+    """It holds every key, also those that nobody had set."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "task: gsm8k\nmodel: m\ndata: {source: x.jsonl, near_duplicates: null}\ninfluence: null\n",
+        encoding="utf-8",
+    )
+    assert read_recipe(recipe).data.source == "x.jsonl"

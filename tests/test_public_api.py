@@ -26,7 +26,7 @@ def modules_after(code):
     "module",
     [
         *("gdpo", "gdpo.cli", "gdpo.diagnostics", "gdpo.analysis", "gdpo.rollouts"),
-        *("gdpo.lab.tasks", "gdpo.testing"),
+        *("gdpo.report", "gdpo.lab.tasks", "gdpo.testing"),
     ],
 )
 def test_importing_it_imports_nothing_heavy(module):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from gdpo._left import absent
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo.advantages import AdvantageRule
@@ -429,3 +430,7 @@ def table_of(
             limit = "any" if most == inf else f"below {most:.4g}" if most else "none"
         rows.append((name, f"{weight:g}", shown, limit))
     return tuple(rows)
+
+
+def __getattr__(name: str) -> None:
+    raise absent(__name__, name)

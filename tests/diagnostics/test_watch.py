@@ -430,6 +430,17 @@ def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(at, dtype):
     assert json.dumps(through.state()) == json.dumps(after.state())
 
 
+def test_the_state_of_another_version_is_left_out_with_one_line(caplog):
+    watch = Watch()
+    watch.update(diagnose(np.eye(8)[None, :, :2], [1, 1], ["a", "b"]))
+    new = Watch()
+    new.restore(watch.state() | {"form": 1})
+    assert new.state() == Watch().state()
+    assert [r.message.partition(":")[0] for r in caplog.records] == [
+        "the checkpoint is from another version of gdpo"
+    ]
+
+
 @pytest.mark.slow
 def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
     random = np.random.default_rng(5)

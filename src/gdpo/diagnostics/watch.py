@@ -6,6 +6,7 @@ no finding. `never_applies` is computed over the whole run. All others come from
 may be due to chance in one, but hardly in several in a row.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
@@ -45,6 +46,8 @@ from gdpo.diagnostics.effect import (
 )
 from gdpo.diagnostics.findings import Thresholds, in_order
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
+
+logger = logging.getLogger(__name__)
 
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
@@ -406,6 +409,10 @@ class FindingHistory:
         held.spans.append((first, self.steps))
 
 
+_FORM = 2
+"""Number of the form of a saved state. It rises with every change of the state or of the kinds."""
+
+
 class Watch:
     """Reports each warning of a training run once.
 
@@ -433,11 +440,19 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types, to be saved in a checkpoint."""
         reported = [[kind.value, list(rewards)] for kind, rewards in sorted(self._reported)]
-        return {"history": self._history.state(), "reported": reported}
+        return {"form": _FORM, "history": self._history.state(), "reported": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned. An empty state changes nothing."""
-        if state:
+        """Load what `state` returned. An empty state changes nothing.
+
+        Nor does the state of another version: shares and findings then start again.
+        """
+        if state and state.get("form") != _FORM:
+            logger.warning(
+                "the checkpoint is from another version of gdpo: influence shares and findings "
+                "count the steps from here on. The training itself continues unchanged"
+            )
+        elif state:
             self._history.restore(state["history"])
             self._reported = {(Kind(k), tuple(rewards)) for k, rewards in state["reported"]}
 

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from gdpo._left import LEFT
 from gdpo.advantages.arrays import number
 from gdpo.advantages.schedules import read_schedule
 from gdpo.errors import ConfigError, DataError
@@ -43,6 +44,15 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys_that_left(cls, data: Any) -> Any:
+        """Drop what the last version saved for a key that nobody had set, and that has left."""
+        if not isinstance(data, Mapping):
+            return data
+        pairs = cast("Mapping[Any, Any]", data).items()
+        return {key: value for key, value in pairs if value is not None or key not in LEFT}
 
 
 def _one_or_several(source: Any) -> Any:

@@ -4,6 +4,7 @@ The format of each file is detected from its fields, unless the caller specifies
 `docs/reference/rollout_formats.md` lists the formats.
 """
 
+from gdpo._left import absent
 from gdpo.rollouts.readers.columns import Rescored, RolloutText
 from gdpo.rollouts.readers.formats import NAMES as FORMATS
 from gdpo.rollouts.readers.reading import RolloutReading, read_rollout_files, read_texts
@@ -22,3 +23,7 @@ __all__ = [
     "read_rollout_files",
     "read_texts",
 ]
+
+
+def __getattr__(name: str) -> None:
+    raise absent(__name__, name)
