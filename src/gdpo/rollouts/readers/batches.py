@@ -197,7 +197,6 @@ def _of_parquet(
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
     paths |= {known.rollout, known.turn} if file.turns else set()
-    paths |= set(file.proposal.constants)
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]
@@ -309,7 +308,7 @@ def _some_at_a_time(
         for line, row in rollouts:
             if rewards is not None:
                 forget_texts(row, checked=file.format == "columns")
-                rewards.narrow(row, line)
+                rewards.narrow(row)
             lines.append(line)
             rows.append(row)
             if row.turns is not None:
