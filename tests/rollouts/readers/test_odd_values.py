@@ -38,12 +38,6 @@ def test_a_null_among_ids_is_a_group_of_its_own_and_changes_no_other(tmp_path, k
     assert report.group_sizes == {4: 1, 3: 1, 2: 1}
 
 
-def test_a_null_among_the_ids_of_lines_is_not_the_id_0(tmp_path):
-    records = [{"group_id": i, "reward": 1.0} for i in (0, 0, None)]
-    (table,), _ = read(written.lines(tmp_path / "a.jsonl", records))
-    assert table.groups.tolist() == [0, 0, NO_KEY]
-
-
 def test_no_id_has_the_key_of_nothing(tmp_path):
     assert key_of(NO_KEY) != NO_KEY
     path = in_row_groups(tmp_path / "a.parquet", pa.int64(), [NO_KEY, None])
@@ -150,20 +144,6 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
     for table, rewards in zip(tables, expected, strict=True):
         np.testing.assert_array_equal(table.rewards, rewards)
     assert "is the text of a number" in str(report)
-
-
-def test_infinite_totals_advantages_and_numbers_of_tokens_are_missing(tmp_path):
-    records = [
-        {"prompt": "a", "reward_q": 1.0, "reward": v, "advantage": v, "num_tokens": v}
-        for v in (1.0, inf, -inf)
-    ]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
-    for column in (table.total, table.advantages, table.num_tokens):
-        np.testing.assert_array_equal(column, [1, nan, nan])
-    assert notices(report) == [
-        (2, 2, f"{what} is infinite, and counts as missing")
-        for what in ("total", "advantage", "num_tokens")
-    ]
 
 
 def test_a_reason_that_is_no_text_is_none(tmp_path):
@@ -293,23 +273,6 @@ def test_steps_that_are_mixed_up_in_one_file_have_each_its_weights(tmp_path):
     assert not report.notices
 
 
-def test_weights_of_traces_are_those_of_their_step(tmp_path):
-    path = written.episodes(tmp_path / "traces.jsonl")
-    episode = json.loads(path.read_text().splitlines()[0])
-    lines = [
-        episode
-        | {"run": {"type": "train", "id": "r", "work": {"type": "train", "step": step}}}
-        | {"traces": [written.trace({"a": (1.0, 1.0), "b": (0.0, weight)})]}
-        for step, weight in ((1, 1.0), (1, 1.0), (2, 9.0), (2, 8.0))
-    ]
-    tables, report = read(written.lines(path, lines))
-    assert [(int(t.steps[0]), t.grouped().weights) for t in tables] == [
-        (1, (1.0, 1.0)),
-        (2, (1.0, 9.0)),
-    ]
-    assert notices(report) == [(4, 1, ReadProblem.WEIGHTS_DIFFER.value)]
-
-
 def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     one, other = weighted(1, 5.0), weighted(1, 5.0)
     turned = {name: dict(reversed(getattr(other, name).items())) for name in ("rewards", "weights")}
@@ -352,24 +315,6 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
         "reward 'reward_r' is NaN, and counts as missing": 2,
         "advantage is NaN, and counts as missing": 0,
     }
-
-
-def test_weights_of_our_own_record_that_are_null_are_left_out_and_told(tmp_path):
-    kind = pa.struct([("a", pa.float64())])
-    columns = {"step": [1], "group_id": [0], "sample_id": [0], "advantage": [0.0]}
-    columns |= {"rewards": pa.array([{"a": 1.0}], kind), "weights": pa.array([{"a": None}], kind)}
-    pq.write_table(pa.table(columns), tmp_path / "step_1.parquet")
-    (table,), report = read(tmp_path)
-    assert table.weights is None
-    assert "some weights are not usable numbers" in str(report)
-
-
-def test_rows_keep_their_number_behind_lines_of_csv_that_are_wrong(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("prompt,completion,reward\none,two\na,first,1\na,second,2\n")
-    (table,), _ = read(path)
-    texts = read_texts(path, table.row.tolist())
-    assert [text.completion for text in texts] == ["first", "second"]
 
 
 def test_a_first_row_without_a_group_ungroups_no_other(tmp_path):

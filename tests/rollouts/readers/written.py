@@ -1,10 +1,36 @@
-"""One small dump of every format, with exactly the fields that its writer writes."""
+"""One small dump of every format, with exactly the fields that its writer writes.
+
+Files in `golden` are by the writers themselves.
+"""
 
 import csv
 import json
+import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+
+def golden(name, *files):
+    """A function that copies files of a golden folder, and returns the path of the last copy."""
+
+    def copied(folder):
+        for file in files:
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(next((Path(__file__).parent / "golden").glob(f"{name}_*")) / file, path)
+        return path
+
+    return copied
+
+
+_EVALS = "dumped_evals/global_step_3_evals/"
+tinker = golden("tinker", "iteration_000003/train_rollout_summaries.jsonl")
+art = golden("art", "trajectories/train/0003.parquet")
+skyrl = golden("skyrl", f"{_EVALS}aggregated_results.jsonl", f"{_EVALS}gsm8k.jsonl")
+open_instruct = golden("open-instruct", "run_rollouts_000000.jsonl")
+platform = golden("prime-rl-platform", "samples_step_3.parquet")
 
 
 def lines(path, records):
@@ -120,111 +146,6 @@ def swift_ray(folder):
     return lines(folder / "completions.jsonl", records)
 
 
-def tinker(folder):
-    def trajectory(group, place, correct, total):
-        return {
-            "schema_version": 1,
-            "split": "train",
-            "iteration": 4,
-            "group_idx": group,
-            "traj_idx": place,
-            "tags": ["arith"],
-            "sampling_client_step": 4,
-            "total_reward": total,
-            "final_reward": 0.0,
-            "trajectory_metrics": {"brevity": 0.5},
-            "steps": [
-                {
-                    "step_idx": turn,
-                    "ob_len": 10,
-                    "ac_len": 3 + turn,
-                    "reward": 0.0,
-                    "episode_done": turn == 1,
-                    "metrics": {
-                        "correct": correct + turn,
-                        **({f"stop/{'max_tokens' if place else 'completed'}": 1.0} if turn else {}),
-                    },
-                    "logs": {"text": "x"},
-                }
-                for turn in range(2)
-            ],
-            "final_ob_len": 20,
-        }
-
-    return lines(
-        folder / "iteration_000004" / "train_rollout_summaries.jsonl",
-        [trajectory(0, 0, 0, 1.0), trajectory(0, 1, 1, 2.0), trajectory(1, 0, 0, 3.0)],
-    )
-
-
-def art(folder):
-    def trajectory(group, reward, metrics):
-        return {
-            "group_index": group,
-            "group_metadata": "{}",
-            "group_metrics": "{}",
-            "group_logs": [],
-            "reward": reward,
-            "metrics": json.dumps(metrics),
-            "metadata": "{}",
-            "tools": None,
-            "logs": [],
-            "messages": [
-                {"role": "user", "content": "2+2", "tool_calls": None},
-                {"role": "assistant", "content": "4", "tool_calls": None},
-            ],
-        }
-
-    records = [
-        trajectory(0, 1.5, {"correct": 1.0, "short": 0.5, "duration": 3.2}),
-        trajectory(0, 0.5, {"correct": 0.0, "short": 0.5}),
-        trajectory(1, 0.0, {"correct": 0.0}),
-    ]
-    return parquet(folder / "trajectories" / "train" / "0009.parquet", records, compression="zstd")
-
-
-def skyrl(folder):
-    records = [
-        {
-            "input_prompt": prompt,
-            "output_response": "x",
-            "score": score,
-            "stop_reason": reason,
-            "env_class": "gsm8k",
-            "env_extras": {},
-            "data_source": "gsm8k",
-        }
-        for prompt, score, reason in (
-            ("a", 1.0, "stop"),
-            ("a", [0.0, 0.0, 0.5], "length"),
-            ("b", 0.0, "stop"),
-        )
-    ]
-    lines(folder / "dumped_evals/global_step_5_evals/aggregated_results.jsonl", [{"mean": 1}])
-    return lines(folder / "dumped_evals/global_step_5_evals/gsm8k.jsonl", records)
-
-
-def open_instruct(folder):
-    records = [
-        {
-            "step": 6,
-            "sample_idx": i,
-            "prompt_idx": i // 2,
-            "prompt_tokens": [1, i // 2],
-            "response_tokens": [5] * (i + 1),
-            "reward": float(i),
-            "advantage": i - 1.5,
-            "finish_reason": "length" if i == 3 else "stop",
-            "dataset": "math",
-            "ground_truth": "4",
-            "request_info": {},
-            "logprobs": None,
-        }
-        for i in range(4)
-    ]
-    return lines(folder / "run_rollouts_000000.jsonl", records)
-
-
 def results(folder):
     records = [
         {
@@ -304,30 +225,3 @@ def episodes(path, step=8):
             for i, (correct, brief) in enumerate(scores)
         ],
     )
-
-
-def platform(folder):
-    records = [
-        {
-            "run_id": "r",
-            "step": 5,
-            "tag": "train",
-            "problem_id": i // 2,
-            "sample_id": i,
-            "prompt": json.dumps([{"role": "user", "content": "q"}]),
-            "completion": json.dumps([{"role": "assistant", "content": f"a{i}"}]),
-            "trajectory": "[]",
-            "answer": "4",
-            "env_name": "math",
-            "task": "math",
-            "info": "{}",
-            "reward": float(i),
-            "advantage": -0.5,
-            "metrics": json.dumps({"correct": i % 2, "num_turns": 1}),
-            "timing": "{}",
-            "num_input_tokens": 10,
-            "num_output_tokens": 20 + i,
-        }
-        for i in range(4)
-    ]
-    return parquet(folder / "samples_step_5.parquet", records)
