@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from gdpo._shapes import Int
+from gdpo._shapes import Float, Int
 from gdpo.rollouts.readers.keys import Values
 from gdpo.rollouts.readers.names import (
     EARNED,
@@ -394,23 +394,29 @@ def _by_names(found: _Candidates) -> Proposal:
     """Return the rewards, or a refusal if some are in doubt by their names or values."""
     parts = found.parts
     more = [path for path in found.doubtful if path not in parts and found.kind == "named"]
-    forms, copies = list(filter(is_form, parts)), list[Sequence[str]]()
+    forms = list(filter(is_form, parts))
     forms = forms if len(forms) < len(parts) else []
     if found.kind == "other":
         forms += [path for path in parts if not is_vocabulary(path)]
-        copies = _without_one(parts, found.numbers)
+    copies = _without_one(parts, found.numbers, 1 if found.kind == "other" else 2)
     if not (more or forms or copies):
         return found.found(parts)
-    why = f"some of {listed([*parts, *more])} may be forms of others, or only logged"
+    why = f"{listed([*forms, *more] or parts)} may be forms of other rewards, or only logged"
     sure = [path for path in parts if path not in forms]
     return found.refused(why, parts, sure, [*parts, *more], *copies, found.totals[:1])
 
 
-def _without_one(paths: Sequence[str], numbers: Mapping[str, Values]) -> list[Sequence[str]]:
-    """Return the fields without each one that the others give."""
-    without = [[path for path in paths if path != each] for each in paths]
-    fits = [explained(w, numbers, path) for w, path in zip(without, paths, strict=True)]
-    return [w for w, fit in zip(without, fits, strict=True) if fit is not None and fit.enough]
+def _without_one(
+    paths: Sequence[str], numbers: Mapping[str, Values], least: int = 1
+) -> list[list[str]]:
+    """Return the fields without each one that at least some number of the others give."""
+    found = list[list[str]]()
+    for path in paths:
+        others = [each for each in paths if each != path]
+        fit = explained(others, numbers, path)
+        if fit is not None and fit.enough and sum(map(bool, fit.weights.values())) >= least:
+            found.append(others)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,10 +475,7 @@ def _fit(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit
     tolerance = _EXACT * float(np.std(whole))
     if np.abs(whole - middle - centred @ weights).max() >= tolerance:
         return None
-    weights[np.abs(weights) * size < tolerance] = 0
-    short = np.array([float(f"{weight:.4g}") for weight in weights])
-    if np.abs(whole - middle - centred @ short).max() < tolerance:
-        weights = short
+    weights = _rounded(weights, added, whole)
     carrying = design[:, weights != 0]
     unique = int(np.linalg.matrix_rank(carrying, rtol=_DEPENDENT)) == carrying.shape[1]
     return Fit(
@@ -482,6 +485,26 @@ def _fit(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit
         enough,
         unique or not enough,
     )
+
+
+def _rounded(
+    weights: Float[np.ndarray, " part"], added: Float[np.ndarray, "rollout part"], whole: Values
+) -> Float[np.ndarray, " part"]:
+    """Return the weights with as few digits as explain the total as well."""
+
+    def misfit(of: Float[np.ndarray, " part"]) -> float:
+        return float(np.std(whole - added @ of))
+
+    allowed = 1.02 * misfit(weights) + 1e-7 * float(np.std(whole))
+    kept = weights.copy()
+    for place in range(len(weights)):
+        for digits in range(4):
+            tried = kept.copy()
+            tried[place] = float(f"{kept[place]:.{digits - 1}e}") if digits else 0.0
+            if misfit(tried) <= allowed:
+                kept = tried
+                break
+    return kept
 
 
 def _contains(total: Values, part: Values) -> bool:
