@@ -199,6 +199,11 @@ def test_a_format_that_names_its_rewards_has_lengths_and_constants_among_them():
     assert list(proposed({"score": A, "acc": A, "judge": C}, "score").names) == ["acc"]
 
 
+def test_names_that_do_not_show_what_they_are_are_rewards_if_the_user_named_the_others():
+    numbers = {"accuracy": A, "gizmo": B}
+    assert list(proposed(numbers, described=True).names) == ["accuracy", "gizmo"]
+
+
 def test_a_field_that_is_left_out_is_told_with_the_reason():
     found = proposed({**AB, "c_reward": ONES, "quality": STYLE, "level": STYLE, "total": A + B})
     assert found.left_out == {"c_reward": "constant", "quality": "name", "level": "name"}
@@ -234,7 +239,7 @@ NAMES = {
     True: ("reward_is_correct", "length_penalty"),
     False: (
         *("minimum_score", "max_reward", "reward_std", "penalty_weight", "time_penalty"),
-        *("bonus_id", "ref_reward", "expected_reward", "chosen_reward", "prev_score"),
+        *("bonus_id", "ref_reward", "reference_reward", "chosen_reward", "prev_score"),
     ),
 }
 

@@ -114,8 +114,7 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"minimum", "maximum", "lower", "upper", "lowest", "highest", "bound", "limit", "threshold"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running", "ema"}
-    | {"ref", "reference", "expected", "gold", "truth", "gts", "chosen", "rejected", "best"}
-    | {"prev", "previous", "prior", "old", "worst"}
+    | {"ref", "reference", "prev", "previous", "old", "chosen", "rejected", "best", "worst"}
 )
 """Words that, together with `reward` in a name, indicate a statistic or a bound of rewards."""
 _RAW = frozenset({"raw", "unweighted", "unscaled", "unnormalized", "unclipped", "original", "orig"})
@@ -135,6 +134,8 @@ _STATES = _SHAPED | _set(
 """Words that name a flag about the reward, if the values are 0 and 1."""
 _OF_TURNS = frozenset({"turn", "turns", "step", "steps", "tool", "tools", "call", "calls"})
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters", "words", "size"})
+GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
+"""Words in the names of fields that state something about a right answer, such as its score."""
 _REFERENCES = frozenset(
     {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
 )

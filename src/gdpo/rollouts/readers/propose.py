@@ -16,6 +16,7 @@ from gdpo._shapes import Float, Int
 from gdpo.rollouts.readers.keys import Values
 from gdpo.rollouts.readers.names import (
     EARNED,
+    GOLD,
     Inner,
     Layout,
     container_of,
@@ -177,6 +178,7 @@ def propose(
     *,
     texts: Sequence[str] = (),
     kind: Where = "none",
+    described: bool = False,
 ) -> Proposal:
     """Return the rewards among the numeric fields of a file.
 
@@ -187,6 +189,7 @@ def propose(
 
     `texts` are the fields whose names suggest rewards, but whose values are not numbers. With
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
+    `described`: the user has named the columns that are not rewards.
     """
     out = _other_forms(first.numbers) | _flags(first.numbers, kind)
     numbers = {path: values for path, values in first.numbers.items() if path not in out}
@@ -206,11 +209,11 @@ def propose(
     sure = kind == "named" or (kind == "object" and not is_measures(prefix))
     for path in (*parts, *others):
         told = (sure and path in parts) or is_named_reward(path)
-        if not told and _is_of_dataset(path, first):
+        if (not told or not GOLD.isdisjoint(last_words(path))) and _is_of_dataset(path, first):
             out[path] = "dataset"
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
-    found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out))
+    found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out, described))
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
@@ -302,6 +305,7 @@ class _Candidates:
     totals: list[str]
     numbers: Mapping[str, Values]
     left_out: Mapping[str, Reason]
+    described: bool
 
     @property
     def doubtful(self) -> list[str]:
@@ -396,7 +400,7 @@ def _by_names(found: _Candidates) -> Proposal:
     more = [path for path in found.doubtful if path not in parts and found.kind == "named"]
     forms = list(filter(is_form, parts))
     forms = forms if len(forms) < len(parts) else []
-    if found.kind == "other":
+    if found.kind == "other" and not found.described:
         forms += [path for path in parts if not is_vocabulary(path)]
     copies = _without_one(parts, found.numbers, 1 if found.kind == "other" else 2)
     if not (more or forms or copies):

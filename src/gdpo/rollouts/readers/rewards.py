@@ -397,7 +397,8 @@ def _proposed(
     else:
         known = replace(known, total=None) if known.total in texts else known
         kind = _KINDS.get(file.format, "every")
-        found = propose(first, known, texts=texts, kind=kind)
+        described = asked.columns is not None
+        found = propose(first, known, texts=texts, kind=kind, described=described)
     found = replace(found, texts=tuple(texts))
     problems = [(ReadProblem.TEXTS, {"path": path}) for path in texts]
     problems += [(ReadProblem.NOT_INFERRED, {"why": found.refused})] if found.refused else []
