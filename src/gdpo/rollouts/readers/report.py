@@ -258,12 +258,11 @@ class FileReport:
 
     def proposed(self, propose: Callable[[], Proposal]) -> Proposal:
         """Return the proposal for the files of the run in this format, made once."""
-        known = self.report.proposals
-        keys = (self.run, self.format), (self.run, self.format, self.shape)
-        found = next((known[key] for key in keys if key in known), None)
+        known, key, of_shape = self.report.proposals, (self.run, self.format), self.shape
+        found = known.get(key) or known.get((*key, of_shape))
         if found is None:
             found = propose()
-            known[keys[bool(found.refused)]] = found
+            known[(*key, of_shape) if found.refused else key] = found
         self.proposal = found
         if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
             self.columns = {**self.columns, "total": found.total}

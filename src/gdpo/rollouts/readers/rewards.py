@@ -67,6 +67,7 @@ from gdpo.rollouts.record import read_declared
 
 MOST = 64
 """Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
+_MANY_FIELDS = {"most": MOST, "which": "fields of its records"}
 _MOST_LOOKED_AT = 256
 """Maximum number of numeric fields to examine in a file in an unrecognized format."""
 _LONGEST_NAME = 200
@@ -123,19 +124,12 @@ class RecordRewards:
         """Drop fields of a rollout with more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
-        asked = self._asked.rewards
-        if self._known is not None:
-            likeliest = sorted(row.rewards, key=unlikelihood)
-            if asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._file.note_once(
-                    ReadProblem.MANY, {"most": MOST, "which": "fields of its records"}
-                )
-            kept = {*likeliest[:MOST], *(asked or ())}
-        elif asked is not None:
-            kept = {*asked, *islice(row.rewards, MOST)}
-        else:
-            self._look([row])
-            kept = set(self._found)
+        names, proposed = list(row.rewards), self._known is not None
+        if proposed:
+            names.sort(key=unlikelihood)
+        if self._asked.rewards is None and not (proposed and unlikelihood(names[MOST]) == NEVER):
+            self._file.note_once(ReadProblem.MANY, _MANY_FIELDS)
+        kept = {*names[:MOST], *(self._asked.rewards or ())}
         row.rewards = {name: value for name, value in row.rewards.items() if name in kept}
         if row.weights:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
@@ -222,8 +216,7 @@ class RecordRewards:
         }
         for name in [name for name in (*proposed, *numbers) if name not in self._found]:
             if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-                many = {"most": MOST, "which": "fields of its records"}
-                self._file.note_once(ReadProblem.MANY, many)
+                self._file.note_once(ReadProblem.MANY, _MANY_FIELDS)
             else:
                 self._found[name] = None
 
