@@ -279,24 +279,33 @@ def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     assert not report.notices
 
 
-def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):
-    ids = [1.0, 1.0, np.nan, 2.0, 2.0, None]
-    records = [{"step": 1, "group_id": g, "reward": 0.5, "r": 1.0} for g in ids]
-    (table,), report = read(written.parquet(tmp_path / "a.parquet", records))
-    assert table.groups.tolist() == [1, 1, NO_KEY, 2, 2, NO_KEY]
-    assert "no group_id, although other rollouts have one: put into one group (and 1 more" in str(
-        report
-    )
+ALONE = "although other rollouts have one"
+IDS = {
+    "floating point": (
+        ("parquet", [1.0, 1.0, nan, 2.0, 2.0, None], {}),
+        [1, 1, NO_KEY, 2, 2, NO_KEY],
+        f"no group_id, {ALONE}: put into one group (and 1 more",
+    ),
+    "with prompts": (
+        ("jsonl", [1, 1, nan, None], {"prompt": "a"}),
+        [1, 1, key_of("a"), key_of("a")],
+        f"no group id, {ALONE}: grouped by prompt (and 1 more",
+    ),
+    "first": (
+        ("jsonl", [None, 7, 7], {}),
+        [NO_KEY, 7, 7],
+        f"neither a group nor a prompt, {ALONE}",
+    ),
+}
 
 
-def test_ids_of_lines_that_are_missing_are_told_by_the_prompt_and_said(tmp_path):
-    ids = [1, 1, nan, None]
-    records = [{"step": 1, "group_id": g, "prompt": "a", "reward": 0.5} for g in ids]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert table.groups.tolist() == [1, 1, key_of("a"), key_of("a")]
-    assert "no group id, although other rollouts have one: grouped by prompt (and 1 more" in str(
-        report
-    )
+@pytest.mark.parametrize("case", IDS)
+def test_ids_that_are_missing_are_told_and_change_no_other(tmp_path, case):
+    (kind, ids, more), groups, said = IDS[case]
+    records = [{"step": 1, "group_id": g, "reward": 0.5} | more for g in ids]
+    (table,), report = read(written.rows(tmp_path / f"a.{kind}", records))
+    assert table.groups.tolist() == groups
+    assert said in str(report)
 
 
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
@@ -310,13 +319,6 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
         "reward 'reward_r' is NaN, and counts as missing": 2,
         "advantage is NaN, and counts as missing": 0,
     }
-
-
-def test_a_first_row_without_a_group_ungroups_no_other(tmp_path):
-    records = [{"group_id": i, "reward": 1.0} for i in (None, 7, 7)]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert table.groups.tolist() == [NO_KEY, 7, 7]
-    assert "neither a group nor a prompt, although other rollouts have one" in str(report)
 
 
 def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):

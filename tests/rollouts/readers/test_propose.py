@@ -57,6 +57,8 @@ def test_the_weights_of_a_total_are_those_of_the_rewards(case):
 
 
 NUMBERS = {
+    "a reward that another one gives": ({"a_reward": A, "b_reward": 1 - A}, "a_reward b_reward"),
+    "forms of all rewards": ({"raw_a_reward": A, "raw_b_score": B}, "raw_a_reward raw_b_score"),
     "a reward inside a total of another name": (
         {"total_reward": A + 0.5 * B, "reward": A, "b_reward": B},
         "b_reward reward",
@@ -119,6 +121,10 @@ def test_rewards_are_told_from_other_numbers(case):
 
 
 REFUSED = {
+    "a sum named as a reward": (
+        {**AB, "c_reward": A + B},
+        [["a_reward", "b_reward"], ["a_reward", "c_reward"], [*AB, "c_reward"]],
+    ),
     "a reward called reward": ({"reward": A, "b_reward": B}, [["reward", "b_reward"], ["reward"]]),
     "a product": ({"reward": A * B, **AB}, [["reward"], ["reward", *AB], [*AB]]),
     "a part missing": ({"reward": A + B + C, **AB}, [["reward", *AB], [*AB]]),
@@ -214,7 +220,7 @@ def test_a_field_that_is_left_out_is_told_with_the_reason():
 
 
 @pytest.mark.parametrize(
-    ("name", "ragged"), [("step_rewards", True), ("step_rewards", False), ("rewards", False)]
+    ("name", "ragged"), [("style_rewards", True), ("step_rewards", False), ("rewards", False)]
 )
 def test_a_list_with_a_value_for_each_turn_is_added_up(name, ragged):
     last = np.where(C > 0, np.nan, STYLE) if ragged else STYLE
