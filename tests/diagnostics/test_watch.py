@@ -1,7 +1,7 @@
 """What is found over the steps of a run: which findings hold, for how long, when to warn."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.effect import holds
 from gdpo.diagnostics.influence import PreparedStep, influence_of, pooled
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step, _is_apart
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, _is_apart
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -27,7 +27,7 @@ def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimato
 def history_of(diagnoses):
     history = FindingHistory()
     for diagnosis in diagnoses:
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
     return history
 
 
@@ -84,7 +84,7 @@ def test_the_numbers_of_a_finding_stay_those_of_its_measurement_and_it_stays_one
     history = FindingHistory()
     for stds in ([10, 1, 0.001], [1, 10, 0.001]):
         for diagnosis in steps(12, 64, stds=stds, samples=64):
-            history.add(Step.of(diagnosis))
+            history.add(diagnosis)
     (held,) = [held for held in history.held() if held.finding.rewards == ("tiny",)]
     assert (held.steps, held.of) == (24, 24)
     assert held.finding.evidence["groups"] == 64
@@ -108,7 +108,7 @@ def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps
 def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten():
     history = FindingHistory()
     for diagnosis in [*steps(8, 64), *steps(8, 64, stds=[1, 1, 1])]:
-        window, findings = history.add(Step.of(diagnosis))
+        window, findings = history.add(diagnosis)
     assert window.groups == 256
     np.testing.assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
     assert not findings
@@ -177,7 +177,7 @@ def test_what_never_varies_is_due_once_64_groups_show_it_and_64_more_measure_it(
     for step in range(1, 140 // groups + 8):
         diagnosis = of_few_groups(case, step, groups)
         watch.update(diagnosis)
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
         reported += [(step, f.kind, f.severity) for f in watch.due if f.kind == case]
     of_a_part = -(-64 // groups)
     lasting = case == "below_resolution" and groups > 6
@@ -196,7 +196,7 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
     (held,), history = at_the_end(learned), history_of(learned)
     assert (held.finding.kind, held.steps) == (Kind.SATURATED, 8)
     (other,) = steps(1, 64, stds=[1, 1])
-    history.add(Step.of(other))
+    history.add(other)
     assert history.learned() == ("b",)
 
 
@@ -312,7 +312,7 @@ def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it():
     for rate in (0.02, 0.99, 0.5):
         rewards = random.random((64, 8, 2))
         rewards[..., 1] = random.random((64, 8)) < rate
-        history.add(Step.of(diagnose(rewards, None, ["a", "b"], estimator="grpo")))
+        history.add(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
     assert not history.held()
 
 
@@ -324,7 +324,7 @@ def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
         rewards[: step % 3, 0, 1] = 0  # each block has another mean
         diagnosis = diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})
         watch.update(diagnosis)
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
         due += [(finding.kind, step) for finding in watch.due]
         if step in (2, 15):
             (held,) = history.held()
@@ -356,7 +356,7 @@ def test_a_note_gives_way_to_a_warning_which_is_due_once():
     for seed, stds in enumerate(scales):
         (diagnosis,) = steps(1, 64, stds=stds, seed=seed, samples=64)
         watch.update(diagnosis)
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
         due += [finding.kind for finding in watch.due]
         if seed == 15:
             (note,) = history.held()
@@ -413,7 +413,8 @@ def test_the_quoted_share_is_not_the_one_that_was_selected():
         while not history.held() and len(before) < 12:
             rewards = random.standard_normal((64, 32, 2)) * scale
             before.append(under_grpo(rewards))
-            history.add(Step(before[-1], (), {}, {}, None))
+            step = diagnose(rewards, None, ["a", "b"], estimator="grpo", replays=False)
+            history.add(replace(step, findings=(), ranges={}, scored=None))
         for held in history.held():
             quoted.append(held.finding.evidence["influence_share"])
             noticed.append(pooled(before[:-1]).shares[1])
@@ -523,7 +524,7 @@ def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
 def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_reward_goes():
     history = FindingHistory()
     for place, diagnosis in enumerate(steps(4, 32, samples=64), start=1):
-        history.add(Step.of(diagnosis), number=10 * place)
+        history.add(diagnosis, number=10 * place)
     (held,) = history.held()
     assert held.finding.evidence["from_step"] == 30
     gone = steps(2, 32, samples=64) + steps(4, 32, stds=[1, 1])
@@ -534,7 +535,7 @@ def test_observed_ranges_are_widened_and_declared_ones_are_kept():
     history, random = FindingHistory(), np.random.default_rng(0)
     for low, bounds in ((0, {}), (5, {}), (5, {"low": {"b": -9}, "high": {"b": 9}}), (5, {})):
         rewards = low + random.random((16, 8, 2))
-        history.add(Step.of(diagnose(rewards, None, ["a", "b"], **bounds)))
+        history.add(diagnose(rewards, None, ["a", "b"], **bounds))
     ranges = history.state()["ranges"]
     assert ranges["a"][0] < 1 < 5 < ranges["a"][1]
     assert ranges["b"] == [-9, 9, True]
@@ -568,7 +569,7 @@ def test_a_finding_ends_when_its_reward_is_learned():
     for step in range(16):
         rewards = random.random((64, 8, 2))
         rewards[..., 1] = random.random((64, 8)) < (0.004 if step < 8 else 0.999)
-        history.add(Step.of(diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})))
+        history.add(diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1}))
     held = [each for each in history.held() if each.finding.kind is not Kind.SATURATED]
     assert held
     assert all(each.spans[-1][1] == 8 for each in held)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import Parameter
 from math import isnan, nan
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,9 +32,9 @@ from gdpo.advantages.stages import (
     raw_spread,
     standardize,
 )
-from gdpo.diagnostics.diagnosis import Diagnosis, Kind, RewardDiagnosis, Scored
+from gdpo.diagnostics.diagnosis import Diagnosis, Kind, Range, RewardDiagnosis, Scored
 from gdpo.diagnostics.effect import CONSTANT, findings_at_once, remedies
-from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
+from gdpo.diagnostics.findings import Thresholds, of_batch
 from gdpo.diagnostics.influence import (
     Influence,
     PerGroup,
@@ -139,6 +140,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         influence=influence,
         no_interval=influence.no_interval,
         scored=scored,
+        ranges=_ranges(names, bounds, r),
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
     limits = thresholds or Thresholds()
@@ -146,9 +148,11 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     # A reward whose signal is lost to rounding is not also constant.
     lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
     replay = partial(remedies, [scored]) if replays else None
-    at_once = findings_at_once(influence, diagnosis.ranges, limits, replay)
+    # The values of one batch do not tell the range of a reward.
+    declared = {name: known for name, known in diagnosis.ranges.items() if known.declared}
+    at_once = findings_at_once(influence, declared, limits, replay)
     found += [each for each in at_once if not (each.kind in CONSTANT and each.rewards in lost)]
-    return replace(diagnosis, findings=in_order(found))
+    return replace(diagnosis, findings=tuple(sorted(found, key=attrgetter("rank"))))
 
 
 def _reward_diagnoses(
@@ -165,21 +169,23 @@ def _reward_diagnoses(
     live = np.sort(np.where(std > 0, std, nan), axis=0)
     count, means = np.sum(std > 0, axis=0), mean(values, over=BATCH)[0, 0]
     middle = np.stack([(count - 1) // 2, count // 2])
+    of_groups = np.stack([std == 0, std, (std == 0) & (highest > lowest)])
+    constant, group_std, lost = mean(np.where(np.isnan(std), nan, of_groups), over=1)[:, 0, :]
     columns = {
         "weight": batch.weights if batch.weights.ndim == 1 else weight,
         "low": low,
         "high": high,
         "mean": means,
         "missing": np.mean(missing, axis=BATCH),
-        "zero_variance_groups": _over_groups(std == 0, std),
-        "group_std": _over_groups(std, std),
+        "zero_variance_groups": constant,
+        "group_std": group_std,
         "varying_std": np.mean(np.take_along_axis(live, middle, axis=0), axis=0),
         "saturation": (means - low) / (high - low),
         "weight_share": influence.weight_shares,
         "influence": np.where(never, nan, influence.sums.influence / rollouts),
         "influence_share": np.where(never, nan, influence.shares),
         "influence_margin": np.where(never, nan, influence.margins),
-        "below_resolution": _over_groups((std == 0) & (highest > lowest), std),
+        "below_resolution": lost,
     }
     groups = np.sum(~np.isnan(std), axis=0)
     rewards: list[RewardDiagnosis] = []
@@ -262,15 +268,24 @@ def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tu
     return found[0], found[1]
 
 
-def _group_spread(x: Rounded) -> Float[Any, "prompt reward"]:
+def _ranges(names: Sequence[str], bounds: tuple[Vector, Vector], rewards: Any) -> dict[str, Range]:
+    """Return the declared range of each reward, or else that of its values, if it has any."""
+    seen = (each.reduce(rewards, BATCH) for each in (np.fmin, np.fmax))
+    columns = [each.tolist() for each in (*bounds, *seen)]
+    found: dict[str, Range] = {}
+    for name, low, high, least, largest in zip(names, *columns, strict=True):
+        if not isnan(low) and not isnan(high):
+            found[name] = Range(low, high)
+        elif not isnan(least):
+            found[name] = Range(least, largest, declared=False)
+    return found
+
+
+def _group_spread(rewards: Rewards) -> Float[Any, "prompt reward"]:
     """Return the standard deviation of each reward in each group, NaN where it does not apply."""
+    x = rounded(rewards)
     std, applies = raw_spread(x, over=SAMPLES)[:, 0, :], ~x.xp.isnan(x.values)
     return x.xp.where(x.xp.any(applies, axis=SAMPLES), std, x.xp.nan)
-
-
-def _over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " reward"]:
-    xp = array_namespace(std)
-    return mean(xp.where(xp.isnan(std), std, xp.astype(values, std.dtype)), over=0)[0, :]
 
 
 _SAME = 1e-5
@@ -380,8 +395,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
         >>> group_std(np.array([[[0.0], [1.0]], [[1.0], [1.0]]])).round(3)
         array([0.354])
     """
-    std = _group_spread(rounded(rewards))
-    return _over_groups(std, std)
+    return mean(_group_spread(rewards), over=0)[0, :]
 
 
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
@@ -398,8 +412,9 @@ def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
         >>> zero_variance_groups(np.array([[[0.0], [1.0]], [[1.0], [1.0]]]))
         array([0.5])
     """
-    std = _group_spread(rounded(rewards))
-    return _over_groups(std == 0, std)
+    std = _group_spread(rewards)
+    xp = array_namespace(std)
+    return mean(xp.where(xp.isnan(std), std, xp.astype(std == 0, std.dtype)), over=0)[0, :]
 
 
 def zero_advantage_groups(advantages: Advantages) -> float:
