@@ -116,15 +116,24 @@ class RunAnalysis:
         if not step.recorded:
             self.estimators.add(str(diagnosis.estimator))
         names = tuple(reward.name for reward in diagnosis.rewards)
-        values, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
-        counts = np.where(np.isnan(values), 0.0, degrees)
-        sums = np.where(counts > 0, values, 0.0) * counts
-        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, counts])
+        related, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
+        degrees = np.where(np.isnan(related), 0.0, degrees)
+        sums = np.where(degrees > 0, related, 0.0) * degrees
+        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, degrees])
         place = len(self._steps)
         self._steps[place] = replace(step, diagnosis=replace(diagnosis, scored=None))
-        self._add_numbers(place, step)
         if diagnosis.scored is not None:
             self._scored.add(diagnosis.scored)
+        cells, numbers = diagnosis.prompts * diagnosis.samples, self._numbers.setdefault(place, {})
+        for reward, length in zip(diagnosis.rewards, step.with_length, strict=True):
+            there = round((1 - reward.missing) * cells)
+            values = {name: getattr(reward, name) for name in OVER_TIME}
+            # Padding of smaller groups is NaN in the array, but not a rollout.
+            values |= {"missing": 1 - there / step.rollouts, "with_length": length}
+            numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
+            constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
+            counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
+            self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
 
     def sort(self) -> None:
         """Sort the steps by number, because each file may start at the first step."""
@@ -242,19 +251,6 @@ class RunAnalysis:
             whole = replace(step.diagnosis, scored=self._scored.steps.get(place))
             window, _ = self._history.add(whole, number=step.step)
             self._windows.append(window.by_reward)
-
-    def _add_numbers(self, place: int, step: StepAnalysis) -> None:
-        cells = step.diagnosis.prompts * step.diagnosis.samples
-        numbers = self._numbers[place] = {}
-        for reward, length in zip(step.diagnosis.rewards, step.with_length, strict=True):
-            there = round((1 - reward.missing) * cells)
-            values = {name: getattr(reward, name) for name in OVER_TIME}
-            # Padding of smaller groups is NaN in the array, but not a rollout.
-            values |= {"missing": 1 - there / step.rollouts, "with_length": length}
-            numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
-            constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
-            counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
-            self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
 
 
 _BINS = 24

@@ -31,7 +31,7 @@ other below 0.75:
 | range, $s$ | the influence: also what the estimator makes of the standard deviations |
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isnan, log, log1p, nan, pi
 from statistics import NormalDist
@@ -288,15 +288,20 @@ def findings_at_once(
     thresholds: Thresholds,
     replay: Replay | None = None,
     *,
+    hidden: Collection[tuple[Kind, tuple[str, ...]]] = (),
     since: int | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of a batch or of the steps of a finished run.
 
-    With too few groups, a finding is a note.
+    With too few groups, a finding is a note. A reward whose signal is lost to rounding
+    (`BELOW_RESOLUTION` is in `hidden`) is not also constant. `hidden` also contains the other kinds
+    that are left out, with their rewards.
     """
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
-        yield described(each, influence, ranges, thresholds, replay, since=since)
+        lost = each.kind in CONSTANT and (Kind.BELOW_RESOLUTION, each.rewards) in hidden
+        if not lost and (each.kind, each.rewards) not in hidden:
+            yield described(each, influence, ranges, thresholds, replay, since=since)
 
 
 def described(

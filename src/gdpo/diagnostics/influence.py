@@ -21,8 +21,8 @@ from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
     PreparedWeights,
-    raw_spread,
-    standardize,
+    centred,
+    divide,
     weighted_sum,
 )
 
@@ -106,15 +106,16 @@ class PreparedStep:
     def of(rewards: Rewards, weights: Weights) -> "PreparedStep":
         """Prepare the arrays of a step."""
         x, w = prepare(rewards, weights)
-        z = standardize(x, over=SAMPLES)
+        z, std = centred(x, over=SAMPLES)
+        z = divide(z, std)
         applies = np.any(~np.isnan(x.values), axis=SAMPLES)
         return PreparedStep(
             values=x.values,
             weights=w,
             prompt_weights=np.reshape(w, (-1, w.shape[-1])),
-            std=np.where(applies, raw_spread(x, over=SAMPLES)[:, 0, :], np.nan),
+            std=np.where(applies, std[:, 0, :], np.nan),
             z=z.values,
-            gain=float(raw_spread(weighted_sum(z, w), over=BATCH)[0, 0]),
+            gain=float(centred(weighted_sum(z, w), over=BATCH)[1][0, 0]),
         )
 
 

@@ -27,13 +27,13 @@ from gdpo.advantages.stages import (
     SAMPLES,
     PreparedWeights,
     Rounded,
+    centred,
     correlation,
     mean,
-    raw_spread,
     standardize,
 )
 from gdpo.diagnostics.diagnosis import Diagnosis, Kind, Range, RewardDiagnosis, Scored
-from gdpo.diagnostics.effect import CONSTANT, findings_at_once, remedies
+from gdpo.diagnostics.effect import findings_at_once, remedies
 from gdpo.diagnostics.findings import Thresholds, of_batch
 from gdpo.diagnostics.influence import (
     Influence,
@@ -115,7 +115,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     batch = PreparedStep.of(r, w)
     x = batch.values
     sum_first = np.asarray(grpo(r, w), dtype=np.float64)
-    bounds = _bounds(low, high, names, x)
+    bounds, ranges = _bounds(low, high, names, x)
     called = estimator if estimator is None or isinstance(estimator, str) else _name(estimator)
     a = sum_first
     if advantages is not None or estimator != "grpo":
@@ -140,18 +140,16 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         influence=influence,
         no_interval=influence.no_interval,
         scored=scored,
-        ranges=_ranges(names, bounds, r),
+        ranges=ranges,
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
     limits = thresholds or Thresholds()
     found = list(of_batch(diagnosis, limits))
-    # A reward whose signal is lost to rounding is not also constant.
-    lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
+    lost = {(each.kind, each.rewards) for each in found if each.kind is Kind.BELOW_RESOLUTION}
     replay = partial(remedies, [scored]) if replays else None
     # The values of one batch do not tell the range of a reward.
-    declared = {name: known for name, known in diagnosis.ranges.items() if known.declared}
-    at_once = findings_at_once(influence, declared, limits, replay)
-    found += [each for each in at_once if not (each.kind in CONSTANT and each.rewards in lost)]
+    declared = {name: known for name, known in ranges.items() if known.declared}
+    found += findings_at_once(influence, declared, limits, replay, hidden=lost)
     return replace(diagnosis, findings=tuple(sorted(found, key=attrgetter("rank"))))
 
 
@@ -250,7 +248,10 @@ def weights_of(names: Sequence[str], weights: Any) -> Weights:
     return weights_by_name(names, weights)
 
 
-def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tuple[Vector, Vector]:
+def _bounds(
+    low: Bounds, high: Bounds, names: Sequence[str], rewards: Values
+) -> tuple[tuple[Vector, Vector], dict[str, Range]]:
+    """Return the declared bounds, and the range of each reward: as declared, or of its values."""
     found: list[Vector] = []
     for what, values in (("low", low), ("high", high)):
         if isinstance(values, Mapping):
@@ -259,32 +260,26 @@ def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tu
         if values is not None:
             values = [nan if value is None else value for value in values]
         found.append(np.asarray(per_reward(values, rewards, name=what), dtype=np.float64))
-    for bottom, top, name in zip(found[0].tolist(), found[1].tolist(), names, strict=True):
+    seen = (each.reduce(rewards, BATCH) for each in (np.fmin, np.fmax))
+    columns = [each.tolist() for each in (*found, *seen)]
+    ranges: dict[str, Range] = {}
+    for name, bottom, top, least, largest in zip(names, *columns, strict=True):
+        if bottom < top:
+            ranges[name] = Range(bottom, top)
+        elif not isnan(least):
+            ranges[name] = Range(least, largest, declared=False)
         if bottom >= top:
             raise ConfigError(
                 f"reward {name!r}: the range must have low < high, got [{bottom:g}, {top:g}]. "
                 "Correct one of the bounds"
             )
-    return found[0], found[1]
-
-
-def _ranges(names: Sequence[str], bounds: tuple[Vector, Vector], rewards: Any) -> dict[str, Range]:
-    """Return the declared range of each reward, or else that of its values, if it has any."""
-    seen = (each.reduce(rewards, BATCH) for each in (np.fmin, np.fmax))
-    columns = [each.tolist() for each in (*bounds, *seen)]
-    found: dict[str, Range] = {}
-    for name, low, high, least, largest in zip(names, *columns, strict=True):
-        if not isnan(low) and not isnan(high):
-            found[name] = Range(low, high)
-        elif not isnan(least):
-            found[name] = Range(least, largest, declared=False)
-    return found
+    return (found[0], found[1]), ranges
 
 
 def _group_spread(rewards: Rewards) -> Float[Any, "prompt reward"]:
     """Return the standard deviation of each reward in each group, NaN where it does not apply."""
     x = rounded(rewards)
-    std, applies = raw_spread(x, over=SAMPLES)[:, 0, :], ~x.xp.isnan(x.values)
+    std, applies = centred(x, over=SAMPLES)[1][:, 0, :], ~x.xp.isnan(x.values)
     return x.xp.where(x.xp.any(applies, axis=SAMPLES), std, x.xp.nan)
 
 

@@ -218,10 +218,15 @@ class FindingHistory:
         """
         assert self._all is not None, "a step was added"
         before = self.steps - last.steps
-        late = self._at_once(last.influence, last.replay, last.first)
+        hidden = {key for key in self._held if key[0] is Kind.BELOW_RESOLUTION}
+        hidden |= {(kind, (name,)) for kind in EFFECT for name in self._learned(self._recent)}
+        numbers = (self._ranges, self._thresholds)
+        late = findings_at_once(
+            last.influence, *numbers, last.replay, hidden=hidden, since=last.first
+        )
         found = [(before + 1, f) for f in late] + [
             (1, f)
-            for f in self._at_once(self._all, replay)
+            for f in findings_at_once(self._all, *numbers, replay, hidden=hidden)
             if not ended(f, last.influence, self._thresholds)
         ]
         notes_first = sorted(found, key=lambda each: each[1].severity is Severity.WARNING)
@@ -242,17 +247,6 @@ class FindingHistory:
                 held = replace(held, finding=fact, past=True)
             shown.append(held)
         return sorted(shown, key=_order)
-
-    def _at_once(
-        self, influence: Influence, replay: Replay | None, since: int | None = None
-    ) -> Iterator[Finding]:
-        learned = self._learned(self._recent)
-        lost = {rewards for kind, rewards in self._held if kind is Kind.BELOW_RESOLUTION}
-        thresholds = self._thresholds
-        for each in findings_at_once(influence, self._ranges, thresholds, replay, since=since):
-            needless = each.kind in EFFECT and each.rewards[0] in learned
-            if not needless and not (each.kind in CONSTANT and each.rewards in lost):
-                yield each
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
@@ -309,14 +303,11 @@ class FindingHistory:
 
     def _widen(self, ranges: Mapping[str, Range]) -> None:
         for name, now in ranges.items():
-            before = self._ranges.get(name, Range(declared=False))
-            if now.declared:
+            before = self._ranges.get(name)
+            if now.declared or before is None:
                 self._ranges[name] = now
             elif not before.declared:
-                low, high = (
-                    float(np.fmin(before.low, now.low)),
-                    float(np.fmax(before.high, now.high)),
-                )
+                low, high = min(before.low, now.low), max(before.high, now.high)
                 self._ranges[name] = Range(low, high, declared=False)
 
     def _notice(self, step: Influence) -> None:
