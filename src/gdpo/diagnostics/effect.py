@@ -504,12 +504,12 @@ def _constant(
     elif not 0 <= place <= 1:
         where = f"outside its declared range [{known.low:.3g}, {known.high:.3g}]"
         remedy = "declare the actual range (low, high), or fix the reward function"
-    else:
-        kind = thresholds.at_rest(place)
-    if kind is Kind.SATURATED:
+    elif place >= thresholds.top:
+        kind = Kind.SATURATED
         severity, best = Severity.NOTE, "highest" if reward.weight > 0 else "lowest"
         end = f"the {end} of its range" if known.declared else f"the {best} value of this run"
-    elif kind is Kind.OUT_OF_REACH:
+    elif place <= thresholds.bottom:
+        kind = Kind.OUT_OF_REACH
         limit, end = ENOUGH * reward.wanted, other
         found = replay(reward.name, limit) if replay and reward.live else ()
         remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START

@@ -68,12 +68,6 @@ class Thresholds:
         noted = kind is Kind.IGNORED and influence_share >= self.least_share
         return Severity.NOTE if noted else Severity.WARNING
 
-    def at_rest(self, place: float) -> Kind:
-        """Return the kind of finding for a constant reward, from its place in its range."""
-        if place >= self.top:
-            return Kind.SATURATED
-        return Kind.OUT_OF_REACH if place <= self.bottom else Kind.CONSTANT
-
 
 class Wording(NamedTuple):
     """Stores the words of one kind of finding.

@@ -361,10 +361,11 @@ class FindingHistory:
 
     def _hold_instead(self, found: Finding, first: int) -> None:
         for each in self._of(found.rewards):
-            lesser = self._held[(each.kind, each.rewards)]
+            key = each.kind, each.rewards
+            lesser = self._held[key]
             if _is_apart(lesser, found, self.steps - 1):
                 continue
-            del self._held[(each.kind, each.rewards)]
+            del self._held[key]
             if each.severity is Severity.WARNING:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
