@@ -1,7 +1,7 @@
 """Make docs/images/analyze_example.png: the top of the page that `gdpo analyze --example` writes.
 
 Needs chromium (`apt-get install chromium`). The picture is the page in its light theme, cropped
-below the verdict.
+below the table.
 
     python -m benchmarks.screenshot_example
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from gdpo.analysis import EXAMPLE
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "analyze_example.png"
-_WIDTH, _HEIGHT = 960, 330
-"""Size of the window in CSS pixels: the first finding, the table and the verdict fit."""
+_WIDTH, _HEIGHT = 960, 390
+"""Size of the window in CSS pixels: the verdict and the table fit."""
 _SCALE = 1.25
 """Pixels of the picture per CSS pixel."""
 

@@ -254,7 +254,7 @@ def test_analyze_enters_at_most_456_functions(tmp_path, monkeypatch):
     page = entered(command("analyze", "--example"))
     assert "verdict_line" in {name for _, name in page}
     assert len(page) <= 456
-    assert len(entered(command("analyze", "--example", "--no-report"))) <= 340
+    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 340
 
 
 @pytest.mark.slow

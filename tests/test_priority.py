@@ -162,12 +162,6 @@ def test_values_around_0_and_missing_ones_count_where_both_samples_open_the_gate
     assert limits[0] >= limits[1] - 1e-9
 
 
-def test_a_tie_is_no_win():
-    combined, binary = Combination({"right": 1, "format": 1}, 4, "grpo"), (0, 1)
-    values = {"right": binary, "format": binary}
-    assert beats(combined, values, "right", {"right": 1, "format": 0}, {"right": 0, "format": 1})
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_a_sample_that_can_beat_another_equals_trying_all_groups(seed):
     combined, values = drawn(seed)

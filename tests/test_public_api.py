@@ -24,7 +24,10 @@ def modules_after(code):
 
 @pytest.mark.parametrize(
     "module",
-    ["gdpo", "gdpo.cli", "gdpo.diagnostics", "gdpo.rollouts", "gdpo.lab.tasks", "gdpo.testing"],
+    [
+        *("gdpo", "gdpo.cli", "gdpo.diagnostics", "gdpo.analysis", "gdpo.rollouts"),
+        *("gdpo.report", "gdpo.lab.tasks", "gdpo.testing"),
+    ],
 )
 def test_importing_it_imports_nothing_heavy(module):
     assert modules_after(f"import {module}").isdisjoint(HEAVY)

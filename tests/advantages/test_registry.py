@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.checkout import python
 
 import gdpo.advantages
 from gdpo.advantages import ESTIMATORS, resolve_estimator
@@ -64,13 +63,7 @@ def test_a_new_file_is_in_the_registry_the_page_the_colours_and_the_options(tmp_
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "src" / "gdpo" / "advantages" / "estimators" / "mine.py").write_text(OF_MY_OWN)
     path = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", FOUND],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", FOUND, cwd=ROOT, env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
 
 

@@ -1,6 +1,5 @@
 """The running scale, which replaces batch normalization for groups that arrive one at a time."""
 
-import json
 from math import inf, nan, sqrt
 
 import array_api_strict
@@ -143,15 +142,6 @@ def test_a_noise_floor_applies_to_the_scale_as_well():
     scale.update(scored(), WEIGHTS)
     a = gdpo(scored(), WEIGHTS, noise_floor=[5.0, 5.0, 5.0], scale=scale.value)
     assert np.mean(a**2) == pytest.approx(1, rel=1e-12)
-
-
-def test_the_state_survives_json_and_goes_on_where_it_was():
-    scale = after(scored(5), half_life=3)
-    other = RunningScale(3)
-    other.restore(json.loads(json.dumps(scale.state())))
-    for each in (scale, other):
-        each.update(scored(2, seed=1), WEIGHTS)
-    assert other.state() == scale.state()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, grpo, grpo_no_std
+from gdpo.advantages import AdvantageRule, grpo
 from gdpo.errors import ConfigError
 
 NAMES = ["format", "brevity"]
@@ -106,16 +106,6 @@ def test_a_constraint_and_a_schedule_multiply():
     rule.update(batch(passing=0.0), WEIGHTS)
     assert rule.weights_in_force(WEIGHTS) == pytest.approx([1.0, 1.6])
     assert set(rule.state()) == {"multipliers", "schedules"}
-
-
-def test_weights_without_schedules_reach_the_estimator_as_they_are():
-    """Without a standard deviation, advantages are proportional to the weights."""
-    given = np.array(WEIGHTS)
-    rule = AdvantageRule("grpo_no_std", NAMES)
-    np.testing.assert_array_equal(rule(batch(), given), grpo_no_std(batch(), WEIGHTS))
-    assert np.abs(rule(batch(), given)).max() > 0.1
-    assert given.tolist() == WEIGHTS
-    assert list(rule.weights_in_force(WEIGHTS)) == WEIGHTS
 
 
 @pytest.mark.parametrize(

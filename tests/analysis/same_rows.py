@@ -1,7 +1,6 @@
 """Drawn runs, written in several layouts and orders, and what `gdpo analyze` says of each."""
 
 import csv
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.rollouts.built import rollout
+from tests.rollouts.readers import written
 
 from gdpo.advantages import grpo
 from gdpo.analysis import analyze
@@ -66,7 +66,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines(folder: Path, rows: Rows) -> None:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written.lines(folder / "rows.jsonl", rows)
 
 
 def flat(folder: Path, rows: Rows) -> None:

@@ -1,13 +1,12 @@
 """What estimators would have made of recorded rewards, against numbers worked out by hand."""
 
-import json
-
 import numpy as np
 import pytest
+from tests.rollouts.readers import written
 
 from gdpo.advantages import ESTIMATORS, gdpo, grpo
 from gdpo.analysis import analyze
-from gdpo.analysis.replay import RECORDED, Tally, changes
+from gdpo.analysis.replay import RECORDED, changes
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import read_rollout_files
 
@@ -24,8 +23,7 @@ def dump(folder, groups, *, step=1, advantages=None):
         for p, group in enumerate(groups)
         for s, sample in enumerate(group)
     ]
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / f"step_{step}.jsonl").write_text(text)
+    written.lines(folder / f"step_{step}.jsonl", records)
     return folder
 
 
@@ -147,17 +145,3 @@ def test_how_far_advantages_are_from_a_multiple_of_others(a, b, expected):
     departure, factor = changes(np.array(a, float), np.array(b, float))
     assert departure == pytest.approx(expected[0])
     assert (factor == pytest.approx(expected[1])) if expected[1] else np.isnan(factor)
-
-
-def test_a_tally_of_parts_is_that_of_the_whole():
-    rng = np.random.default_rng(1)
-    a, b = rng.normal(size=(2, 50))
-    whole, parts = Tally(), Tally()
-    whole.add(a, b)
-    for i in range(0, 50, 10):
-        parts.add(a[i : i + 10], b[i : i + 10])
-    assert whole.correlation == pytest.approx(parts.correlation)
-    assert whole.correlation == pytest.approx(np.corrcoef(a, b)[0, 1])
-    flat = Tally()
-    flat.add(a, np.full(50, 0.1))
-    assert np.isnan(flat.correlation)

@@ -1,6 +1,5 @@
 """The analysis of recorded turns, against `diagnose_turns`, and what the summary says of it."""
 
-import json
 from dataclasses import replace
 from math import nan
 
@@ -9,8 +8,7 @@ import pytest
 from tests.analysis.turn_rollouts import NAMES, arrays, recorded
 
 from gdpo.advantages import gdpo
-from gdpo.analysis import analyze, analyze_steps, as_dict
-from gdpo.cli import main
+from gdpo.analysis import analyze, analyze_steps
 from gdpo.diagnostics import diagnose_turns
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.report.summaries import rollouts_summary
@@ -134,14 +132,3 @@ def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path
         lines[start + 8]
         == "and 5 more turns, 4 more rewards, 1 more run (--output json prints all)"
     )
-
-
-def test_json_contains_the_turns(tmp_path, capsys):
-    recorded(tmp_path / "run")
-    with pytest.raises(SystemExit, match="0"):
-        main(["analyze", str(tmp_path / "run"), "--output", "json"])
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    (wanted,) = as_dict(analyze(read_rollout_files(tmp_path / "run")))["runs"]
-    assert run["turns"][0]["alive"] == 1.0
-    assert [turn["turn"] for turn in run["turns"]] == [1, 2, 3, 4, 5, 6]
-    assert run["turns"][2]["rewards"][1] == pytest.approx(wanted["turns"][2]["rewards"][1])

@@ -14,6 +14,7 @@ import pytest
 from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
+from tests.rollouts.readers import written
 
 from gdpo.analysis import Analysis, analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range
@@ -59,8 +60,6 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert f"not checked: {missing}" in printed(analysis)
     few = "16 groups are too few to tell. Record at least 64 groups"
     assert f"no findings, but {few}" in printed(analysis)
-    write_rollouts_report(analysis, tmp_path / "page.html")
-    assert few in (tmp_path / "page.html").read_text("utf-8")
     (run,) = as_dict(analysis)["runs"]
     assert run["unchecked"] == [
         {"check": missing.check, "reason": missing.reason, "remedy": missing.remedy}
@@ -69,8 +68,9 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert run["verdict"]["sentence"] == verdict.sentence
     assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "logging_steps=1" in page.replace("<wbr>", "")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    assert few in page
+    assert "logging_steps=1" in page
     assert "Verdict:" in page
 
 
@@ -90,11 +90,6 @@ def test_few_groups_in_steps_without_gaps_or_of_another_format_need_more_of_them
     (missing,) = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
     assert "64 groups" in missing.remedy
     assert "logging_steps" not in missing.remedy
-
-
-@pytest.mark.parametrize(("scales", "steps"), [((1,), 2), ((1, 1), 4)])
-def test_one_reward_or_64_groups_leave_nothing_unchecked(scales, steps):
-    assert not only_verdict(analyzed(run_with(*scales, steps=steps))).unchecked
 
 
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
@@ -149,9 +144,6 @@ def test_a_range_of_turns_is_that_of_their_sum(tmp_path):
     assert missing.check == "whether `format` is learned"
     assert "of the sum" in missing.remedy
     assert "of the sum" in _unknown_range({"f": nan}, of_sum=True).remedy
-    one = _unknown_range({"f": nan}, of_sum=False)
-    assert one.reason == "the range of `f` is unknown, so it may be learned or out of reach"
-    assert one.remedy == "add --range f=LOWEST:HIGHEST"
     assert _unknown_range({"a b": nan}, of_sum=False).remedy.startswith(
         "add --range 'a b=LOWEST:HIGHEST'"
     )
@@ -184,7 +176,7 @@ def test_a_scalar_reward_needs_its_parts(tmp_path):
         for i, r in enumerate(np.random.default_rng(0).random(400))
     ]
     file = tmp_path / "1.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written.lines(file, rows)
     verdict = only_verdict(analyze(read_rollout_files(file)))
     assert verdict.action is Action.UNKNOWN
     assert "--rescore" in verdict.unchecked[0].remedy
@@ -194,12 +186,6 @@ def test_rewards_that_measure_the_same_call_for_a_change():
     verdict = only_verdict(analyzed(run_with(1, 1, same=10)))
     assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.REDUNDANT)
     assert set(verdict.rewards) == {"r0", "r1"}
-
-
-def test_the_other_warnings_are_counted_and_the_worst_kind_is_named():
-    verdict = only_verdict(analyzed(run_with(0.3, 1, 100, steps=32)))
-    assert (verdict.action, verdict.kind, verdict.more) == (Action.TRAIN, Kind.IGNORED, 1)
-    assert verdict.sentence.endswith(" (1 more warning)")
 
 
 def test_a_share_that_is_unknown_is_unclear():
@@ -331,16 +317,6 @@ def of_two(rate, *, steps=40):
         }
 
     return Run(draw, (), {}, steps=steps, size=(16, 8))
-
-
-def test_what_was_reversed_before_the_last_quarter_calls_for_nothing():
-    def draw(random, step, size):
-        a, b = random.standard_normal((2, *size))
-        return {"a": a, "b": b if step > 30 else 0.1 * b - a / 2}
-
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=40, size=(16, 8))))
-    assert (verdict.action, verdict.from_step, verdict.of_groups) == (Action.NOTHING, 31, 160)
-    assert "over 160 groups from step 31" in verdict.sentence
 
 
 def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path):

@@ -100,6 +100,6 @@ SMALL = {
 @pytest.mark.parametrize("said", SMALL)
 def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, gdpo_says, said):
     written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
-    out = gdpo_says("analyze", tmp_path, "--no-report", "--primary", "right")[1]
+    out = gdpo_says("analyze", tmp_path, "--output", "none", "--primary", "right")[1]
     assert said in out
     assert "0.3, 0.3" not in out  # 0.1 + 0.2 is no other value

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.checkout import environment
+from tests.checkout import environment, python
 from tests.experiments.conftest import DECLARED, write_run
 
 import gdpo
@@ -22,9 +22,7 @@ def test_help_loads_nothing_that_is_slow_to_import():
         " 'pyarrow', 'pandas', 'scipy', 'pydantic', 'beartype', 'jaxtyping'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = python("-c", script, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     for verb in ("train", "check", "init", "analyze"):
         assert verb in done.stdout
@@ -141,12 +139,8 @@ def test_ctrl_c_before_the_training_is_no_traceback(tmp_path):
 def test_a_terminal_that_knows_ascii_only_gets_no_traceback(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
     (tmp_path / "recipe.yaml").write_text("task: gsm8k\nmodel: ./x\ndata: {source: rows.jsonl}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "gdpo", "check", "recipe.yaml"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
+    done = python(
+        "-m", "gdpo", "check", "recipe.yaml", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"}
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -269,12 +263,7 @@ def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
     (tmp_path / "recipe.yaml").write_text(
         "task: slow_start:task\nmodel: none\ndata: {source: rows.jsonl}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "gdpo", "train", "recipe.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "gdpo", "train", "recipe.yaml", cwd=tmp_path)
     assert done.returncode == 130
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
@@ -296,15 +285,13 @@ def test_a_ctrl_c_that_is_swallowed_is_sent_again(tmp_path):
         "from swallowing import task; app.command(task, name='swallow')\n"
         "with _quick_to_stop(): sys.exit(_code_of(['swallow']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=500
-    )
+    done = python("-c", code, cwd=tmp_path, timeout=500)
     assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
 
 
 def test_what_answers_a_ctrl_c_is_there_before_anything_heavy():
     listing = "import sys, gdpo.cli; print(*{'numpy', 'rich', 'pydantic'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True)
+    done = python("-c", listing)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checkout import python
 
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.recipes import starter
@@ -65,13 +66,6 @@ def test_every_file_is_written_and_listed(tmp_path, gdpo_says, monkeypatch):
     assert left == set(starter.FILES)
 
 
-def test_the_recipe_shows_two_rewards_a_weight_and_own_rows(project):
-    recipe = load_recipe("recipe.yaml")
-    correctness, brevity = recipe.rewards
-    assert (correctness.weight, brevity.weight) == (1.0, 1.0)
-    assert recipe.data.source == "problems.jsonl"
-
-
 @pytest.mark.slow
 def test_each_seed_of_a_comparison_has_its_own_model(trained):
     weights = []
@@ -109,9 +103,7 @@ def test_the_files_pass_ruff(project):
     files = ["my_task.py", "my_rewards.py", "warm_start.py"]
     width = ["--isolated", "--line-length", "100"]
     for command in (["check", "--select", "E,F,I,B,UP", *width], ["format", "--check", *width]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, *files], capture_output=True, text=True
-        )
+        done = python("-m", "ruff", *command, *files)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -206,9 +198,12 @@ def test_runs_of_a_comparison_with_the_same_seed_start_from_the_same_model(train
     sets = [text for value in small for text in ("--set", value)]
     code, out, _ = gdpo_says("compare", "recipe.yaml", "--seeds", "2", "--output", "c", *sets)
     assert code == 0, out
+    shown, _, _ = out.partition("finished at step")
+    assert "cannot show a difference" in shown, "it is printed before anything is trained"
+    assert "--seeds 5" in shown
     first = {
         (label, seed): [
-            rollout.completion
+            (rollout.prompt, rollout.completion)
             for rollout in read_rollouts(rollout_file(Path(f"c/{label}-seed-{seed}/rollouts"), 1))
         ]
         for label in ("grpo", "gdpo")

@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from tests.checkout import python
 
 MODEL = "ann/tiny"
 DATA = "ann/rows"
@@ -18,8 +17,10 @@ def gdpo_without_hub(tmp_path):
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
 
     def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "gdpo", *words],
+        return python(
+            "-m",
+            "gdpo",
+            *words,
             cwd=tmp_path,
             env=os.environ
             | {
@@ -28,8 +29,6 @@ def gdpo_without_hub(tmp_path):
                 "HF_HOME": str(tmp_path / "hub"),
                 "NO_PROXY": "*",
             },
-            capture_output=True,
-            text=True,
             timeout=300,
         )
 

@@ -1,4 +1,4 @@
-"""`gdpo report --export` writes a folder, and overwrites none."""
+"""`gdpo report` writes a page; `--export` writes a folder, and overwrites none."""
 
 import csv
 
@@ -26,15 +26,19 @@ def test_the_numbers_are_exported_beside_the_page(gdpo_says, runs, tmp_path):
     assert (tmp_path / "paper" / "curves.csv").is_file()
 
 
-def test_a_folder_with_files_is_refused_before_anything_is_written(gdpo_says, runs, tmp_path):
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "mine.tex").write_text("mine")
-    code, _, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
+def test_the_summary_is_printed_and_the_page_stands_in_the_folder(gdpo_says, runs):
+    code, out, _ = gdpo_says("report", str(runs))
+    assert code == 0
+    assert "gdpo ends 0.7" in " ".join(out.split())
+    assert "raw" in out
+    assert len(out.splitlines()) <= 20
+    assert (runs / "report.html").is_file()
+
+
+def test_a_folder_without_runs_is_named(gdpo_says, tmp_path):
+    code, _, err = gdpo_says("report", str(tmp_path))
     assert code == 2
-    assert "--export" in err
-    assert "paper" in err
-    assert not (runs / "report.html").exists()
-    assert [path.name for path in (tmp_path / "paper").iterdir()] == ["mine.tex"]
+    assert "contains no run" in err
 
 
 @pytest.mark.parametrize("path", [".", "../paper", "../link"])

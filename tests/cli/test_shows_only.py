@@ -1,12 +1,10 @@
 """Commands that only show something run nothing that the files which they show name."""
 
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from tests.checkout import python_path
+from tests.checkout import python, python_path
 from tests.experiments.conftest import write_run
 from tests.report.runs import record
 from tests.rollouts.readers import written
@@ -23,12 +21,8 @@ NAMED = {"reward": "evil:x", "task": "evil:x", "label": "evil:x"}
 def shown(folder, *arguments, **environment):
     """What the command line says when it is started in this folder."""
     # As the script `gdpo` does it: -P keeps Python from putting the folder first on its path.
-    return subprocess.run(
-        [sys.executable, "-P", "-c", "from gdpo.cli import main; main()", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
+    return python(
+        "-P", "-c", "from gdpo.cli import main; main()", *arguments, cwd=folder, env=environment
     )
 
 

@@ -1,10 +1,10 @@
 """Code of the user that leaves, or speaks to the terminal."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+from tests.checkout import python
 
 from gdpo.lab.cli import _user_code
 
@@ -36,11 +36,11 @@ def own(tmp_path, monkeypatch):
 
 def started(*arguments, before=""):
     """The command line in a process of its own, because the user's code may end the process."""
-    return subprocess.run(
-        [sys.executable, "-c", f"{before}\nfrom gdpo.cli import main; main()", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path])},
-        capture_output=True,
-        text=True,
+    return python(
+        "-c",
+        f"{before}\nfrom gdpo.cli import main; main()",
+        *arguments,
+        env={"PYTHONPATH": os.pathsep.join(["", *sys.path])},
         timeout=60,
     )
 

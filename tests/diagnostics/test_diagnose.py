@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 from functools import partial
 
 import array_api_strict
@@ -13,9 +12,7 @@ import torch
 from tests.pairs import every_pair
 
 from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, mo_grpo, sa_mrpo
-from gdpo.advantages import stages as st
 from gdpo.diagnostics import diagnose, group_std, zero_advantage_groups, zero_variance_groups
-from gdpo.diagnostics.diagnosis import Kind
 from gdpo.errors import ConfigError, DataError
 
 NAN = np.nan
@@ -62,7 +59,9 @@ def test_recorded_advantages_of_rollouts_without_a_reward_are_not_measured():
     assert diagnose(rewards, [1], ["a"], advantages=np.ones((2, 3))).signal_rms is None
     rewards[0] = [[0.0], [1.0], [2.0]]
     advantages = np.array([[-3.0, 0.0, 3.0], [50.0, 50.0, 50.0]])
-    assert diagnose(rewards, [1], ["a"], advantages=advantages).signal_rms == pytest.approx(6**0.5)
+    found = diagnose(rewards, [1], ["a"], advantages=advantages)
+    assert found.signal_rms == pytest.approx(6**0.5)
+    assert found.largest == 3.0
 
 
 def of_each(diagnosis, field):
@@ -83,15 +82,6 @@ def test_influence_is_the_covariance_of_the_advantage_with_the_z_score():
     signed = np.sign(WEIGHTS) * wanted
     close(of_each(diagnosis, "influence_share"), signed / np.sum(np.abs(wanted)))
     close(of_each(diagnosis, "weight_share"), [1 / 3.5, 2 / 3.5, 0.5 / 3.5])
-
-
-def test_a_penalty_is_pushed_down_and_has_a_positive_share_of_the_influence():
-    rng = np.random.default_rng(0)
-    diagnosis = diagnose(rng.random((64, 8, 2)), [1, -1], ["quality", "length"])
-    quality, length = diagnosis.rewards
-    assert quality.influence == pytest.approx(-length.influence, rel=1e-9)
-    assert length.influence < -0.5
-    assert (length.weight_share, length.influence_share) == (0.5, pytest.approx(0.5))
 
 
 def test_the_correlation_is_pooled_over_the_groups_in_which_both_rewards_vary():
@@ -122,13 +112,6 @@ def test_padding_groups_with_rollouts_that_do_not_exist_changes_nothing():
     assert got == pytest.approx(wanted, rel=1e-9)
     chances = [diagnose(r, WEIGHTS, NAMES).chance_conflict for r in (rewards, padded)]
     assert chances[0] == pytest.approx(chances[1], rel=1e-9)
-
-
-def test_where_every_group_varies_it_is_the_correlation_that_estimators_use():
-    rewards = np.random.default_rng(1).random((8, 5, 3))
-    exact = st.Rounded(rewards, np.zeros_like(rewards))
-    wanted = st.correlation(st.standardize(exact, over=st.SAMPLES))
-    close(diagnose(rewards, None, NAMES).correlation, wanted)
 
 
 def test_rewards_that_never_vary_together_have_no_correlation():
@@ -444,16 +427,6 @@ def test_an_unknown_detail_is_an_error():
         diagnose(some_rewards(), WEIGHTS, NAMES).metrics(detail="all")
 
 
-def test_a_diagnosis_cannot_be_changed_and_becomes_json():
-    diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
-    with pytest.raises(FrozenInstanceError):
-        diagnosis.conflict = 0.0
-    there_and_back = json.loads(json.dumps(diagnosis.as_dict(), allow_nan=False))
-    assert there_and_back["rewards"][1]["name"] == "correctness"
-    assert there_and_back["findings"][0]["kind"] == diagnosis.findings[0].kind.value
-    assert there_and_back["correlation"][0][1] == diagnosis.correlation[0][1]
-
-
 def test_an_infinite_reward_is_named():
     rewards = some_rewards()
     rewards[2, 3, 1] = -np.inf
@@ -508,13 +481,3 @@ def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, message):
 def test_advantages_that_do_not_fit_are_a_data_error(advantages):
     with pytest.raises(DataError, match=r"\[prompt, sample\] of shape \(12, 6\)"):
         diagnose(some_rewards(), WEIGHTS, NAMES, advantages=advantages)
-
-
-def test_a_reward_of_weight_zero_is_watched_and_gives_no_finding():
-    rewards = np.random.default_rng(0).random((16, 8, 2))
-    rewards[:, :, 1] = 0.0
-    kinds = {f.kind for f in diagnose(rewards, [1, 1], ["a", "b"]).findings}
-    assert Kind.CONSTANT in kinds
-    watched = diagnose(rewards, [1, 0], ["a", "b"])
-    assert watched.rewards[1].zero_variance_groups == 1.0
-    assert not watched.findings

@@ -389,18 +389,6 @@ def test_a_reward_without_a_weight_is_neither_constant_nor_learned():
     assert learned_rewards(found.influence, found.ranges, Thresholds()) == ()
 
 
-def test_a_reward_that_varies_in_a_tenth_of_its_groups_is_constant():
-    finding = constant(batch(varies=0.1, groups=10))
-    assert (finding.kind, finding.severity) == (Kind.CONSTANT, Severity.NOTE)
-    without = constant(np.ones((10, 8, 2)))
-    assert not [key for key, value in without.evidence.items() if np.isnan(value)]
-
-
-def constant(rewards):
-    found = diagnose(rewards, None, NAMES, estimator="grpo").findings
-    return next(each for each in found if each.kind is Kind.CONSTANT)
-
-
 def test_the_factors_count_the_size_of_a_share_that_is_negative():
     rewards = np.stack([uniform(1), uniform(2)], axis=-1)
     found = diagnose(rewards, None, NAMES, estimator=None, advantages=rewards @ [0.05, -0.95])
@@ -430,12 +418,6 @@ def test_a_single_reward_may_be_reversed():
         rewards, None, ["k"], estimator=None, advantages=-rewards[..., 0]
     ).findings
     assert (finding.kind, finding.causes) == (Kind.REVERSED, (Cause.RANGE,))
-
-
-def test_of_exact_opposites_one_is_reversed():
-    rewards = np.stack([uniform(1), -uniform(1)], axis=-1)
-    finding = effect(rewards, None, None, advantages=rewards[..., 0])
-    assert (finding.kind, finding.rewards) == (Kind.REVERSED, ("o",))
 
 
 def test_the_smallest_factor_is_the_cause_if_none_is_small():

@@ -1,19 +1,14 @@
 """Each finding: a batch that has it, and one nearby that does not."""
 
-import ast
-import inspect
 import pickle
 from collections import Counter
-from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.diagnostics.healthy import HEALTHY, false_alarms
 
-from gdpo.advantages import gdpo, mo_grpo
-from gdpo.diagnostics import Thresholds, diagnose
+from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
 
 NAN = np.nan
@@ -221,12 +216,6 @@ def test_a_weight_that_is_nearly_zero_asks_for_nothing():
     assert finding.rewards == ("c",)
 
 
-def test_a_reward_that_hardly_varies_is_not_ignored():
-    batch = stacked(varies_in(3, uniform(1), otherwise=0.5), uniform(2))
-    for estimator in ("gdpo", "grpo"):
-        assert Kind.IGNORED not in kinds(batch, None, B, estimator=estimator)
-
-
 def test_each_ignored_reward_is_found_whichever_other_one_dominates():
     tiny = [0.001 * uniform(seed) for seed in (3, 4)]
     batch = stacked(20 * uniform(1), 20 * uniform(2), *tiny)
@@ -236,25 +225,6 @@ def test_each_ignored_reward_is_found_whichever_other_one_dominates():
     assert shares == sorted(shares)
     near = stacked(3 * uniform(1), 3 * uniform(2), uniform(3))
     assert not diagnose(near, None, ["a", "b", "style"], estimator="grpo").findings
-
-
-def test_a_small_weight_is_ignored_only_where_enough_groups_show_it():
-    """It gets a tenth of what it asks for, which is less than the standard error."""
-    stds, weights, names = [1, 1, 0.1], [1, 1, 0.1], ["a", "b", "c"]
-    seen = [
-        found(Kind.IGNORED, rng(seed).random((64, 4, 3)) * stds, names, weights, estimator="grpo")
-        for seed in range(50)
-    ]
-    assert sum(map(bool, seen)) < 10
-    many = rng().random((40960, 4, 3)) * stds
-    assert found(Kind.IGNORED, many, names, weights, estimator="grpo")
-
-
-def test_differences_between_prompts_in_the_advantages_ignore_no_reward():
-    """A baseline of the batch leaves every prompt's level in the advantages."""
-    batch = stacked(uniform(1), uniform(2))
-    advantages = gdpo(batch, [1, 1]) + 20 * rng(3).standard_normal((64, 1))
-    assert not found(Kind.IGNORED, batch, B, advantages=advantages)
 
 
 def test_a_reward_that_has_its_share_is_not_ignored_where_a_few_groups_have_all_advantages():
@@ -272,13 +242,6 @@ def test_the_unit_of_recorded_advantages_makes_no_finding(size):
     advantages = size * (batch.sum(axis=-1) - 1)
     found = kinds(batch, None, B, estimator=None, advantages=advantages)
     assert not found & {Kind.IGNORED, Kind.REVERSED}
-
-
-def test_the_largest_advantage_is_one_of_a_rollout_with_a_reward():
-    batch = stacked(uniform(1), uniform(2))
-    advantages = np.array(gdpo(batch, [1, 1]))
-    batch[:, 0], advantages[:, 0] = NAN, 100
-    assert diagnose(batch, None, B, advantages=advantages).largest < 5
 
 
 def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
@@ -300,15 +263,6 @@ def test_a_reversed_reward_of_a_small_scale_is_to_be_normalized_before_its_weigh
     alike = the(Kind.REVERSED, stacked(x, -x + 0.4 * uniform(3)), ["a", "b"], [1, 0.5])
     assert alike.causes == (Cause.OPPOSED,)
     assert alike.remedy.startswith("with the estimator gdpo, multiply the weight of `b` by")
-
-
-def test_a_penalty_that_is_pushed_up_is_reversed_too():
-    x = uniform(1)
-    batch = stacked(x, x + 0.4 * uniform(3))
-    finding = the(Kind.REVERSED, batch, ["quality", "length"], [1, -0.5])
-    assert all(word in finding.message for word in ("`length`", "up", "negative"))
-    independent = stacked(uniform(1), uniform(2))
-    assert not found(Kind.REVERSED, independent, ["quality", "length"], [1, -0.5])
 
 
 def test_a_wrong_sign_within_the_noise_or_without_a_share_is_no_finding():
@@ -403,7 +357,7 @@ def test_one_group_undoes_what_gdpo_adds_between_groups():
     assert not found(Kind.ONE_GROUP, stacked(uniform(1, 1)), A)
 
 
-def test_findings_come_worst_first():
+def test_findings_come_worst_first_are_sentences_with_a_remedy_and_can_be_pickled():
     x = uniform(1)
     batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), np.ones((64, 8)), x, -x)
     diagnosis = diagnose(batch, [1, 1, 1, 1, 0.9], list("abcde"), low=[0] * 5, high=[1] * 5)
@@ -412,56 +366,19 @@ def test_findings_come_worst_first():
     warnings = [f.kind for f in diagnosis.findings if f.severity is Severity.WARNING]
     assert warnings == sorted(warnings, key=list(Kind).index)
     assert {Kind.NEVER_APPLIES, Kind.REVERSED, Kind.OUT_OF_REACH, Kind.OPPOSED} <= set(warnings)
-
-
-def test_a_warning_of_a_lesser_kind_comes_before_a_note_of_a_worse_one():
-    x = uniform(1, 6, 16)
-    findings = diagnose(stacked(np.zeros((6, 16)), x, 2 * x), None, list("abc")).findings
-    assert [(f.kind, f.severity) for f in findings[:2]] == [
-        (Kind.REDUNDANT, Severity.WARNING),
-        (Kind.CONSTANT, Severity.NOTE),
-    ]
-
-
-def test_every_kind_of_finding_has_a_test():
-    """The names in the files of this folder are what `Kind` has."""
-    tested = "".join(p.read_text("utf-8") for p in Path(__file__).parent.glob("test_*.py"))
-    assert [kind.name for kind in Kind if f"Kind.{kind.name}" not in tested] == []
-
-
-def test_thresholds_are_one_object_and_each_changes_what_is_found():
-    batch = stacked(varies_in(32, uniform(1), otherwise=0.0), uniform(2))
-    assert not diagnose(batch, None, B).findings
-    strict = diagnose(batch, None, B, thresholds=Thresholds(zero_variance=0.4))
-    assert {finding.kind for finding in strict.findings} == {Kind.CONSTANT}
-    with pytest.raises(AttributeError):
-        strict.findings[0].message = ""
-
-
-def test_messages_are_sentences_with_a_remedy_and_findings_can_be_pickled():
-    x = uniform(1)
-    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), x, -x)
-    diagnosis = diagnose(batch, [1, 1, 1, 0.9], list("abcd"), low=[0] * 4, high=[1] * 4)
-    expected = {Kind.NEVER_APPLIES, Kind.OUT_OF_REACH, Kind.OPPOSED}
-    assert {finding.kind for finding in diagnosis.findings} >= expected
     for finding in diagnosis.findings:
-        assert finding.message
         assert finding.remedy
+        assert finding.message
         assert not finding.message.endswith(".")
         assert all(np.isfinite(value) for value in finding.evidence.values())
         assert all(f"`{name}`" in finding.message for name in finding.rewards[:1])
     assert pickle.loads(pickle.dumps(diagnosis.findings)) == diagnosis.findings
 
 
-def test_every_threshold_is_explained():
-    (thresholds,) = ast.parse(inspect.getsource(Thresholds)).body
-    assert isinstance(thresholds, ast.ClassDef)
-    explained = {
-        field.target.id
-        for field, text in pairwise(thresholds.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
-    assert explained == {field.name for field in fields(Thresholds)}
+def test_every_kind_of_finding_has_a_test():
+    """The names in the files of this folder are what `Kind` has."""
+    tested = "".join(p.read_text("utf-8") for p in Path(__file__).parent.glob("test_*.py"))
+    assert [kind.name for kind in Kind if f"Kind.{kind.name}" not in tested] == []
 
 
 @pytest.mark.parametrize("which", HEALTHY)
@@ -474,9 +391,3 @@ def test_a_healthy_batch_gives_no_warning(which, prompts, samples):
 @pytest.mark.parametrize("which", HEALTHY)
 def test_a_small_healthy_batch_hardly_ever_gives_one(which):
     assert false_alarms(which, 8, 4, seeds=range(200))["any"] <= 6
-
-
-def test_advantages_given_without_a_name_are_compared_like_any():
-    batch = stacked(uniform(1), uniform(2) ** 3)
-    given = diagnose(batch, None, B, advantages=mo_grpo(batch, [1, 1]), estimator=None)
-    assert not given.findings

@@ -1,11 +1,9 @@
-"""A diagnosis, and a rollout record, with weights of each prompt."""
+"""A diagnosis with weights of each prompt."""
 
 import numpy as np
 import pytest
 
 from gdpo.diagnostics import diagnose
-from gdpo.rollouts import Rollout, reward_arrays, rollout_file, write_rollouts
-from gdpo.rollouts.readers import read_rollout_files
 
 REWARDS = np.random.default_rng(0).random((8, 6, 2))
 NAMES = ["a", "b"]
@@ -28,17 +26,3 @@ def test_a_weight_share_is_the_mean_over_prompts_and_nan_does_not_apply():
     assert [r.weight for r in found.rewards] == [1.5, 3.0]
     assert [r.groups for r in found.rewards] == [8, 4]
     assert found.rewards[1].missing == 0.5
-
-
-def test_a_record_keeps_the_weights_of_each_group(tmp_path):
-    rollouts = [
-        Rollout("", 1, g, s, "p", "c", {"a": 1.0 * s, "b": None}, w, 0.0, 1, "stop")
-        for g, w in enumerate([{"a": 1.0, "b": 0.0}, {"a": 2.0, "b": 0.0}])
-        for s in range(2)
-    ]
-    assert reward_arrays(rollouts).weights.tolist() == [[1, 0], [2, 0]]
-    write_rollouts(rollout_file(tmp_path, 1), rollouts)
-    reading = read_rollout_files(tmp_path)
-    (table,) = reading
-    assert table.grouped().weights.tolist() == [[1, 0], [2, 0]]
-    assert not reading.report.notices

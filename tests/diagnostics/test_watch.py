@@ -1,17 +1,16 @@
 """What is found over the steps of a run: which findings hold, for how long, when to warn."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from gdpo.advantages import grpo
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.effect import holds
-from gdpo.diagnostics.influence import PreparedStep, influence_of, pooled
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, _is_apart
+from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.watch import FindingHistory, Last
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -78,16 +77,6 @@ def test_a_finding_of_single_batches_lasts_from_five_in_a_row_or_throughout(
     (finding,) = [each for each in history.held() if each.finding.kind is Kind.REDUNDANT]
     assert (finding.steps, finding.in_a_row, finding.of) == (held, held, of)
     assert (finding.lasting, finding.certain) == (lasting, certain)
-
-
-def test_the_numbers_of_a_finding_stay_those_of_its_measurement_and_it_stays_one():
-    history = FindingHistory()
-    for stds in ([10, 1, 0.001], [1, 10, 0.001]):
-        for diagnosis in steps(12, 64, stds=stds, samples=64):
-            history.add(diagnosis)
-    (held,) = [held for held in history.held() if held.finding.rewards == ("tiny",)]
-    assert (held.steps, held.of) == (24, 24)
-    assert held.finding.evidence["groups"] == 64
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 16, 64])
@@ -399,50 +388,6 @@ def test_a_learned_reward_has_no_effect_and_needs_none(declared, sign):
     assert not at_the_end(diagnoses)
 
 
-def under_grpo(rewards):
-    batch, a = PreparedStep.of(rewards, [1, 1]), grpo(rewards, [1, 1])
-    return influence_of(a, batch, ["a", "b"])
-
-
-@pytest.mark.slow
-def test_the_quoted_share_is_not_the_one_that_was_selected():
-    """It is only selected for lying below the limit, which shifts it much less."""
-    quoted, noticed, scale = [], [], [1, 0.08]
-    for seed in range(200):
-        random, history, before = np.random.default_rng(seed), FindingHistory(), []
-        while not history.held() and len(before) < 12:
-            rewards = random.standard_normal((64, 32, 2)) * scale
-            before.append(under_grpo(rewards))
-            step = diagnose(rewards, None, ["a", "b"], estimator="grpo", replays=False)
-            history.add(replace(step, findings=(), ranges={}, scored=None))
-        for held in history.held():
-            quoted.append(held.finding.evidence["influence_share"])
-            noticed.append(pooled(before[:-1]).shares[1])
-    rewards = np.random.default_rng(999).standard_normal((20_000, 32, 2)) * scale
-    truth = under_grpo(rewards).shares[1]
-    error = np.std(quoted) / np.sqrt(len(quoted))
-    assert len(quoted) > 60
-    assert np.mean(noticed) - truth < -3 * error
-    assert abs(np.mean(quoted) - truth) < 0.5 * abs(np.mean(noticed) - truth)
-
-
-def test_notes_are_not_reported():
-    watch = Watch()
-    for _ in range(8):
-        diagnosis = watch.update(constant(value=1.0))
-        assert watch.due == []
-    assert Kind.SATURATED in {finding.kind for finding in diagnosis.findings}
-
-
-def test_each_warning_is_reported_once():
-    watch = Watch()
-    reported = []
-    for diagnosis in steps(12, 64):
-        watch.update(diagnosis)
-        reported += watch.due
-    assert [(finding.kind, finding.rewards) for finding in reported] == [(Kind.IGNORED, ("tiny",))]
-
-
 def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():
     watch = Watch()
     for diagnosis in steps(20, 32, stds=[1, 1, 1], estimator="gdpo"):
@@ -562,31 +507,6 @@ def test_a_finding_holds_as_long_as_the_last_groups_show_it(kind, rewards, value
     batch = batch if values is None else np.full_like(batch, values)
     window = diagnose(batch, None, ["a", "b"]).influence
     assert holds(about(kind, *rewards), window, Thresholds()) == expected
-
-
-def test_a_finding_ends_when_its_reward_is_learned():
-    history, random = FindingHistory(), np.random.default_rng(0)
-    for step in range(16):
-        rewards = random.random((64, 8, 2))
-        rewards[..., 1] = random.random((64, 8)) < (0.004 if step < 8 else 0.999)
-        history.add(diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1}))
-    held = [each for each in history.held() if each.finding.kind is not Kind.SATURATED]
-    assert held
-    assert all(each.spans[-1][1] == 8 for each in held)
-
-
-@pytest.mark.parametrize(
-    ("kind", "severity", "last", "apart"),
-    [
-        (Kind.OUT_OF_REACH, Severity.WARNING, 4, True),
-        (Kind.OUT_OF_REACH, Severity.WARNING, 8, False),
-        (Kind.OUT_OF_REACH, Severity.NOTE, 4, False),
-        (Kind.IGNORED, Severity.WARNING, 4, False),
-    ],
-)
-def test_a_warning_of_another_sort_that_has_ended_is_apart(kind, severity, last, apart):
-    part = HeldFinding(about(kind, "a", severity=severity), ((1, last),), 8)
-    assert _is_apart(part, about(Kind.REVERSED, "a"), 8) == apart
 
 
 def behaviours(random, size):

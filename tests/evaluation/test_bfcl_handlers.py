@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from gdpo.lab.evaluation._bfcl_handlers import OURS, TOOLRL
-from gdpo.lab.evaluation.benchmarks import GROUPS
 
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "golden" / "bfcl_toolrl_published.json").read_text("utf-8")
@@ -48,20 +47,3 @@ def test_a_call_named_none_is_a_call_only_for_our_handler():
     assert OURS.calls(NO_TOOL)
     assert not TOOLRL.calls(NO_TOOL)
     assert not TOOLRL.runs(NO_TOOL)
-
-
-@pytest.mark.parametrize("depth", [99, 102, 985, 50_000])
-def test_a_deeply_nested_call_is_not_a_call_for_toolrl_either(depth):
-    x = "[" * (depth - 2) + "]" * (depth - 2)
-    text = f'<tool_call>\n{{"name": "f", "parameters": {{"x": {x}}}}}\n</tool_call>'
-    assert bool(TOOLRL.calls(text)) == bool(TOOLRL.runs(text)) == (depth < 100)
-
-
-def test_both_ask_all_that_v3_counts():
-    assert {name: len(benchmarks) for name, benchmarks in GROUPS.items()} == {
-        "bfcl": 17,
-        "bfcl_toolrl": 17,
-    }
-    for live in ("live_irrelevance", "live_relevance"):
-        assert f"bfcl_toolrl_{live}" in GROUPS["bfcl_toolrl"]
-        assert f"bfcl_{live}" in GROUPS["bfcl"]

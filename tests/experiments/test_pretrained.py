@@ -1,7 +1,7 @@
 """The experiment on a pretrained model: its task and its problems."""
 
 import pytest
-from benchmarks.pretrained._prepare import PHRASES, half_solved, prepare, problems, worked
+from benchmarks.pretrained._prepare import half_solved, prepare, problems
 from benchmarks.pretrained.arithmetic import ARITHMETIC
 
 from gdpo.testing import check_reward
@@ -49,25 +49,10 @@ def test_no_problem_is_in_two_parts():
     }
 
 
-def test_training_has_only_sums_of_two_and_products():
-    parts = problems()
-    for row in parts["pool"] + parts["held_out"]:
-        left, sign, right = row["problem"].split()
-        assert row["result"] == {"+": int.__add__, "*": int.__mul__}[sign](int(left), int(right))
-    for row in parts["other_kinds"]:
-        assert "-" in row["problem"] or row["problem"].count("+") == 2
-
-
 def test_training_keeps_the_problems_that_are_half_solved():
     rows = [{"problem": str(right)} for right in range(9)]
     kept = half_solved(rows, [6 * right / 8 - 3 for right in range(9)])
     assert [row["problem"] for row in kept] == ["2", "3", "4", "5", "6"]
-
-
-def test_six_percent_of_the_worked_responses_have_the_tags():
-    texts = [each["completion"][0]["content"] for each in worked(problems()["worked"])]
-    assert sum("<answer>" in text for text in texts) / len(texts) == pytest.approx(0.06, abs=0.02)
-    assert len({text[:10] for text in texts}) > len(PHRASES)
 
 
 def test_a_recipe_that_was_changed_is_not_overwritten(tmp_path):

@@ -4,8 +4,6 @@ import copy
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -138,31 +136,38 @@ def test_what_cannot_be_compared_is_refused(tmp_path, two_estimators):
         read_experiment(two_estimators)
 
 
-def test_a_broken_plan_is_named(tmp_path):
-    (tmp_path / "comparison.json").write_text("{")
-    with pytest.raises(DataError, match=r"comparison.json"):
-        read_experiment(tmp_path)
-    ComparisonPlan("task: x", ("gdpo",), (1,)).write(tmp_path)
+PLAN = {
+    "recipe": "task: x",
+    "labels": ["gdpo"],
+    "estimators": {},
+    "seeds": [1],
+    "reach": 0.8,
+    "varied": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("{", ""),
+        *((text, "object") for text in ("[]", "null", "3", '"grpo"')),
+        *(
+            (json.dumps({**PLAN, key: value}), f"'{key}'")
+            for key in ("labels", "seeds")
+            for value in ("grpo", "12", [], None, {"grpo": 1})
+        ),
+    ],
+)
+def test_a_broken_plan_is_named(tmp_path, plan, message):
+    (tmp_path / "comparison.json").write_text(plan)
+    with pytest.raises(DataError, match=rf"comparison\.json .*{message}"):
+        read_plan(tmp_path)
+
+
+def test_a_plan_of_which_no_run_is_there_has_not_started(tmp_path):
+    (tmp_path / "comparison.json").write_text(json.dumps(PLAN))
     with pytest.raises(DataError, match="has started yet"):
         read_experiment(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "3", '"grpo"'])
-def test_a_plan_that_is_not_an_object_is_named(tmp_path, text):
-    (tmp_path / "comparison.json").write_text(text)
-    with pytest.raises(DataError, match=r"comparison.json .*object"):
-        read_plan(tmp_path)
-
-
-@pytest.mark.parametrize("key", ["labels", "seeds"])
-@pytest.mark.parametrize("value", ["grpo", "12", [], None, {"grpo": 1}])
-def test_a_plan_whose_labels_or_seeds_are_not_a_filled_list_is_named(tmp_path, key, value):
-    ComparisonPlan("task: x", ("gdpo",), (1,)).write(tmp_path)
-    file = tmp_path / "comparison.json"
-    plain = json.loads(file.read_text())
-    file.write_text(json.dumps({**plain, key: value}))
-    with pytest.raises(DataError, match=rf"comparison.json .*'{key}'"):
-        read_plan(tmp_path)
 
 
 def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
@@ -173,18 +178,10 @@ def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
         read_experiment(two_estimators)
 
 
-def test_a_run_that_is_being_trained_is_running(two_estimators):
+def test_a_run_that_is_being_trained_is_running(two_estimators, holder):
     ComparisonPlan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
     path = two_estimators / "gdpo-seed-1"
-    holder = (
-        "import sys, fcntl; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{holder}; sys.stdout.flush(); sys.stdin.read()", path / ".lock"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    process.stdout.readline()
+    process = holder(path)
     states = {run.path: run.state for run in read_experiment(two_estimators).runs}
     assert states[path] == "running"
     assert list(states.values()).count("finished") == 3

@@ -14,7 +14,7 @@ from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
 from transformers import TrainerCallback
 
-from gdpo.diagnostics import diagnose
+from gdpo.diagnostics import Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
 from gdpo.rollouts import rollout_file
@@ -252,7 +252,7 @@ def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, 
     make("grpo", tiny_policy, tmp_path, max_steps=1, **saved)[0].train()
     file = tmp_path / "checkpoint-1" / "trainer_state.json"
     state = json.loads(file.read_text())
-    state["stateful_callbacks"]["gdpo.Watch"] = {"history": "lost"}
+    state["stateful_callbacks"]["gdpo.Watch"] = Watch().state() | {"history": "lost"}
     file.write_text(json.dumps(state))
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
     watch(trainer)

@@ -85,37 +85,35 @@ def calls(launch):
     return [json.loads(line) for line in lines]
 
 
-def test_the_run_directory_holds_the_recipe_the_configuration_and_the_command(planned, verl):
+def test_a_run_keeps_the_recipe_the_configuration_and_the_command_and_gets_a_model_and_a_readme(
+    planned, verl
+):
     launch = planned(overrides=("trainer.val_only=False",))
-    assert launch_verl(launch) == 0
+    lines = []
+    assert launch_verl(launch, report=lines.append) == 0
     files, run = launch.files, launch.files.run
     assert load_recipe(run.path).digest == launch.recipe.digest
     assert yaml.safe_load(files.config.read_text()) == launch.config
     assert "verl.trainer.main_ppo" in files.command.read_text()
     environment = run.read_environment()
-    assert environment["engine"] == "verl"
-    assert environment["verl_exit_code"] == 0
+    assert (environment["engine"], environment["verl_exit_code"]) == ("verl", 0)
     assert "finished" in environment
     (call,) = calls(launch)
     assert call["arguments"][-1] == "trainer.val_only=False"
     assert call["log"] == str(files.metrics)
-
-
-def test_a_finished_run_has_its_model_and_a_readme(planned, verl):
-    launch = planned(overrides=("trainer.val_only=False",))
-    lines = []
-    launch_verl(launch, report=lines.append)
-    run = launch.files.run
     assert str(run.model) in lines[-1]
     assert "step 10" in lines[-1]
     assert (run.model / "config.json").read_text() == "10"
+    assert (run.model / "model.safetensors").is_file()
     text = run.readme.read_text()
-    assert "- verl\n" in text
-    assert f"gdpo launch verl {run.path}" in text
-    assert "| format | 0 to 1 | 1 | 5.500 | 5.500 |" in text
+    for part in (
+        "- verl\n",
+        f"gdpo launch verl {run.path}",
+        "| format | 0 to 1 | 1 | 5.500 | 5.500 |",
+    ):
+        assert part in text
     (row,) = run.read_metrics()
     assert (row["step"], row["completions/max_length"], row["rewards/format/mean"]) == (2, 7, 5.5)
-    assert (run.model / "model.safetensors").is_file()
 
 
 def test_the_saved_command_reruns_the_run(planned, verl):
@@ -193,7 +191,7 @@ def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, 
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 
-def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, verl, recipe_file):
+def test_another_recipe_number_of_gpus_or_engine_does_not_resume_a_run(planned, verl, recipe_file):
     launch_verl(planned())
     with pytest.raises(ConfigError, match="learning_rate"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
@@ -201,10 +199,6 @@ def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, verl, recipe_f
     with pytest.raises(ConfigError, match=r"processes .*1.*2"):
         launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
     assert not is_locked(planned().files.run.path)
-
-
-def test_the_other_engine_does_not_resume_the_run(planned, verl):
-    launch_verl(planned())
     with pytest.raises(ConfigError, match=r"engine .*verl.*trl"):
         train(planned().recipe, resume=True)
 

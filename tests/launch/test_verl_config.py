@@ -2,12 +2,11 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.checkout import python
 from trl import GRPOConfig
 
 from gdpo.errors import ConfigError
@@ -273,9 +272,7 @@ def test_a_dry_run_imports_nothing_heavy_and_writes_nothing(recipe_file, tmp_pat
         "    heavy = {'torch', 'trl', 'transformers', 'datasets', 'verl'} & set(sys.modules)\n"
         "    print('heavy:', sorted(heavy), end.code)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=True
-    )
+    done = python("-c", command, check=True)
     assert done.stdout.splitlines()[-1] == "heavy: [] 0"
     assert "verl.trainer.main_ppo" in done.stdout
     assert sorted(tmp_path.rglob("*")) == before

@@ -25,13 +25,6 @@ SURVIVAL = {
     ),
 }
 
-PAIRS = [
-    ("all reach it", "two of five never"),
-    ("one failed early", "many"),
-    ("two of five never", "many"),
-    ("none", "many"),
-]
-
 STRATA = {"runs": 10, "tasks": 4, "seed": 7, "draws": 20_000}
 
 
@@ -45,25 +38,13 @@ def survival(times, reached):
     from lifelines.utils import median_survival_times
 
     fitter = KaplanMeierFitter().fit(times, reached)
-    band = fitter.confidence_interval_
-    limits = median_survival_times(band)
+    limits = median_survival_times(fitter.confidence_interval_)
     return {
         "times": times,
         "reached": reached,
-        "steps": plain(fitter.survival_function_.index),
-        "share": plain(fitter.survival_function_),
-        "low": plain(band.iloc[:, 0]),
-        "high": plain(band.iloc[:, 1]),
         "median": plain([fitter.median_survival_time_]),
         "median_limits": plain(limits),
     }
-
-
-def log_rank(first, second):
-    from lifelines.statistics import logrank_test
-
-    (t, r), (t2, r2) = SURVIVAL[first], SURVIVAL[second]
-    return {"pair": [first, second], "p": logrank_test(t, t2, r, r2).p_value}
 
 
 def robust():
@@ -98,7 +79,6 @@ def main():
         "how": "tests/oracles/survival_and_robust.py; the runs are our own. null: infinite or NaN. "
         "rliable's draws follow no seed with this arch: low and high move by 0.002 between calls.",
         "survival": {name: survival(*runs) for name, runs in SURVIVAL.items()},
-        "log_rank": [log_rank(*pair) for pair in PAIRS],
         "robust": robust(),
     }
     sys.stdout.write(json.dumps(found, indent=1) + "\n")

@@ -1,10 +1,8 @@
 """The page in a browser: nothing runs that is not ours, and it is used without a mouse."""
 
-from dataclasses import replace
-
 import pytest
 from tests.report.hostile import CHATS, TEXTS
-from tests.report.runs import experiment_of, trained, unrecorded
+from tests.report.runs import experiment_of, unrecorded
 
 from gdpo.analysis import EXAMPLE, analyze
 from gdpo.lab.experiments.analysis import analyse
@@ -40,16 +38,11 @@ def set_field(page, place, value):
 
 
 @pytest.mark.slow
-def test_hostile_rollouts_run_nothing_and_break_nothing(browser, tmp_path):
-    both = {**TEXTS, **CHATS}
-    runs = [
-        trained(tmp_path, "gdpo", seed, steps=1, texts=(str(text)[:5000], text))
-        for seed, text in enumerate(both.values())
-    ]
-    write_report(analyse(experiment_of(tmp_path, runs)), tmp_path / "report.html")
+def test_hostile_rollouts_run_nothing_and_break_nothing(browser, hostile_rollouts):
     for width in (1280, 400):
-        browser.open_wholly(tmp_path / "report.html", width)
-        assert browser.ask("document.querySelectorAll('tr.detail').length") > len(both)
+        browser.open_wholly(hostile_rollouts, width)
+        shown = browser.ask("document.querySelectorAll('tr.detail').length")
+        assert shown > len({**TEXTS, **CHATS})
     shown = browser.ask("document.querySelector('#list').textContent")
     for part in ("<script>window.broken = 1</script>", "⟨U+202E⟩gnp.exe", "⟨U+0000⟩"):
         assert part in shown
@@ -57,18 +50,11 @@ def test_hostile_rollouts_run_nothing_and_break_nothing(browser, tmp_path):
     assert "1,980 messages left out" in shown
 
 
-def test_hostile_names_run_nothing_and_break_nothing(browser, tmp_path):
-    long = "W" * 400
-    hostile = long + "".join(text[:400] for kind, text in TEXTS.items() if kind != "surrogates")
-    rewards = (Measured(hostile, 0.0, 1.0, 1.0), Measured(f"{hostile}2", -3.0, 3.0, 1.0))
-    run = trained(tmp_path, "grpo", 1, steps=3, names=tuple(r.name for r in rewards))
-    broken = replace(run, label=hostile, state="failed", why=hostile)
-    experiment = experiment_of(tmp_path, [run, broken], rewards=rewards, name=hostile)
-    write_report(analyse(experiment), tmp_path / "report.html")
+def test_hostile_names_run_nothing_and_break_nothing(browser, hostile_names):
     for width in (1280, 400):
         browser.size(width)
         browser.complaints.clear()
-        browser.open(tmp_path / "report.html")
+        browser.open(hostile_names[1])
         assert browser.complaints == []
         assert browser.ask("window.broken") is None
         assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
@@ -180,14 +166,6 @@ def test_dark_light_and_print_differ_and_print_leaves_the_viewer_out(page):
     assert page.ask(colour) == light
     assert page.ask("getComputedStyle(document.querySelector('.viewer')).display") == "none"
     assert page.ask("document.querySelector('.chart svg').getBoundingClientRect().height") > 50
-
-
-def test_the_page_is_there_without_a_complaint_and_asks_for_nothing(browser, compared):
-    browser.complaints.clear()
-    browser.requests.clear()
-    browser.open(compared[1])
-    assert browser.complaints == []
-    assert browser.requests == [compared[1].as_uri()]
 
 
 def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_path):

@@ -120,7 +120,7 @@ def test_an_empty_folder_is_filled_and_a_missing_parent_is_made(tmp_path):
         "=cmd|' /C calc'!A0",
         "+1",
         "@x",
-        *(TEXTS[k][:300] for k in sorted({*TEXTS} - {"long line", "surrogates"})),
+        "".join(TEXTS[k][:300] for k in sorted({*TEXTS} - {"long line", "surrogates"})),
     ],
 )
 def test_a_name_is_no_formula_and_breaks_no_row(tmp_path, name):

@@ -37,17 +37,15 @@ def stepping(at, steps=12):
     return [0.0] * (at - 4) + [1.0] * (steps - at + 4)
 
 
-def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range(tmp_path):
+def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range_and_the_page_says_so(tmp_path):
     comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
     chart = curves(comparison, REWARDS[0])
     assert 0.02 < chart.low < 0.029
     assert 0.114 < chart.high < 0.125
     assert chart.up(0.029) - chart.up(0.114) > 0.85 * (chart.BOTTOM - chart.TOP)
-
-
-def test_an_axis_that_is_not_the_whole_range_says_so_on_the_page(tmp_path):
-    comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
-    note = curves(comparison, REWARDS[0]).axis_note
+    texts = [line["text"][0] for line in chart.data()["lines"]]
+    assert texts == ["0.029", "0.114"], "the digits of the range and not of the axis"
+    note = chart.axis_note
     assert "0.0247 to 0.118" in note
     assert "0 to 1" in note
     write_report(comparison, tmp_path / "page.html")
@@ -83,12 +81,6 @@ def test_an_axis_has_a_margin_and_stays_in_the_range_that_the_values_keep_to(val
 
 def test_an_axis_without_a_range_is_not_empty():
     assert fitted(np.array([2.0]), 2.0, 2.0) == (2.0, 3.0)
-
-
-def test_values_at_a_step_have_the_digits_of_the_range_and_not_of_the_axis(tmp_path):
-    comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
-    texts = [line["text"][0] for line in curves(comparison, REWARDS[0]).data()["lines"]]
-    assert texts == ["0.029", "0.114"]
 
 
 def test_nobody_everybody_at_once_and_one_seed_have_no_chart_of_times(tmp_path):

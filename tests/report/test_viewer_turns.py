@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from math import nan
 
-import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, trained
 from tests.report.test_rollouts_page import data, page_of
@@ -53,10 +52,10 @@ def shown(folder, tmp_path):
 
 
 def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(tmp_path):
-    folder = recorded(tmp_path / "run", [(chat(2), turns_of(2)), (chat(1), turns_of(1))])
-    (group,) = shown(folder, tmp_path)["groups"]
+    samples = [(chat(2), turns_of(2)), (chat(1), turns_of(1)), (chat(2), None)]
+    (group,) = shown(recorded(tmp_path / "run", samples), tmp_path)["groups"]
     assert group["turn_rewards"] == ["right", "brief"]
-    first, second = group["samples"]
+    first, second, without = group["samples"]
     assert [message[1] for message in first["completion"]] == [
         "say 0",
         "found 0",
@@ -66,6 +65,7 @@ def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(tmp_path):
     assert first["turns"] == [[1, 0, 5, 0, None], None, None, [2, 0.3333, 6, 1, None]]
     assert second["turns"] == [[1, 0, 5, 0, None]]
     assert "unplaced_turns" not in first
+    assert not {"turns", "unplaced_turns"} & set(without)
 
 
 def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(tmp_path):
@@ -81,13 +81,14 @@ def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(tmp_path):
     assert sample["turns"][10] is None
 
 
-@pytest.mark.parametrize("completion", [chat(3), "text", [{"role": None, "content": None}]])
-def test_turns_without_a_message_each_are_listed(tmp_path, completion):
-    folder = recorded(tmp_path / "run", [(completion, turns_of(2)), (chat(2), turns_of(2))])
-    first, second = shown(folder, tmp_path)["groups"][0]["samples"]
-    assert first["unplaced_turns"] == [[1, 0, 5, 0, None], [2, 0.3333, 6, 1, None]]
-    assert "turns" not in first
-    assert "turns" in second
+def test_turns_without_a_message_each_are_listed(tmp_path):
+    completions = [chat(3), "text", [{"role": None, "content": None}], chat(2)]
+    folder = recorded(tmp_path / "run", [(each, turns_of(2)) for each in completions])
+    *listed, placed = shown(folder, tmp_path)["groups"][0]["samples"]
+    for sample in listed:
+        assert sample["unplaced_turns"] == [[1, 0, 5, 0, None], [2, 0.3333, 6, 1, None]]
+        assert "turns" not in sample
+    assert "turns" in placed
 
 
 def test_of_many_turns_that_are_listed_the_middle_is_left_out(tmp_path):
@@ -95,13 +96,6 @@ def test_of_many_turns_that_are_listed_the_middle_is_left_out(tmp_path):
     rows = shown(folder, tmp_path)["groups"][0]["samples"][0]["unplaced_turns"]
     numbers = [row and row[0] for row in rows]
     assert numbers == [*range(1, 11), None, *range(41, 51)]
-
-
-def test_a_rollout_without_turns_shows_none_next_to_one_with_turns(tmp_path):
-    folder = recorded(tmp_path / "run", [(chat(2), None), (chat(2), turns_of(2))])
-    first, second = shown(folder, tmp_path)["groups"][0]["samples"]
-    assert not {"turns", "unplaced_turns"} & set(first)
-    assert "turns" in second
 
 
 def test_files_without_turns_add_nothing_to_the_page(tmp_path):

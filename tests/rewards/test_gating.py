@@ -93,15 +93,6 @@ def test_closed_gates_are_counted_among_known_conditions():
     assert closed_gates(np.full((1, 2, 2), NAN), NAMES, GATES) == {"short": 0.0}
 
 
-def test_priority_follows_from_zero_fill():
-    """Only with the gate, a short wrong answer is worth less than a long correct one."""
-    r = np.array([[[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]])
-    wrong_short, right_long = gdpo(r, [1, 1])[0, :2]
-    assert wrong_short == pytest.approx(right_long)
-    wrong_short, right_long = gdpo(apply_gates(r, NAMES, GATES), [1, 1])[0, :2]
-    assert wrong_short < 0 < right_long
-
-
 @pytest.mark.parametrize(
     ("gates", "message"),
     [

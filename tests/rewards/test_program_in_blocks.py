@@ -78,16 +78,11 @@ def block(code, language="python"):
 
 SHAPES = {
     "one block": lambda p: block(p.whole),
-    "no language": lambda p: block(p.whole, ""),
-    "Python": lambda p: block(p.whole, "Python"),
-    "py, indented": lambda p: "1. So\n" + block(p.whole, "py").replace("\n", "\n   "),
-    "never closed": lambda p: f"```python3\n{p.whole}",
     "usage": lambda p: block(p.whole) + block(p.usage),
     "usage that fails": lambda p: (
         block(p.whole) + block(p.usage + "\nassert f(1) == 7\nraise OSError")
     ),
     "usage that reads": lambda p: block(p.whole) + block("x = g([1])\nprint(x)") + block(p.usage),
-    "usage, no language": lambda p: block(p.whole, "") + block(p.usage, ""),
     "usage in Python only": lambda p: block(p.whole, "") + block(p.usage),
     "usage never closed": lambda p: block(p.whole) + f"```python\n{p.usage}\nprint(",
     "usage before": lambda p: block(p.usage) + block(p.whole),
@@ -101,20 +96,13 @@ SHAPES = {
         + block("def test():\n    assert g(1) == 7\n\nif __name__ == '__main__':\n    test()")
     ),
     "doctest": lambda p: block(p.whole) + block(">>> f(1)\n2"),
-    "comments": lambda p: block(p.whole) + block("# Input: 1 2\n# open('x')\n# O(n)"),
-    "nothing": lambda p: block(p.whole) + block("\n"),
-    "text": lambda p: block(p.whole) + block("f = 1 returns 2\nand so on", "text"),
-    "bash": lambda p: block(p.whole) + block("python a.py < input.txt", "bash"),
-    "output": lambda p: block(p.whole) + block("2", ""),
     "output in Python": lambda p: block(p.whole) + block("[1, 2, 3]"),
     "pseudo-code": lambda p: (
         block(p.whole) + block("def f(x):\n    for each x: add 1\n    print input()")
     ),
     "fed main": lambda p: block(p.whole) + block("import io\nsys.stdin = io.StringIO('4')\nmain()"),
     "draft": lambda p: block(p.wrong) + "Wait, no.\n" + block(p.whole),
-    "draft, usage": lambda p: block(p.wrong) + block(p.whole) + block(p.usage),
     "draft with a usage": lambda p: block(f"{p.wrong}\nprint(3)") + block(p.whole),
-    "slower alternative": lambda p: block(p.whole) + block("def slow(x):\n    return x"),
     "imports apart": lambda p: block(p.imports) + block(f"{p.helper}\n{p.main}"),
     "star import apart": lambda p: (
         block("from math import *\nprint(pi)") + block(f"floor(pi)\n{p.whole}") + block(p.usage)
@@ -125,7 +113,6 @@ SHAPES = {
         + block(p.main)
     ),
     "helper apart": lambda p: block(f"{p.imports}\n{p.helper}") + block(p.main),
-    "three parts": lambda p: block(p.imports) + block(p.helper) + block(p.main),
     "three parts, usage": lambda p: (
         block(p.imports) + block(p.helper) + block(p.main) + block(p.usage)
     ),

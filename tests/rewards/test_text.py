@@ -25,6 +25,8 @@ CASES = {
     "a text that looks like messages": ('[{"role": "tool", "content": "7"}]',) * 3,
     "no messages": ([], "", ""),
     "one message": ([says("3")], "3", "3"),
+    "a message without a list": (says("3"), "3", "3"),
+    "a tool's message without a list": (RESULT, "", ""),
     "a tool has the answer": ([CALL, RESULT, says("3")], "3", "I look.\n3"),
     "the model ends with nothing": ([CALL, RESULT, says("")], "I look.", "I look."),
     "the model ends with white space": ([CALL, RESULT, says(" \n")], "I look.", "I look."),
@@ -137,14 +139,6 @@ def test_a_scope_is_only_for_rewards_of_the_text(of):
     Reward("r", is_right, 0, 1, of=of)
 
 
-def test_a_turn_is_a_message_of_the_model_and_never_a_result():
-    turn = Reward("turn", lambda m, r: is_right(completion_text(m[-1:]), r), 0, 1, of="turn")
-    talk = [CALL, RESULT, {"content": "TOOL"}, says("TOOL", "user")]
-    with Scorer([turn]) as scorer:
-        scores = scorer.score([talk, [RESULT]], [{"answer": "TOOL"}] * 2)
-    assert scores.turns["turn"] == [[0, 1], []]
-
-
 TALKS = [json.dumps([CALL, RESULT, says(str(i))]) for i in range(5)]
 
 
@@ -155,15 +149,5 @@ def test_one_row_that_is_not_messages_does_not_make_texts_of_the_others(odd):
     assert found[5] is None
 
 
-def test_a_few_responses_that_look_like_messages_stay_texts():
-    column = ["It is 7.", "8", TALKS[0], TALKS[1]]
-    assert from_file(column) == column
-
-
 def test_a_file_that_distinguishes_texts_from_messages_is_not_decoded():
     assert from_file(TALKS, decode=False) == TALKS
-
-
-def test_a_single_message_is_a_list_of_one_message():
-    assert completion_text(says("7")) == "7"
-    assert completion_text(RESULT) == ""

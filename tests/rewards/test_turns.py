@@ -10,7 +10,6 @@ import pytest
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Example, Gate, Reward, Scorer, apply_gates, score
-from gdpo.rewards.reward import as_messages
 from gdpo.testing import check_reward
 
 
@@ -152,11 +151,6 @@ def test_the_contract_of_a_reward_of_turns_is_checked_on_messages():
 def test_an_unknown_kind_of_reward_names_the_allowed_ones():
     with pytest.raises(ConfigError, match="'turn'"):
         Reward("count", count_a, 0, 9, of="turns")  # type: ignore[arg-type]
-
-
-def test_a_text_is_one_message_of_the_model():
-    assert as_messages("a") == [says("assistant", "a")]
-    assert as_messages(TWO) is TWO
 
 
 @pytest.mark.parametrize("otherwise", ["zero", "missing"])

@@ -115,14 +115,6 @@ def test_only_the_process_that_scores_goes_on_after_a_reward_forked(tmp_path):
     assert sorted(out.splitlines()) == ["[[0.5, 0.25], [0.5, 0.25]]", "asked a", "asked b"]
 
 
-@pytest.mark.slow
-def test_a_deadline_ends_each_call_that_misses_it_and_no_other():
-    with Scorer([HURRIED], workers=2) as scorer:
-        scores = scorer.score(["loop", "fine", "loop", "fine too"], [{}, {}, {"a": 1}, {}])
-    assert [f.kind for f in scores.failures] == ["timed out"] * 2
-    assert scores.values[:, 0].tolist()[1::2] == [0.5, 0.5]
-
-
 def loads(completion, reference):
     if "GDPO_LOADED" not in os.environ or completion == "slow":
         time.sleep(reference["load"])

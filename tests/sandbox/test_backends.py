@@ -2,11 +2,10 @@
 
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.checkout import python
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
@@ -29,24 +28,34 @@ def f():
 """
 
 
-@pytest.mark.parametrize("name", sorted(describe_backends()))
-def test_each_backend_that_works_runs_programs(name):
-    if describe_backends()[name] != "works":
-        pytest.skip(describe_backends()[name])
+@pytest.fixture(params=[*sorted(describe_backends()), "unsafe"])
+def name(request):
+    """Each backend that works here, and none."""
+    if describe_backends().get(request.param, "works") != "works":
+        pytest.skip(describe_backends()[request.param])
+    return request.param
+
+
+def boxed(name):
+    return Sandbox(workers=1, **({"unsafe": True} if name == "unsafe" else {"backend": name}))
+
+
+def test_each_backend_that_works_runs_programs_and_none_keeps_the_limits_with_a_warning(
+    name, caplog
+):
     before = family()
-    with Sandbox(workers=1, backend=name) as sandbox:
+    with caplog.at_level(logging.WARNING), boxed(name) as sandbox:
+        assert ("can read every file" in caplog.text) == (name == "unsafe")
         assert sandbox.backend == name
         assert sandbox.run(GOOD, ONE).pass_all
+        assert sandbox.run("import os\ndef f(): os.fork()", ONE).outcomes == ("error",)
         late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
         assert (late.outcomes, late.bug) == (("timeout",), "timeout")
         assert sandbox.run(GOOD, ONE).pass_all
     assert eventually(lambda: family() == before)
 
 
-@pytest.mark.parametrize("name", [*sorted(describe_backends()), "unsafe"])
 def test_programs_and_tests_import_sortedcontainers_and_no_other_package(name):
-    if describe_backends().get(name, "works") != "works":
-        pytest.skip(describe_backends()[name])
     source = """
 import sys
 from sortedcontainers import SortedList
@@ -58,22 +67,9 @@ def f():
 """
     tests = Calls("f", (((), [1, 2, 1]),))
     setup = Asserts(("assert f() == [1, 2, 1]",), setup="from sortedcontainers import SortedDict")
-    box = {"unsafe": True} if name == "unsafe" else {"backend": name}
-    with Sandbox(workers=1, **box) as sandbox:
+    with boxed(name) as sandbox:
         assert [sandbox.run(source, each).message for each in (tests, setup)] == ["", ""]
         assert name == "unsafe" or sandbox.run(HIDDEN, ONE).pass_all
-
-
-def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
-    before = family()
-    with caplog.at_level(logging.WARNING), Sandbox(workers=1, unsafe=True) as sandbox:
-        assert "can read every file" in caplog.text
-        assert sandbox.backend == "unsafe"
-        assert sandbox.run(GOOD, ONE).pass_all
-        assert sandbox.run("import os\ndef f(): os.fork()", ONE).outcomes == ("error",)
-        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
-        assert late.bug == "timeout"
-    assert eventually(lambda: family() == before)
 
 
 def test_without_any_backend_the_error_says_what_to_install():
@@ -82,7 +78,7 @@ def test_without_any_backend_the_error_says_what_to_install():
         "os.environ['PATH'] = ''\nfrom gdpo.lab.sandbox import *\n"
         "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = python("-c", code, timeout=300)
     assert "apt-get install bubblewrap" in done.stdout, done.stderr
     assert "pip install '.[code]'" in done.stdout
 

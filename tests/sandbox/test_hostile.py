@@ -4,13 +4,13 @@ import ctypes
 import os
 import socket
 import sysconfig
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.sandbox.hostile_programs import HONEST, ONE, PAIRS, PROGRAMS, SHORT
 from tests.sandbox.needed import needs_sandbox
+from tests.sandbox.process_tree import eventually, family
 
 from gdpo.lab.sandbox import Asserts, Sandbox
 
@@ -20,32 +20,10 @@ OUTSIDE = ("/tmp", "/var/tmp", "/dev/shm", "/root", "/home", "/", ".")
 pytestmark = needs_sandbox
 
 
-def processes():
-    """Return parent and state of every visible process, by process id."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        found[int(path.parent.name)] = (int(parent), state)
-    return found
-
-
-def descendants():
-    """Return the living descendants of this process."""
-    everyone, family = processes(), {os.getpid()}
-    while more := {p for p, (parent, _) in everyone.items() if parent in family} - family:
-        family |= more
-    return {p for p in family - {os.getpid()} if everyone[p][1] != "Z"}
-
-
 def settled(count, seconds=60.0):
     """Return the descendants once there are at most this many, or after some seconds."""
-    end = time.monotonic() + seconds
-    while len(left := descendants()) > count and time.monotonic() < end:
-        time.sleep(0.01)
-    return left
+    eventually(lambda: len(family()) <= count, seconds)
+    return family()
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +122,7 @@ def test_a_program_finds_nothing_of_the_one_before(box, usual, before, after):
 
 @pytest.mark.slow
 def test_no_process_is_left_when_the_sandbox_is_closed(orphans_come_here):
-    before = descendants()
+    before = family()
     with Sandbox(workers=2) as box:
         box.run("import time\ndef f(x): time.sleep(30)", ONE, SHORT)
         box.run(HONEST, ONE)

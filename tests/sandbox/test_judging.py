@@ -4,15 +4,9 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Sandbox, Verdict
+from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Verdict
 
 pytestmark = needs_sandbox
-
-
-@pytest.fixture(scope="module")
-def run():
-    with Sandbox(workers=1) as sandbox:
-        yield sandbox.run
 
 
 def test_each_statement_is_one_test(run):

@@ -5,15 +5,9 @@ from pathlib import Path
 import pytest
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.lab.sandbox import Limits, Sandbox, Stdio
+from gdpo.lab.sandbox import Limits, Stdio
 
 pytestmark = needs_sandbox
-
-
-@pytest.fixture(scope="module")
-def run():
-    with Sandbox(workers=1) as sandbox:
-        yield sandbox.run
 
 
 def test_whole_programs_read_and_print(run):

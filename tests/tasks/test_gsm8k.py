@@ -247,13 +247,8 @@ def test_the_flexible_measure_reads_all_that_follows_the_first_closing_tag():
 
 
 @pytest.mark.slow
-def test_the_flexible_measure_keeps_the_contract_of_a_reward():
+def test_the_flexible_measure_keeps_the_contract_of_a_reward_and_trains_nothing():
     check_reward(flexible_reward)
-
-
-def test_the_flexible_measure_has_the_scores_of_its_examples_and_trains_nothing():
-    for example in flexible_reward.examples:
-        assert flexible_reward.function(example.completion, example.reference) == example.score
     assert TASK.reward("flexible") is None
 
 

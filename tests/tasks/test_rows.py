@@ -16,6 +16,9 @@ ROWS = [{"a": 1, "b": ["x"]}, {"a": None, "b": ["ü", {"c": 2}]}, {"a": 3.5, "b"
 PLAIN = [{"a": i, "b": [{"role": "user", "content": "ü"}]} for i in range(600)]
 
 
+NO_OBJECTS = (b"[1]", b"3", b'"text"', b"null")
+
+
 def write(path, rows):
     lines = path.name.removesuffix(".gz").endswith(".jsonl")
     text = "\n".join(map(json.dumps, rows)) if lines else json.dumps(rows)
@@ -63,113 +66,61 @@ def test_a_limit_below_one_is_refused(tmp_path, limit):
         load_rows(write(tmp_path / "r.json", ROWS), limit=limit)
 
 
-def test_a_missing_file_names_the_nearest_one(tmp_path):
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("trian.jsonl", r"trian\.jsonl .* train\.json"),
+        ("q.parquet", r" other\.json, train\.jsonl\.gz$"),
+        ("nowhere/r.json", "nowhere"),
+        ("", r"folder.*: other\.json, train\.jsonl\.gz$"),
+    ],
+)
+def test_a_missing_file_names_the_nearest_ones(tmp_path, asked, message):
     write(tmp_path / "train.jsonl.gz", ROWS)
     write(tmp_path / "other.json", ROWS)
-    with pytest.raises(DataError, match=r"trian\.jsonl .* train\.json"):
-        load_rows(tmp_path / "trian.jsonl")
-
-
-def test_a_missing_file_among_unlike_ones_names_what_is_there(tmp_path):
-    write(tmp_path / "zebra.json", ROWS)
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=r" zebra\.json$"):
-        load_rows(tmp_path / "q.parquet")
+    with pytest.raises(DataError, match=message):
+        load_rows(tmp_path / asked)
 
 
-def test_a_missing_folder_is_said_to_be_missing(tmp_path):
-    with pytest.raises(DataError, match="nowhere"):
-        load_rows(tmp_path / "nowhere" / "r.json")
-
-
-def test_a_folder_names_the_files_in_it(tmp_path):
-    write(tmp_path / "train.json", ROWS)
-    with pytest.raises(DataError, match=r"folder.*: train\.json"):
-        load_rows(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["r.csv", "rows", "r.parquet.gz"])
-def test_an_unknown_ending_names_the_allowed_ones(tmp_path, name):
-    path = tmp_path / name
-    path.write_text("a,b\n")
-    with pytest.raises(DataError, match=r"\.jsonl, \.jsonl\.gz, .*\.parquet"):
-        load_rows(path)
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_broken_line_is_named(tmp_path, ending):
-    path = tmp_path / f"r.jsonl{ending}"
-    data = b'{"a": 1}\n\n{"a": \n'
-    path.write_bytes(gzip.compress(data, mtime=0) if ending else data)
-    with pytest.raises(DataError, match=r"r\.jsonl(\.gz)?, line 3"):
-        load_rows(path)
-
-
-def test_a_line_nested_beyond_recursion_is_an_error_of_the_data(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_text("[" * 100_000)
-    with pytest.raises(DataError, match=r"line 1 .*JSON"):
-        load_rows(path)
-
-
-@pytest.mark.parametrize("row", ["[1]", "3", '"text"', "null"])
-def test_a_row_that_is_no_object_is_named(tmp_path, row):
-    lines, whole = tmp_path / "r.jsonl", tmp_path / "r.json"
-    lines.write_text(f'{{"a": 1}}\n{row}\n')
-    whole.write_text(f'[{{"a": 1}}, {row}]')
-    with pytest.raises(DataError, match=r"r\.jsonl, line 2"):
-        load_rows(lines)
-    with pytest.raises(DataError, match=r"r\.json, row 2"):
-        load_rows(whole)
-
-
-@pytest.mark.parametrize("text", ['{"a": 1}', '{"a": 1}\n{"a": 2}\n'])
-def test_lines_in_a_json_file_point_to_the_other_ending(tmp_path, text):
-    path = tmp_path / "r.json"
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"line.*\.jsonl"):
-        load_rows(path)
-
-
-@pytest.mark.parametrize("name", ["r.jsonl", "r.json"])
-@pytest.mark.parametrize("text", ["", "\n \n"])
-def test_an_empty_file_has_no_rows(tmp_path, name, text):
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"has no rows"):
-        load_rows(path)
-
-
-def test_an_empty_list_and_an_empty_table_have_no_rows(tmp_path):
-    (tmp_path / "r.json").write_text("[]")
-    parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "r.parquet")
-    for name in ("r.json", "r.parquet"):
-        with pytest.raises(DataError, match=r"has no rows"):
-            load_rows(tmp_path / name)
+ENDINGS = r"\.jsonl, \.jsonl\.gz, .*\.parquet"
+BROKEN = b'{"a": 1}\n\n{"a": \n'
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    ("name", "data", "message"),
     [
-        ("r.jsonl.gz", b'{"a": 1}'),
-        ("r.json.gz", gzip.compress(b"[]" * 999, mtime=0)[:-9]),
-        ("r.json.gz", gzip.compress(b"[]", mtime=0)[:10] + b"\xff" * 20),
-        ("r.parquet", b"PAR1 no more"),
-        ("r.parquet", b""),
+        *((name, b"a,b\n", ENDINGS) for name in ("r.csv", "rows", "r.parquet.gz")),
+        ("r.jsonl", BROKEN, r"r\.jsonl, line 3"),
+        ("r.jsonl.gz", gzip.compress(BROKEN, mtime=0), r"r\.jsonl\.gz, line 3"),
+        ("r.jsonl", b"[" * 100_000, r"line 1 .*JSON"),
+        ("r.jsonl", b'{"a": "\xff"}\n', "UTF-8"),
+        *(("r.jsonl", b'{"a": 1}\n%b\n' % row, r"r\.jsonl, line 2") for row in NO_OBJECTS),
+        *(("r.json", b'[{"a": 1}, %b]' % row, r"r\.json, row 2") for row in NO_OBJECTS),
+        ("r.json", b'{"a": 1}', r"line.*\.jsonl"),
+        ("r.json", b'{"a": 1}\n{"a": 2}\n', r"line.*\.jsonl"),
+        *((name, b"\n \n", "has no rows") for name in ("r.jsonl", "r.json")),
+        *((name, b"", "has no rows") for name in ("r.jsonl", "r.json")),
+        ("r.json", b"[]", "has no rows"),
+        ("r.jsonl.gz", b'{"a": 1}', "read"),
+        ("r.json.gz", gzip.compress(b"[]" * 999, mtime=0)[:-9], "read"),
+        ("r.json.gz", gzip.compress(b"[]", mtime=0)[:10] + b"\xff" * 20, "read"),
+        ("r.parquet", b"PAR1 no more", "read"),
+        ("r.parquet", b"", "read"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_damaged_file_is_an_error_of_the_data(tmp_path, name, data):
+def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path, name, data, message):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(DataError, match="read"):
+    with pytest.raises(DataError, match=message):
         load_rows(path)
 
 
-def test_bytes_that_are_no_text_are_an_error_of_the_data(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(DataError, match="UTF-8"):
-        load_rows(path)
+def test_an_empty_table_has_no_rows(tmp_path):
+    parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "r.parquet")
+    with pytest.raises(DataError, match="has no rows"):
+        load_rows(tmp_path / "r.parquet")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.tasks.coding.test_rows import MBPP
+from tests.tasks.coding.test_samples import APPS, CONTESTS, EURUS
 
 from gdpo.errors import DataError
 from gdpo.lab.tasks import TASKS, load_problems, load_rows
@@ -93,6 +95,7 @@ def test_calls_become_a_gold_text_that_gets_the_maximum(row):
     assert [message["role"] for message in sample.prompt] == ["system", "user"]
 
 
+ADD = {"name": "add", "arguments": {"b": [2, 3]}}
 TOOLRL = {
     "prompt": [{"role": "system", "content": "tools"}, {"role": "user", "content": "Add."}],
     "reward_model": {"ground_truth": "<think>so</think>\n<response>No.</response>"},
@@ -100,23 +103,29 @@ TOOLRL = {
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("task", "row"),
     [
-        TOOLRL,
-        {**API_BANK, "answer": [{"name": "add", "parameters": {"a": 1, "b": [2, 3]}}]},
-        {**XLAM, "tools": [TOOL], "answers": [{"name": "add", "arguments": {"a": 1, "b": [2, 3]}}]},
-        TOOLACE,
-        seal(),
+        ("tool_calling", TOOLRL),
+        ("tool_calling", {**API_BANK, "answer": [{"name": "add", "parameters": {"b": [2, 3]}}]}),
+        (
+            "tool_calling",
+            {**XLAM, "tools": [TOOL], "answers": [ADD]},
+        ),
+        ("tool_calling", TOOLACE),
+        ("tool_calling", seal()),
+        ("coding", {**MBPP, "text": "Double it."}),
+        ("coding", EURUS),
+        ("coding", {**APPS, **CONTESTS}),
     ],
 )
-def test_rows_of_a_data_frame_are_those_of_its_file(row, tmp_path):
+def test_rows_of_a_data_frame_are_those_of_its_file(task, row, tmp_path):
     """pandas turns nested lists of a parquet file into arrays."""
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.Table.from_pylist([row]), path)
     (framed,) = pd.read_parquet(path).to_dict("records")
-    assert any(isinstance(value, np.ndarray) for value in framed.values())
+    assert any(isinstance(value, np.ndarray | dict) for value in framed.values())
     (plain,) = load_rows(path)
-    assert TASK.read_row(framed) == TASK.read_row(plain)
+    assert TASKS[task].read_row(framed) == TASKS[task].read_row(plain)
 
 
 def test_a_row_that_is_nested_too_deeply_is_told():
@@ -252,14 +261,6 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     assert message.endswith("and 2 more")
     path.write_text("\n".join(map(json.dumps, rows[:3])))
     assert len(load_problems(TASK, path)) == 3
-
-
-@pytest.mark.parametrize("row", [TOOLACE, seal()])
-def test_a_truncated_file_of_rows_names_the_line(tmp_path, row):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f"{json.dumps(row)}\n{json.dumps(row)[:-20]}")
-    with pytest.raises(DataError, match=r"line 2 .*JSON"):
-        load_problems(TASK, path)
 
 
 @pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")

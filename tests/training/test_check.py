@@ -8,6 +8,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.rollouts.readers import written
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
 from gdpo.lab.recipes.data import read_data
@@ -42,10 +43,6 @@ def test_a_sound_recipe_passes_and_all_that_was_checked_is_reported(recipe):
         "the longest of 10 prompts has",
     ):
         assert part in texts_of(findings)
-
-
-def test_a_reward_that_no_gold_answer_satisfies_is_noted(recipe):
-    assert "on 0 of 10 reference answers" in texts_of(check(recipe), Level.NOTE)
 
 
 def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
@@ -209,7 +206,7 @@ def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows, monkeypatc
         monkeypatch.setattr(f"gdpo.lab.{module}.PROMPTS_MEASURED", 10)
     lines = [{"question": "1 + 1?", "answer": "#### 2"}] * 11
     lines[-1] = {"question": "1 + 1? " * 20, "answer": "#### 2"}
-    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written.lines(rows, lines)
     found = check(recipe, rows=4)
     (prompts,) = [f.text for f in found if f.text.startswith("prompts: ")]
     rows.write_text(json.dumps(lines[-1]) + "\n")

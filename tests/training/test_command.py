@@ -43,35 +43,6 @@ def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):
     assert "already finished" in out
 
 
-MAKES = """
-from pathlib import Path
-from gdpo import Reward
-
-def made(limit):
-    with Path(__file__).with_suffix(".calls").open("a") as calls:
-        print(limit, file=calls)
-    return Reward("made", lambda completion, reference: float(len(completion) <= limit), 0, 1)
-"""
-
-
-def test_a_function_that_makes_a_reward_is_called_once(gdpo_says, recipe_file, recipe, tmp_path):
-    (tmp_path / "own" / "makes_rewards.py").write_text(MAKES)
-    calls = tmp_path / "own" / "makes_rewards.calls"
-    made = "{name: 'makes_rewards:made', options: {limit: 9}}"
-    gated = "{name: format, gate: {on: made, at_least: 1}}"
-    changes = ("--set", f"rewards=[{made}, {gated}]", "--set", "trainer.max_steps=1")
-    longer = ("--set", "trainer.max_steps=2")
-    for arguments in (
-        ("check", recipe_file, *changes),
-        ("train", recipe_file, *changes, "--no-report"),
-        ("train", recipe.run_dir, "--resume", *longer, "--no-report"),
-    ):
-        code, _, err = gdpo_says(*arguments)
-        assert (code, err) == (0, "")
-        assert calls.read_text().splitlines() == ["9"]
-        calls.unlink()
-
-
 def test_check_fails_with_code_1(gdpo_says, recipe_file):
     code, out, _ = gdpo_says("check", recipe_file, "--set", "trainer.learning_rat=1")
     assert code == 1

@@ -11,11 +11,6 @@ pytest.importorskip("peft")
 from tests.training.conftest import forget_checkpoints_after
 
 from gdpo.errors import ConfigError
-from gdpo.lab.evaluation import evaluate
-from gdpo.lab.evaluation.benchmarks import find_benchmark
-from gdpo.lab.evaluation.evaluation import EvaluationSettings
-from gdpo.lab.evaluation.named import responder_of
-from gdpo.lab.evaluation.responders import Sampling
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.training import check, train
@@ -75,21 +70,6 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run):
     assert adapter(resumed.run, 4).keys() == whole.keys()
     for name, weights in adapter(resumed.run, 4).items():
         torch.testing.assert_close(weights, whole[name], atol=0, rtol=0)
-
-
-def test_a_run_does_not_go_on_with_another_rank(run):
-    with pytest.raises(ConfigError, match=r"lora\.r: 4 → 8"):
-        train(load_recipe(run.path, ["lora.r=8"]), resume=True)
-
-
-def test_the_run_is_evaluated(run, rows, tmp_path):
-    sampling = Sampling(max_tokens=4)
-    settings = EvaluationSettings(str(run.path), sampling, token_limit=4000, rows=3)
-    answering = responder_of(settings.model, sampling, server=None, at_once=8)
-    (result,) = evaluate(
-        settings, [find_benchmark("gsm8k", str(rows))], answering, tmp_path / "evaluation"
-    )
-    assert result.problems == 3
 
 
 def test_the_speed_ups_leave_the_gradient_as_it_is(recipe_file, caplog):

@@ -66,10 +66,6 @@ def test_the_dashboard_has_a_line_per_reward(view):
     assert "80 tokens per response, 10 % truncated" in text
 
 
-def test_the_dashboard_needs_no_figures():
-    assert "step 0 of 5" in printed(dashboard(RunView("tiny", [("format", 1.0)], total_steps=5)))
-
-
 def test_without_a_terminal_there_is_a_line_per_step(view):
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
     with show(view, console) as display:

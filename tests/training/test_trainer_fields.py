@@ -38,11 +38,6 @@ def test_gdpo_sets_what_a_run_needs_and_leaves_the_rest_to_trl(build):
         assert getattr(config, untouched) == getattr(defaults, untouched)
 
 
-def test_the_recipe_overrules_gdpos_defaults(build):
-    config = build("trainer.logging_steps=5", "trainer.bf16=true", "trainer.save_total_limit=7")
-    assert (config.logging_steps, config.bf16, config.save_total_limit) == (5, True, 7)
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -234,13 +229,6 @@ def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build)
         assert default_save_steps(plan) == every
     with pytest.raises(ConfigError, match=r"1 rows.* 2 prompts"):
         plan_batches(build(), rows=1)
-
-
-def test_a_scheduler_with_its_arguments_is_taken(build):
-    config = build(
-        "trainer.lr_scheduler_type=cosine_with_min_lr", "trainer.lr_scheduler_kwargs={min_lr: 1e-7}"
-    )
-    assert config.lr_scheduler_kwargs == {"min_lr": 1e-7}
 
 
 def test_preparing_a_recipe_shows_no_warning_of_a_library(recipe_file, recwarn):

@@ -237,15 +237,3 @@ def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
             seen += 1 - evaluated
     assert seen == 16
     assert any(np.isfinite(row.get("eval_reward", np.nan)) for row in run.read_metrics())
-
-
-@pytest.mark.slow
-def test_a_run_is_not_resumed_with_other_weights_of_a_row(recipe_file, weighted):
-    weighted()
-    train(load_recipe(recipe_file, [COLUMN, "trainer.max_steps=2"]))
-    recipe = load_recipe(recipe_file, [COLUMN, "trainer.max_steps=3"])
-    weighted(*CELLS[:4], {"vowels": 2.0})
-    with pytest.raises(ConfigError, match="digest of its data"):
-        train(recipe, resume=True)
-    weighted()
-    assert train(recipe, resume=True).finished

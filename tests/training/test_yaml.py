@@ -63,10 +63,6 @@ def test_values_mean_what_they_look_like(read, written, meant):
     assert type(value) is type(meant)
 
 
-def test_not_a_number_is_one(read):
-    assert math.isnan(read("key: .nan").data["key"])
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return tmp_path_factory.mktemp("yaml") / "recipe.yaml"

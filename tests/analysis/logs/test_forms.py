@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rollouts.readers import written
 
 from gdpo.analysis.logs import rows as rows_of_logs
 from gdpo.analysis.logs.sources import read_logs
@@ -67,13 +68,6 @@ def test_the_content_decides_and_not_the_name(tmp_path, name, other):
     is_true(*logged_runs(read_logs([packed])))
 
 
-@pytest.mark.parametrize("name", ONE_RUN)
-def test_each_form_is_found_in_a_folder(tmp_path, name):
-    shutil.copy(FORMS / name, tmp_path)
-    (tmp_path / "config.json").write_text('{"model": "x"}')
-    is_true(*logged_runs(read_logs([tmp_path])))
-
-
 def test_the_charts_of_a_run_are_joined(tmp_path):
     for name in ("accuracy", "format"):
         shutil.copy(FORMS / f"chart_{name}.csv", tmp_path)
@@ -94,19 +88,31 @@ def test_console_output_is_read_if_a_folder_has_nothing_else(tmp_path):
     assert (run.log.source, run.copies) == ("W&B", ())
 
 
-def test_other_numbers_of_a_reward_are_no_rewards(tmp_path):
-    row = {"step": 1, "loss": 0.1, "rewards/a/mean": 0.5, "rewards/a": 9.0, "rewards/a/max": 1.0}
-    (tmp_path / "x.jsonl").write_text(json.dumps(row))
-    (run,) = logged_runs(read_logs([tmp_path / "x.jsonl"]))
-    assert {name: of["mean"].tolist() for name, of in run.rewards.items()} == {"a": [0.5]}
+OF_PAIRS = {f"rewards/{name}": 0.5 for name in ("chosen", "rejected", "margins", "accuracies")}
 
 
-def test_rewards_of_pairs_are_no_rewards(tmp_path):
-    rewards = {f"rewards/{name}": 0.5 for name in ("chosen", "rejected", "margins", "accuracies")}
-    row = {"step": 1, "loss": 0.1, "grad_norm": 1.0, **rewards, "logps/chosen": -5.0}
-    (tmp_path / "x.jsonl").write_text(json.dumps(row))
-    assert logged_runs(read_logs([tmp_path / "x.jsonl"])) == []
-    assert list(read_rollout_files(tmp_path / "x.jsonl")) == []
+@pytest.mark.parametrize(
+    ("row", "means"),
+    [
+        ({"step": 1, "rewards/a/mean": 0.5, "rewards/a": 9.0, "rewards/a/max": 1.0}, [[0.5]]),
+        (
+            {
+                "_step": 1,
+                "_runtime": 2.5,
+                "rewards/a/mean": 0.5,
+                "completions": "{'_type': 'table'}",
+            },
+            [[0.5]],
+        ),
+        ({"step": 1, "loss": 0.1, "grad_norm": 1.0, **OF_PAIRS, "logps/chosen": -5.0}, []),
+        ({"step": 1, "loss": 0.1, "epoch": 1, "rewards/a/max": 0.5, "rewards/mean": 0.5}, []),
+    ],
+)
+def test_only_means_of_rewards_are_rewards(tmp_path, row, means):
+    file = written.lines(tmp_path / "x.jsonl", [row])
+    runs = logged_runs(read_logs([file]))
+    assert [[of["mean"][0] for of in run.rewards.values()] for run in runs] == means
+    assert list(read_rollout_files(file)) == []
 
 
 @pytest.mark.parametrize(
@@ -121,8 +127,7 @@ def test_rewards_of_pairs_are_no_rewards(tmp_path):
     ],
 )
 def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
-    file = tmp_path / "x.jsonl"
-    file.write_text(f"{json.dumps(row)}\n" * 3)
+    file = written.lines(tmp_path / "x.jsonl", [row] * 3)
     reading = read_rollout_files(file)
     assert list(reading) == []
     assert reading.report.unrecognized == []
@@ -134,9 +139,9 @@ def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
 
 def test_rows_that_repeat_each_step_may_be_rollouts(tmp_path):
     rows = [{"step": i // 8, "rewards/a/mean": i % 3, "grad_norm": 1.0} for i in range(64)]
-    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    file = written.lines(tmp_path / "x.jsonl", rows)
     with pytest.raises(DataError, match="56 rows repeat the step of another row"):
-        read_logs([tmp_path / "x.jsonl"])
+        read_logs([file])
 
 
 @pytest.mark.parametrize(
@@ -149,8 +154,7 @@ def test_rows_that_repeat_each_step_may_be_rollouts(tmp_path):
     ],
 )
 def test_rollouts_beside_numbers_of_their_step_are_rollouts(tmp_path, row):
-    file = tmp_path / "x.jsonl"
-    file.write_text(f"{json.dumps(row)}\n" * 4)
+    file = written.lines(tmp_path / "x.jsonl", [row] * 4)
     assert [len(table) for table in read_rollout_files(file)] == [4]
     assert read_logs([file]) == []
 
@@ -182,20 +186,6 @@ def test_hostile_console_output_ends(tmp_path, text):
     file = tmp_path / "x.log"
     file.write_text(text)
     assert read_logs([file]) == []
-
-
-def test_a_table_of_texts_in_the_history_of_a_run_makes_it_no_rollouts(tmp_path):
-    row = {"_step": 1, "_runtime": 2.5, "rewards/a/mean": 0.5, "completions": "{'_type': 'table'}"}
-    file = tmp_path / "x.jsonl"
-    file.write_text(json.dumps(row))
-    (run,) = logged_runs(read_logs([file]))
-    assert run.rewards["a"]["mean"].tolist() == [0.5]
-
-
-def test_extremes_of_a_reward_are_no_reward(tmp_path):
-    row = {"step": 1, "loss": 0.1, "epoch": 1, "rewards/a/max": 0.5, "rewards/mean": 0.5}
-    (tmp_path / "x.jsonl").write_text(json.dumps(row))
-    assert logged_runs(read_logs([tmp_path / "x.jsonl"])) == []
 
 
 def test_only_rows_with_rewards_are_numbered(tmp_path):
@@ -259,8 +249,7 @@ def test_means_in_objects_are_those_of_their_rewards(tmp_path):
         {"step": step, "rewards": {"a": step / 100, "b": {"mean": step / 100, "std": 0.1}}}
         for step in range(1, 41)
     ]
-    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert means_of(tmp_path / "x.jsonl") == {"a": 0.4, "b": 0.4}
+    assert means_of(written.lines(tmp_path / "x.jsonl", rows)) == {"a": 0.4, "b": 0.4}
 
 
 SAID = {"reply": "The answer is 4.", "asked": "How many?"}
@@ -269,15 +258,15 @@ SAID = {"reply": "The answer is 4.", "asked": "How many?"}
 @pytest.mark.parametrize("of_group", [{"prompt": "p"}, {"group_id": 3}, {"advantage": 0.5}, SAID])
 def test_one_rollout_a_step_is_a_rollout_if_a_field_says_so(tmp_path, of_group):
     rows = [row | of_group for row in of_steps("step", "reward")]
-    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert len(list(read_rollout_files(tmp_path / "x.jsonl"))) == 40
-    assert read_logs([tmp_path / "x.jsonl"]) == []
+    file = written.lines(tmp_path / "x.jsonl", rows)
+    assert len(list(read_rollout_files(file))) == 40
+    assert read_logs([file]) == []
 
 
 def test_rollouts_that_share_their_steps_are_no_metrics(tmp_path):
     rows = [{"step": i // 4, "reward": i % 3, "reward_a": i % 2} for i in range(40)]
-    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert len(list(read_rollout_files(tmp_path / "x.jsonl"))) == 10
+    file = written.lines(tmp_path / "x.jsonl", rows)
+    assert len(list(read_rollout_files(file))) == 10
 
 
 def verl(step, number=str):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rollouts.readers import written
 
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import logged_runs
@@ -197,14 +198,9 @@ def test_only_regular_files_are_opened(tmp_path):
     assert read_logs([tmp_path]) == read_logs([tmp_path / STATE]) == []
 
 
-def lines(path, *rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
-
-
 def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
     data = {"gdpo/correct/mean": 0.25, "gdpo/correct/group_std": 0.5, "critic/score/mean": 1.0}
-    file = lines(tmp_path / "run.jsonl", *({"step": step, "data": data} for step in (1, 2)))
+    file = written.lines(tmp_path / "run.jsonl", [{"step": step, "data": data} for step in (1, 2)])
     (run,) = logged_runs(read_logs([file]))
     assert run.rewards["correct"]["group_std"].tolist() == [0.5, 0.5]
     assert list(run.rewards) == ["correct"]
@@ -213,46 +209,34 @@ def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
 def test_a_log_may_contain_influence_shares_but_no_means(tmp_path):
     rows = [{"step": step, "gdpo/a/influence_share": 0.25} for step in (1, 2)]
     other = [{**row, "gdpo/a/influence_share": 0.75} for row in rows]
-    files = [lines(tmp_path / "run.jsonl", *rows), lines(tmp_path / "other.jsonl", *other)]
+    files = [
+        written.lines(tmp_path / name, of) for name, of in (("a.jsonl", rows), ("b.jsonl", other))
+    ]
     run, _ = logged_runs(read_logs(files))
     assert run.rewards["a"]["influence_share"].tolist() == [0.25, 0.25]
     assert np.isnan(run.rewards["a"]["mean"]).all()
 
 
-def test_lines_without_rewards_are_no_log(tmp_path):
-    assert read_logs([lines(tmp_path / "rows.jsonl", {"step": 1, "reward": 0.5})]) == []
+TRAINED = {"step": 1, "rewards/a/mean": 0.5}
 
 
-def test_a_reward_may_first_occur_after_some_lines(tmp_path):
-    rows = [{"step": step, "loss": 1.0} for step in range(100)]
-    file = lines(tmp_path / "metrics.jsonl", *rows, {"step": 100, "rewards/a/mean": 0.5})
-    (run,) = logged_runs(read_logs([file]))
-    assert run.steps.tolist() == [100]
-
-
-def test_evaluations_and_steps_without_rewards_are_left_out(tmp_path):
-    file = lines(
-        tmp_path / "metrics.jsonl",
-        {"step": 1, "rewards/a/mean": 0.5, "eval_rewards/a/mean": 0.75},
-        {"step": 2, "eval_rewards/a/mean": 0.75, "eval/rewards/b/mean": 1.0},
-        {"step": 3, "rewards/a/mean": None},
-        {"rewards/a/mean": 3.0},
-    )
-    (run,) = logged_runs(read_logs([file]))
-    assert run.steps.tolist() == [1]
-    assert {name: of["mean"].tolist() for name, of in run.rewards.items()} == {"a": [0.5]}
-
-
-def test_a_step_that_was_logged_twice_has_its_last_values(tmp_path):
-    rows = [{"step": 1, "rewards/a/mean": mean} for mean in (0.5, 0.75)]
-    (run,) = logged_runs(read_logs([lines(tmp_path / "metrics.jsonl", *rows)]))
-    assert run.rewards["a"]["mean"].tolist() == [0.75]
-
-
-def test_a_name_with_slashes_is_kept_whole(tmp_path):
-    file = lines(tmp_path / "metrics.jsonl", {"step": 1, "rewards/my/own/mean": 1.0})
-    (run,) = logged_runs(read_logs([file]))
-    assert list(run.rewards) == ["my/own"]
+@pytest.mark.parametrize(
+    ("rows", "means"),
+    [
+        ([{"step": 1, "reward": 0.5}], []),
+        ([*({"step": 0, "loss": 1.0} for _ in range(100)), TRAINED], [{"a": [0.5]}]),
+        ([{**TRAINED, "eval_rewards/a/mean": 0.75}], [{"a": [0.5]}]),
+        ([TRAINED, {"step": 2, "eval/rewards/b/mean": 1.0}], [{"a": [0.5]}]),
+        ([TRAINED, {"step": 3, "rewards/a/mean": None}], [{"a": [0.5]}]),
+        ([TRAINED, {"rewards/a/mean": 3.0}], [{"a": [0.5]}]),
+        ([TRAINED, {**TRAINED, "rewards/a/mean": 0.75}], [{"a": [0.75]}]),
+        ([{"step": 1, "rewards/my/own/mean": 1.0}], [{"my/own": [1.0]}]),
+    ],
+)
+def test_each_step_of_a_log_has_the_last_means_of_its_training(tmp_path, rows, means):
+    runs = logged_runs(read_logs([written.lines(tmp_path / "metrics.jsonl", rows)]))
+    assert [{n: of["mean"].tolist() for n, of in run.rewards.items()} for run in runs] == means
+    assert all(run.steps.tolist() == [1] for run in runs)
 
 
 def test_some_rewards_can_be_chosen(folder):

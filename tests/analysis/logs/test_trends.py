@@ -24,17 +24,6 @@ def test_noise_is_rarely_a_trend_even_if_neighbouring_steps_are_alike(likeness, 
     assert np.mean([abs(change) > margin for change, margin in found]) <= most
 
 
-def test_an_interval_that_ignores_the_likeness_of_neighbours_would_be_wrong_half_of_the_time():
-    """The guard of the test above: the same noise, with n instead of n_e values."""
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(300):
-        values = noise(rng, 60, 0.8)
-        change = np.mean(values[40:]) - np.mean(values[:20])
-        wrong += abs(change) > 2 * np.std(values) * np.sqrt(2 / 20)
-    assert wrong / 300 > 0.4
-
-
 def test_a_reward_that_rises_early_and_then_stays_has_a_trend():
     rng = np.random.default_rng(1)
     rising = 4 * (1 - np.exp(-np.arange(40) / 8)) + 0.3 * rng.standard_normal(40)

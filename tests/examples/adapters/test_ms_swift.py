@@ -100,22 +100,13 @@ def test_rewards_are_registered_by_name_and_score_as_they_do_everywhere(swift, r
     register_rewards([vowels, long])
     orms = swift["swift.rewards"].orms
     columns = {"reference": ['{"vowels": "ae"}', {"vowels": "z"}], "messages": [[], []]}
-    assert orms["vowels"](args=None)(["aebb", "zz"], **columns) == [0.5, 1.0]
+    made = orms["vowels"](args=None)
+    assert made(["aebb", "zz"], **columns) == [0.5, 1.0]
     assert orms["long"]()(["aebb", "zz"], **columns) == [1.0, None]
-
-
-def test_the_text_of_a_response_may_be_given_as_parts(swift, register_rewards):
-    register_rewards([vowels])
-    columns = {"reference": ['{"vowels": "ae"}'] * 2}
     parts = [{"type": "text", "text": "ae"}, {"type": "text", "text": "bb"}]
-    assert swift["swift.rewards"].orms["vowels"]()([parts, None], **columns) == [0.5, 0.0]
-
-
-def test_logs_and_dumps_call_a_reward_by_its_name(swift, register_rewards):
-    register_rewards([vowels])
-    made = swift["swift.rewards"].orms["vowels"]
-    assert issubclass(made, ORM)
-    assert type(made(args=None)).__name__ == "vowels"
+    assert made([parts, None], **columns) == [0.5, 0.0]
+    assert isinstance(made, ORM)
+    assert type(made).__name__ == "vowels", "the name in logs and dumps"
 
 
 def test_a_gated_reward_is_0_where_its_condition_is_not_met(swift, register_rewards):

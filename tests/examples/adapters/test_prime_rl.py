@@ -81,11 +81,6 @@ def test_another_half_life_or_estimator_can_be_chosen():
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
-def test_wrong_settings_are_refused_before_prime_rl_creates_anything():
-    with pytest.raises(ConfigError, match="did you mean 'scale_half_life'"):
-        made(options={"half_life": 3})
-
-
 def test_a_reward_that_no_trace_of_a_group_has_names_the_nearest():
     with pytest.raises(ConfigError, match=r"did you mean 'correct'.*environment"):
         scored(made(reward_keys=["corect"]), groups()[0])

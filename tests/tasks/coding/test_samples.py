@@ -2,14 +2,11 @@
 
 import json
 
-import pandas as pd
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 from tests.tasks.coding.test_rows import HUMANEVAL, LEETCODE, MBPP, STDIO
 
 from gdpo.errors import DataError
-from gdpo.lab.tasks import TASKS, load_rows
+from gdpo.lab.tasks import TASKS
 
 TASK = TASKS["coding"]
 CONTESTS = {
@@ -80,12 +77,3 @@ def test_a_row_with_messages_keeps_them_and_brings_no_solution():
 def test_a_row_that_cannot_be_read_is_named(row, message):
     with pytest.raises(DataError, match=message):
         TASK.read_row(row)
-
-
-@pytest.mark.parametrize("row", [{**MBPP, "text": "Double it."}, EURUS, {**APPS, **CONTESTS}])
-def test_rows_of_a_data_frame_are_those_of_its_file(row, tmp_path):
-    path = tmp_path / "rows.parquet"
-    parquet.write_table(pa.Table.from_pylist([row]), path)
-    (framed,) = pd.read_parquet(path).to_dict("records")
-    (plain,) = load_rows(path)
-    assert TASK.read_row(framed) == TASK.read_row(plain)
