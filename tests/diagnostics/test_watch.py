@@ -10,7 +10,7 @@ from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.effect import holds
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step, _is_apart
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, _is_apart
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -26,7 +26,7 @@ def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimato
 def history_of(diagnoses):
     history = FindingHistory()
     for diagnosis in diagnoses:
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
     return history
 
 
@@ -97,7 +97,7 @@ def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps
 def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten():
     history = FindingHistory()
     for diagnosis in [*steps(8, 64), *steps(8, 64, stds=[1, 1, 1])]:
-        window, findings = history.add(Step.of(diagnosis))
+        window, findings = history.add(diagnosis)
     assert window.groups == 256
     np.testing.assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
     assert not findings
@@ -166,7 +166,7 @@ def test_what_never_varies_is_due_once_64_groups_show_it_and_64_more_measure_it(
     for step in range(1, 140 // groups + 8):
         diagnosis = of_few_groups(case, step, groups)
         watch.update(diagnosis)
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
         reported += [(step, f.kind, f.severity) for f in watch.due if f.kind == case]
     of_a_part = -(-64 // groups)
     lasting = case == "below_resolution" and groups > 6
@@ -185,7 +185,7 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
     (held,), history = at_the_end(learned), history_of(learned)
     assert (held.finding.kind, held.steps) == (Kind.SATURATED, 8)
     (other,) = steps(1, 64, stds=[1, 1])
-    history.add(Step.of(other))
+    history.add(other)
     assert history.learned() == ("b",)
 
 
@@ -301,7 +301,7 @@ def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it():
     for rate in (0.02, 0.99, 0.5):
         rewards = random.random((64, 8, 2))
         rewards[..., 1] = random.random((64, 8)) < rate
-        history.add(Step.of(diagnose(rewards, None, ["a", "b"], estimator="grpo")))
+        history.add(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
     assert not history.held()
 
 
@@ -313,7 +313,7 @@ def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
         rewards[: step % 3, 0, 1] = 0  # each block has another mean
         diagnosis = diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})
         watch.update(diagnosis)
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
         due += [(finding.kind, step) for finding in watch.due]
         if step in (2, 15):
             (held,) = history.held()
@@ -345,7 +345,7 @@ def test_a_note_gives_way_to_a_warning_which_is_due_once():
     for seed, stds in enumerate(scales):
         (diagnosis,) = steps(1, 64, stds=stds, seed=seed, samples=64)
         watch.update(diagnosis)
-        history.add(Step.of(diagnosis))
+        history.add(diagnosis)
         due += [finding.kind for finding in watch.due]
         if seed == 15:
             (note,) = history.held()
@@ -469,7 +469,7 @@ def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
 def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_reward_goes():
     history = FindingHistory()
     for place, diagnosis in enumerate(steps(4, 32, samples=64), start=1):
-        history.add(Step.of(diagnosis), number=10 * place)
+        history.add(diagnosis, number=10 * place)
     (held,) = history.held()
     assert held.finding.evidence["from_step"] == 30
     gone = steps(2, 32, samples=64) + steps(4, 32, stds=[1, 1])
@@ -480,7 +480,7 @@ def test_observed_ranges_are_widened_and_declared_ones_are_kept():
     history, random = FindingHistory(), np.random.default_rng(0)
     for low, bounds in ((0, {}), (5, {}), (5, {"low": {"b": -9}, "high": {"b": 9}}), (5, {})):
         rewards = low + random.random((16, 8, 2))
-        history.add(Step.of(diagnose(rewards, None, ["a", "b"], **bounds)))
+        history.add(diagnose(rewards, None, ["a", "b"], **bounds))
     ranges = history.state()["ranges"]
     assert ranges["a"][0] < 1 < 5 < ranges["a"][1]
     assert ranges["b"] == [-9, 9, True]

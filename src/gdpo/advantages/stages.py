@@ -82,8 +82,8 @@ def centre(x: Rounded, *, over: Axis) -> Rounded:
     One value is subtracted first, so that identical values give exactly 0 and a common offset costs
     no precision.
     """
-    centred, std = _centred(x, over)
-    return times(centred, namespace(std).astype(std > 0, std.dtype))
+    values, std = centred(x, over=over)
+    return times(values, namespace(std).astype(std > 0, std.dtype))
 
 
 def scale(x: Rounded, *, over: Axis, floor: Any = None) -> Rounded:
@@ -109,21 +109,12 @@ def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     return _deviation(values, counted, size, error=x.error)[0]
 
 
-def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
-    """Return the sample standard deviation of raw values, or 0 where `standardize` gives 0.
-
-    `spread` of `centre` gives the same value with twice the bound on the rounding error, because
-    centering adds as large an error.
-    """
-    return _centred(x, over)[1]
-
-
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 if $s = 0$.
 
     With `counts`, each value counts as many times as its count. `floor` is that of `scale`.
     """
-    return divide(*_centred(x, over, counts), floor)
+    return divide(*centred(x, over=over, counts=counts), floor)
 
 
 def times(x: Rounded, factor: Any) -> Rounded:
@@ -345,8 +336,12 @@ def _counted(x: Rounded, over: Axis, counts: Counts = None) -> _Counted:
     return _Counted(present, total, count, degrees, axes)
 
 
-def _centred(x: Rounded, over: Axis, counts: Counts = None) -> tuple[Rounded, Any]:
-    """Return the values minus their mean, and their spread, which is 0 for pure noise."""
+def centred(x: Rounded, *, over: Axis, counts: Counts = None) -> tuple[Rounded, Any]:
+    """Return the values minus their mean, and their sample standard deviation.
+
+    The standard deviation is 0 where `standardize` gives 0. `spread` of `centre` gives the same
+    value with twice the bound on the rounding error, because centering adds as large an error.
+    """
     xp = namespace(x.values)
     present, total, count, _, axes = counted = _counted(x, over, counts)
     first = [slice(None)] * x.values.ndim

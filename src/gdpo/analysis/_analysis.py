@@ -119,7 +119,8 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample = Analysis(reading.report, weights or {}), GroupSampler()
+    done = Analysis(reading.report, weights or {})
+    sample = GroupSampler() if sampled else None
     names: dict[str, None] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)
@@ -135,7 +136,7 @@ def analyze(
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
-        if sampled and sample.turn():
+        if sample is not None and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
@@ -143,7 +144,7 @@ def analyze(
     refuse_unnamed({"weights": weights, **bounds, "primary": main}, names)
     for run in done.runs:
         run.sort()
-    done.sample = sample.groups
+    done.sample = [] if sample is None else sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
 

@@ -1,7 +1,7 @@
 """Collects the results of a run: rewards over time, overall and by length, and findings."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
@@ -12,11 +12,11 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.trend import end_means, known_mean, trend
-from gdpo.diagnostics import Influence, TurnDiagnosis, TurnsDiagnosis
+from gdpo.diagnostics import Influence, TurnDiagnosis
 from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
 from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.turns import pooled_turns
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Step
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored at every step."""
@@ -56,21 +56,6 @@ class RewardOverall:
     """Correlation with the number of tokens within groups, averaged over the steps."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    number: int
-    rewards: Mapping[str, Float[np.ndarray, " number"]]
-    """Values of `OVER_TIME` and `with_length`, keyed by reward."""
-    batch_gain: float
-    num_tokens: float
-    cut: float
-    of_history: Step
-    """What the history of the findings needs, without the rewards."""
-    turns: TurnsDiagnosis | None
-    place: int
-    """Position in the order in which the steps were added."""
-
-
 @dataclass(slots=True)
 class RunAnalysis:
     """Collects the results of one run, step by step."""
@@ -86,12 +71,18 @@ class RunAnalysis:
     """Compared estimators that give the recorded advantages. None: no recorded advantages."""
     estimators: set[str] = field(default_factory=set[str])
     """Estimators that computed the advantages of the other steps."""
-    _steps: list[_Step] = field(default_factory=list[_Step], repr=False)
+    _steps: dict[int, StepAnalysis] = field(default_factory=dict[int, StepAnalysis], repr=False)
+    """The steps without their rewards, keyed by their place in the order of addition."""
+    _numbers: dict[int, dict[str, Float[np.ndarray, " number"]]] = field(
+        default_factory=dict, repr=False
+    )
+    """Values of `OVER_TIME` and `with_length`, keyed by place and reward."""
     _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _counts: dict[str, Float[np.ndarray, " number"]] = field(default_factory=dict, repr=False)
     _history: FindingHistory = field(default_factory=FindingHistory, repr=False)
     """History of the findings, for the steps that `_follow` has added, as in the two windows."""
-    _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
+    _windows: list[dict[str, tuple[float, float, float]]] = field(default_factory=list, repr=False)
+    """Values of `OVER_WINDOW` at every step, keyed by reward."""
     _scored: ScoredSteps = field(default_factory=ScoredSteps, repr=False)
     _found: list[HeldFinding] | None = field(default=None, repr=False)
     """The findings, if they were computed since the last step was added."""
@@ -99,7 +90,7 @@ class RunAnalysis:
     @property
     def steps(self) -> list[int]:
         """Step numbers, in order."""
-        return [step.number for step in self._steps]
+        return [each.step for each in self._steps.values()]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,41 +116,41 @@ class RunAnalysis:
         if not step.recorded:
             self.estimators.add(str(diagnosis.estimator))
         names = tuple(reward.name for reward in diagnosis.rewards)
-        values, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
-        counts = np.where(np.isnan(values), 0.0, degrees)
-        sums = np.where(counts > 0, values, 0.0) * counts
-        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, counts])
-        self._steps.append(
-            _Step(
-                number=step.step,
-                rewards=self._numbers(step),
-                batch_gain=nan if diagnosis.batch_gain is None else diagnosis.batch_gain,
-                num_tokens=step.num_tokens,
-                cut=step.cut,
-                of_history=replace(Step.of(diagnosis), scored=None),
-                turns=step.turns,
-                place=len(self._steps),
-            )
-        )
+        related, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
+        degrees = np.where(np.isnan(related), 0.0, degrees)
+        sums = np.where(degrees > 0, related, 0.0) * degrees
+        self._pairs[names] = self._pairs.get(names, 0.0) + np.stack([sums, degrees])
+        place = len(self._steps)
+        self._steps[place] = replace(step, diagnosis=replace(diagnosis, scored=None))
         if diagnosis.scored is not None:
             self._scored.add(diagnosis.scored)
+        cells, numbers = diagnosis.prompts * diagnosis.samples, self._numbers.setdefault(place, {})
+        for reward, length in zip(diagnosis.rewards, step.with_length, strict=True):
+            there = round((1 - reward.missing) * cells)
+            values = {name: getattr(reward, name) for name in OVER_TIME}
+            # Padding of smaller groups is NaN in the array, but not a rollout.
+            values |= {"missing": 1 - there / step.rollouts, "with_length": length}
+            numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
+            constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
+            counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
+            self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
 
     def sort(self) -> None:
         """Sort the steps by number, because each file may start at the first step."""
-        ordered = sorted(self._steps, key=lambda step: step.number)
-        if ordered != self._steps:
-            self._steps = ordered
+        ordered = sorted(self._steps, key=lambda place: self._steps[place].step)
+        if ordered != list(self._steps):
+            self._steps = {place: self._steps[place] for place in ordered}
             self._history, self._windows, self._found = FindingHistory(), [], None
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """Return a reward's number, from `OVER_TIME` or `OVER_WINDOW`, at every step."""
         if what in OVER_WINDOW:
             self._follow()
-            windows = (_of_window(window, what) for window in self._windows)
-            return np.array([window.get(name, nan) for window in windows])
-        place = (*OVER_TIME, "with_length").index(what)
-        numbers = (step.rewards.get(name) for step in self._steps)
-        return np.array([nan if known is None else known[place] for known in numbers])
+            column, numbers = OVER_WINDOW.index(what), [step.get(name) for step in self._windows]
+        else:
+            column = (*OVER_TIME, "with_length").index(what)
+            numbers = [self._numbers[place].get(name) for place in self._steps]
+        return np.array([nan if known is None else known[column] for known in numbers])
 
     def weight_changes(self) -> dict[str, tuple[float, float]]:
         """Return the first and last weight of each reward whose weight changes."""
@@ -173,12 +164,13 @@ class RunAnalysis:
 
     def lengths(self) -> Float[np.ndarray, "step 2"]:
         """Return the mean token count and the share of truncated completions at every step."""
-        lengths = [(step.num_tokens, step.cut) for step in self._steps]
+        lengths = [(step.num_tokens, step.cut) for step in self._steps.values()]
         return np.array(lengths, np.float64).reshape(-1, 2)
 
     def batch_gains(self) -> Float[np.ndarray, " step"]:
         """Return the factor of GDPO's batch normalization at every step. NaN: nothing varies."""
-        return np.array([step.batch_gain for step in self._steps])
+        gains = [step.diagnosis.batch_gain for step in self._steps.values()]
+        return np.array([nan if gain is None else gain for gain in gains])
 
     def correlation(self, a: str, b: str) -> float:
         """Return the correlation of two rewards' z-scores, in groups in which both vary.
@@ -194,7 +186,8 @@ class RunAnalysis:
 
     def influence(self, numbers: Collection[int]) -> Influence:
         """Return the influence, pooled over the steps with these numbers."""
-        return pooled([s.of_history.influence for s in self._steps if s.number in numbers])
+        steps = self._steps.values()
+        return pooled([each.diagnosis.influence for each in steps if each.step in numbers])
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at the good end of their range."""
@@ -205,7 +198,7 @@ class RunAnalysis:
         """Return the results for every reward."""
         if not self._steps:
             return []
-        whole = self.influence(set(self.steps))
+        whole = self.influence(set(self.steps)).by_reward
         found: list[RewardOverall] = []
         for name in self.names:
             steps, there, total, groups, constant = self._counts[name].tolist()
@@ -224,26 +217,26 @@ class RunAnalysis:
                 groups=int(groups),
                 zero_variance_groups=int(constant),
                 with_length=known_mean(self.over_time(name, "with_length")),
-                **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
+                **dict(zip(OVER_WINDOW, whole[name], strict=True)),
             )
             found.append(overall)
         return found
 
     def turns(self) -> tuple[TurnDiagnosis, ...]:
         """Return the results for every turn."""
-        steps = [step.turns for step in self._steps if step.turns is not None]
+        steps = [step.turns for step in self._steps.values() if step.turns is not None]
         return pooled_turns(steps).turns if steps else ()
 
     @property
     def last(self) -> Last:
         """The last quarter of the steps, and more up to 64 groups."""
-        groups = np.cumsum([step.of_history.influence.groups for step in reversed(self._steps)])
+        influences = [step.diagnosis.influence for step in self._steps.values()]
+        groups = np.cumsum([influence.groups for influence in reversed(influences)])
         least = int(np.searchsorted(groups, LEAST_GROUPS)) + 1
-        steps = self._steps[-max(least, -(-len(self._steps) // 4)) :]
-        kept = (self._scored.steps.get(step.place) for step in steps)
+        count = min(len(influences), max(least, -(-len(influences) // 4)))
+        kept = (self._scored.steps.get(place) for place in list(self._steps)[-count:])
         replay = partial(remedies, [scored for scored in kept if scored is not None])
-        influence = pooled([step.of_history.influence for step in steps])
-        return Last(influence, len(steps), steps[0].number, replay)
+        return Last(pooled(influences[-count:]), count, self.steps[-count], replay)
 
     def findings(self) -> list[HeldFinding]:
         """Return all findings, sorted by severity and then by number of steps."""
@@ -254,46 +247,23 @@ class RunAnalysis:
         return self._found or []
 
     def _follow(self) -> None:
-        for step in self._steps[self._history.steps :]:
-            whole = replace(step.of_history, scored=self._scored.steps.get(step.place))
-            window, _ = self._history.add(whole, number=step.number)
-            self._windows.append(window)
-
-    def _numbers(self, step: StepAnalysis) -> dict[str, Float[np.ndarray, " number"]]:
-        cells = step.diagnosis.prompts * step.diagnosis.samples
-        numbers: dict[str, Float[np.ndarray, " number"]] = {}
-        for reward, length in zip(step.diagnosis.rewards, step.with_length, strict=True):
-            there = round((1 - reward.missing) * cells)
-            values = {name: getattr(reward, name) for name in OVER_TIME}
-            # Padding of smaller groups is NaN in the array, but not a rollout.
-            values |= {"missing": 1 - there / step.rollouts, "with_length": length}
-            numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
-            constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
-            counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
-            self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
-        return numbers
-
-
-def _of_window(window: Influence, what: str) -> dict[str, float]:
-    values = {
-        "weight_share": window.weight_shares,
-        "influence_share": window.shares,
-        "influence_margin": window.margins,
-    }[what]
-    return dict(zip(window.names, values.tolist(), strict=True))
+        for place, step in list(self._steps.items())[self._history.steps :]:
+            whole = replace(step.diagnosis, scored=self._scored.steps.get(place))
+            window, _ = self._history.add(whole, number=step.step)
+            self._windows.append(window.by_reward)
 
 
 _BINS = 24
 """Maximum number of bins. Once a length reaches it, at least half of the bins are in use."""
 
 
+@dataclass(slots=True)
 class LengthBins:
     """Accumulates rewards by length. The bin width is doubled until all lengths fit."""
 
-    def __init__(self) -> None:
-        self.width = 1.0
-        self._sums: dict[str, Float[np.ndarray, "two bin"]] = {}
-        """Number of rollouts and sum of their rewards in each bin, by reward."""
+    width: float = 1.0
+    _sums: dict[str, Float[np.ndarray, "two bin"]] = field(default_factory=dict, repr=False)
+    """Number of rollouts and sum of their rewards in each bin, by reward."""
 
     def add(
         self,
@@ -314,8 +284,7 @@ class LengthBins:
 
     def widened(self, width: float) -> "LengthBins":
         """Return the same rollouts in bins at least this wide: the width is doubled until it is."""
-        wide = LengthBins()
-        wide.width, wide._sums = self.width, self._sums
+        wide = LengthBins(self.width, self._sums)
         while wide.width < width:
             wide._widen()
         return wide

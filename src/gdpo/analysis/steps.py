@@ -59,17 +59,11 @@ class TrainedStep:
     left_out: int
     placed: Int[np.ndarray, "prompt sample"]
     """Row of each rollout in the table, or -1 for padding."""
+    there: Bool[np.ndarray, "prompt sample"]
+    """True where the arrays contain a rollout, False for padding."""
+    num_tokens: Float[np.ndarray, "prompt sample"]
+    """Number of tokens in each completion. NaN if unknown, and for padding."""
     turns: TurnArrays | None = None
-
-    @property
-    def there(self) -> Bool[np.ndarray, "prompt sample"]:
-        """True where the arrays contain a rollout, False for padding."""
-        return self.placed >= 0
-
-    @property
-    def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
-        """Number of tokens in each completion. NaN if unknown, and for padding."""
-        return np.where(self.there, self.table.num_tokens[self.placed], nan)
 
     def bounds(self, low: Bounds, high: Bounds) -> Ends:
         """Return the given bounds of each reward, or else the declared ones."""
@@ -101,6 +95,7 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
     if np.ndim(given) > 1:
         weights_from += ", different between prompts"
     numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
+    placed = np.nan_to_num(numbered.grouped().rewards[..., 0], nan=-1).astype(np.int64)
     return TrainedStep(
         table=used,
         rewards=arrays.rewards,
@@ -108,7 +103,9 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         weights_from=weights_from,
         advantages=arrays.advantages if np.all(np.isfinite(used.advantages)) else None,
         left_out=len(table) - len(trained),
-        placed=np.nan_to_num(numbered.grouped().rewards[..., 0], nan=-1).astype(np.int64),
+        placed=placed,
+        there=placed >= 0,
+        num_tokens=np.where(placed >= 0, used.num_tokens[placed], nan),
         turns=used.grouped_turns(),
     )
 
@@ -220,16 +217,11 @@ def _with_length(batch: TrainedStep) -> Float[np.ndarray, " reward"]:
     r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)
-    a, b = (_centred(np.where(known, values, nan)) for values in (batch.rewards, tokens))
+    values = np.where(known, np.stack(np.broadcast_arrays(batch.rewards, tokens)), nan)
+    centred = values - mean(values, over=1 + SAMPLES)
+    largest = np.max(np.abs(values), axis=(1, 2), keepdims=True, initial=0.0, where=known)
+    # In a constant group, the remainder is rounding error and must not count as correlation.
+    a, b = np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)
     products = np.sum(a * b, axis=BATCH)
     scale = np.sqrt(np.sum(a * a, axis=BATCH) * np.sum(b * b, axis=BATCH))
     return np.where(scale > 0, products / np.where(scale > 0, scale, 1.0), nan)
-
-
-def _centred(
-    values: Float[np.ndarray, "prompt sample reward"],
-) -> Float[np.ndarray, "prompt sample reward"]:
-    centred = values - mean(values, over=SAMPLES)
-    largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
-    # In a constant group, the remainder is rounding error and must not count as correlation.
-    return np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)

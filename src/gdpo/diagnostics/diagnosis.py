@@ -170,7 +170,7 @@ class Range(NamedTuple):
     low: float = nan
     high: float = nan
     declared: bool = True
-    """False: it is the range of the values in the run so far."""
+    """False: it is the range of the values so far."""
 
     def place(self, value: float, weight: float | int) -> float | None:
         """Return the place of a value in the range. 1: the end that the weight favors."""
@@ -296,17 +296,10 @@ class Diagnosis:
     """Floating-point type of the rewards."""
     scored: Scored | None = field(default=None, compare=False, repr=False)
     """The rewards and weights of the batch, from which remedies are replayed."""
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range], compare=False, repr=False)
+    """The declared range of each reward, or else that of its values in the batch."""
     findings: tuple[Finding, ...] = ()
     """The findings, worst first."""
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        """Return the declared range of each reward that has one."""
-        return {
-            reward.name: Range(reward.low, reward.high)
-            for reward in self.rewards
-            if reward.low is not None and reward.high is not None
-        }
 
     def metrics(self, *, detail: str = "brief") -> dict[str, float]:
         """Return a flat dict for loggers. Unknown values are omitted.
@@ -340,7 +333,8 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the diagnosis as dicts, lists, numbers and strings for JSON. NaN becomes None."""
-        kept = {k: v for k, v in asdict(self).items() if k not in ("influence", "scored")}
+        unused = ("influence", "scored", "ranges")
+        kept = {k: v for k, v in asdict(self).items() if k not in unused}
         return plain(kept)
 
     def summary(self) -> str:

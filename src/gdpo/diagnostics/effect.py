@@ -31,8 +31,8 @@ other below 0.75:
 | range, $s$ | the influence: also what the estimator makes of the standard deviations |
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, isnan, log, log1p, nan, pi
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
@@ -175,17 +175,15 @@ def noticed(
     varying = (1 - thresholds.zero_variance) * sums.applies + 1e-9
     constant = (sums.weight != 0) & (sums.applies > 0) & (sums.live <= varying)
     kinds = _kinds(influence, look, thresholds)
+    learned = learned_rewards(influence, ranges, thresholds) if kinds else ()
     for k, name in enumerate(influence.names):
         if sums.weight[k] != 0 and sums.applies[k] == 0:
             sure = few(0, groups, 1 - thresholds.missing) <= ERROR
             yield Noticed(Kind.NEVER_APPLIES, (name,), sure)
-        if not constant[k] and name not in kinds:
-            continue
-        reward = _reward(influence, k)
-        if name in kinds and not _learned(reward, ranges, thresholds):
+        if name in kinds and name not in learned:
             yield Noticed(kinds[name], (name,))
         elif constant[k]:
-            chance = few(reward.live, reward.groups, 1 - thresholds.zero_variance)
+            chance = few(int(sums.live[k]), int(sums.applies[k]), 1 - thresholds.zero_variance)
             yield Noticed(Kind.CONSTANT, (name,), chance <= look.error)
 
 
@@ -220,13 +218,6 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
     return next((each for each in measured if holds(each, influence, thresholds)), None)
 
 
-def severity_of(of: Noticed, influence: Influence, thresholds: Thresholds) -> Severity:
-    """Return the severity that the share in these groups gives to what was noticed."""
-    if of.kind not in EFFECT:
-        return Severity.WARNING
-    return thresholds.severity(of.kind, influence.shares[influence.names.index(of.rewards[0])])
-
-
 def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
@@ -242,20 +233,6 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     return np.maximum(np.minimum(at_limit, most / live), 1.0)
 
 
-def _learned(reward: _Reward, ranges: Ranges, thresholds: Thresholds) -> bool:
-    """Return whether a reward is at the good end of its range.
-
-    If it varies in most of its groups, neither an observed range, which an outlier stretches, nor a
-    declared range far wider than the variation counts.
-    """
-    known = ranges.get(reward.name, Range())
-    place = known.place(reward.mean, reward.weight)
-    fits = known.declared and reward.std >= _TINY * (known.high - known.low)
-    if place is None or not (fits or reward.zero_variance >= 0.5):
-        return False
-    return thresholds.top <= place <= 1
-
-
 _TINY = 0.01
 """A declared range does not count if a reward varies by less than this part of it."""
 
@@ -263,9 +240,22 @@ _TINY = 0.01
 def learned_rewards(
     influence: Influence, ranges: Ranges, thresholds: Thresholds
 ) -> tuple[str, ...]:
-    """Return the rewards at the good end of their range. They no longer need influence."""
-    rewards = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
-    return tuple(reward.name for reward in rewards if _learned(reward, ranges, thresholds))
+    """Return the rewards at the good end of their range. They no longer need influence.
+
+    If a reward varies in most of its groups, neither an observed range, which an outlier stretches,
+    nor a declared range far wider than the variation counts.
+    """
+    found: list[str] = []
+    for k in np.flatnonzero(influence.sums.weight):
+        reward = _reward(influence, int(k))
+        known = ranges.get(reward.name, Range())
+        place = known.place(reward.mean, reward.weight)
+        fits = known.declared and reward.std >= _TINY * (known.high - known.low)
+        if place is None or not (fits or reward.zero_variance >= 0.5):
+            continue
+        if thresholds.top <= place <= 1:
+            found.append(reward.name)
+    return tuple(found)
 
 
 def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -> bool:
@@ -298,17 +288,20 @@ def findings_at_once(
     thresholds: Thresholds,
     replay: Replay | None = None,
     *,
+    hidden: Collection[tuple[Kind, tuple[str, ...]]] = (),
     since: int | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of a batch or of the steps of a finished run.
 
-    With too few groups, a finding is a note.
+    With too few groups, a finding is a note. A reward whose signal is lost to rounding
+    (`BELOW_RESOLUTION` is in `hidden`) is not also constant. `hidden` also contains the other kinds
+    that are left out, with their rewards.
     """
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
-        severity = Severity.WARNING if each.sure else Severity.NOTE
-        numbers = (influence, ranges, thresholds, replay)
-        yield described(each, *numbers, severity=severity, since=since)
+        lost = each.kind in CONSTANT and (Kind.BELOW_RESOLUTION, each.rewards) in hidden
+        if not lost and (each.kind, each.rewards) not in hidden:
+            yield described(each, influence, ranges, thresholds, replay, since=since)
 
 
 def described(
@@ -318,14 +311,14 @@ def described(
     thresholds: Thresholds,
     replay: Replay | None = None,
     *,
-    severity: Severity = Severity.WARNING,
     since: int | None = None,
 ) -> Finding:
     """Return the finding with the numbers of these sums.
 
     `since` is the number of the first step with these groups, or None for the whole run. Without
-    `replay`, no setting is tried. Some findings are notes, whatever the severity.
+    `replay`, no setting is tried.
     """
+    severity = Severity.WARNING if of.sure else Severity.NOTE
     evidence = {"groups": float(influence.groups)}
     if since is not None:
         evidence["from_step"] = float(since)
@@ -344,6 +337,11 @@ def described(
         return finding(of.kind, (), numbers, severity=severity, **words)
     place = influence.names.index(of.rewards[0])
     reward, known = _reward(influence, place, margins=True), ranges.get(of.rewards[0], Range())
+    if not isnan(reward.share):
+        evidence["weight_share"] = reward.wanted
+        evidence["influence_share"] = reward.share
+        evidence["influence_margin"] = reward.margin
+    evidence["zero_variance_groups"] = reward.zero_variance
     if of.kind in EFFECT:
         return _less_effect(of.kind, reward, influence, known, thresholds, replay, evidence)
     evidence["groups"] = float(reward.groups)
@@ -380,8 +378,6 @@ def _less_effect(
         (reward.name,),
         {
             **evidence,
-            **_shares(reward),
-            "zero_variance_groups": reward.zero_variance,
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
         severity=severity,
@@ -392,16 +388,6 @@ def _less_effect(
         reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
         remedy=_advice(reward, causes, found, limit, known),
     )
-
-
-def _shares(reward: _Reward) -> dict[str, float]:
-    if isnan(reward.share):
-        return {}
-    return {
-        "weight_share": reward.wanted,
-        "influence_share": reward.share,
-        "influence_margin": reward.margin,
-    }
 
 
 _CAUSE = 0.75
@@ -518,24 +504,19 @@ def _constant(
     elif not 0 <= place <= 1:
         where = f"outside its declared range [{known.low:.3g}, {known.high:.3g}]"
         remedy = "declare the actual range (low, high), or fix the reward function"
-    else:
-        kind = thresholds.at_rest(place)
-    if kind is Kind.SATURATED:
+    elif place >= thresholds.top:
+        kind = Kind.SATURATED
         severity, best = Severity.NOTE, "highest" if reward.weight > 0 else "lowest"
         end = f"the {end} of its range" if known.declared else f"the {best} value of this run"
-    elif kind is Kind.OUT_OF_REACH:
+    elif place <= thresholds.bottom:
+        kind = Kind.OUT_OF_REACH
         limit, end = ENOUGH * reward.wanted, other
         found = replay(reward.name, limit) if replay and reward.live else ()
         remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START
     return finding(
         kind,
         (reward.name,),
-        {
-            **evidence,
-            **_shares(reward),
-            "zero_variance_groups": reward.zero_variance,
-            **({} if place is None else {"saturation": place}),
-        },
+        {**evidence, **({} if place is None else {"saturation": place})},
         severity=severity,
         remedies=((), found),
         share=percent(reward.zero_variance),
@@ -573,13 +554,15 @@ _MOST_VALUES = 2**18
 """Number of reward values above which every second step is dropped, so that a replay is fast."""
 
 
+@dataclass(slots=True)
 class ScoredSteps:
     """Keeps the rewards of steps for a replay, evenly thinned if too many."""
 
-    def __init__(self) -> None:
-        self.steps: dict[int, Scored] = {}
-        """The steps that are kept, keyed by their place in the order in which they were added."""
-        self._every, self._added, self._values = 1, 0, 0
+    steps: dict[int, Scored] = field(default_factory=dict[int, Scored])
+    """The steps that are kept, keyed by their place in the order in which they were added."""
+    _every: int = 1
+    _added: int = 0
+    _values: int = 0
 
     def add(self, step: Scored) -> None:
         """Keep the next step, unless it is thinned out."""
@@ -624,17 +607,17 @@ def best_remedy(
     interval, and the interval of the new share is above the present share.
     """
     helps = max(_HELPS * share, share + margin)
-
-    def worse(each: Remedy) -> tuple[bool, int, bool]:
-        enough = each.share + each.margin >= limit
-        return not enough, each.factor, each.estimator != "gdpo"
-
     better = [
         remedy
         for remedy in found
         if remedy.share >= min(limit, helps) and remedy.share - remedy.margin > max(share, 0.0)
     ]
-    return min(better, key=worse, default=None)
+    # The best one reaches the limit, with the smallest change of the weight.
+    return min(
+        better,
+        key=lambda r: (not r.share + r.margin >= limit, r.factor, r.estimator != "gdpo"),
+        default=None,
+    )
 
 
 _HELPS = 2.0

@@ -1,10 +1,9 @@
 """Defines limits and wording of all findings, and the rules for those about one batch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import sqrt
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gdpo.diagnostics.diagnosis import (
@@ -68,12 +67,6 @@ class Thresholds:
         """Return the severity of a finding in `effect`."""
         noted = kind is Kind.IGNORED and influence_share >= self.least_share
         return Severity.NOTE if noted else Severity.WARNING
-
-    def at_rest(self, place: float) -> Kind:
-        """Return the kind of finding for a constant reward, from its place in its range."""
-        if place >= self.top:
-            return Kind.SATURATED
-        return Kind.OUT_OF_REACH if place <= self.bottom else Kind.CONSTANT
 
 
 class Wording(NamedTuple):
@@ -192,39 +185,11 @@ def finding(
     return Finding(kind, severity or row.severity, rewards, message, remedy, evidence, *remedies)
 
 
-def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings by severity and then by kind, the worst first."""
-    return tuple(sorted(findings, key=attrgetter("rank")))
-
-
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield the findings about a single batch. Sums over groups show the others (`effect`).
 
     Rewards with weight 0 have no findings.
     """
-    yield from _of_rewards(diagnosis, thresholds)
-    yield from _of_pairs(diagnosis, thresholds)
-    # GRPO divides each group by its own std, so advantages that equal GRPO's lose nothing.
-    alone = diagnosis.prompts == 1 and diagnosis.rollouts > 1
-    if alone and (diagnosis.same_as_grpo or 0.0) < _SAME:
-        own = sqrt(diagnosis.rollouts / (diagnosis.rollouts - 1))
-        if abs((diagnosis.signal_rms or 0.0) * own - 1) < _UNIT:
-            yield finding(Kind.ONE_GROUP, (), {"prompts": 1.0})
-
-
-_UNIT = 1e-3
-"""If advantages were divided by their own standard deviation, it differs from 1 by at most this,
-even in float32."""
-
-_SAME = 0.999
-"""Minimum correlation at which advantages count as equal to GRPO's: 0.2 % of the variance differs.
-"""
-
-_FEW_GROUPS = 7
-"""Number of groups below which `below_resolution` is a note."""
-
-
-def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     for reward in diagnosis.rewards:
         if reward.weight == 0:
             continue
@@ -245,6 +210,25 @@ def _of_rewards(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Findin
                 mean=mean,
                 wider="" if wide else ", or pass the rewards in float64",
             )
+    yield from _of_pairs(diagnosis, thresholds)
+    # GRPO divides each group by its own std, so advantages that equal GRPO's lose nothing.
+    alone = diagnosis.prompts == 1 and diagnosis.rollouts > 1
+    if alone and (diagnosis.same_as_grpo or 0.0) < _SAME:
+        own = sqrt(diagnosis.rollouts / (diagnosis.rollouts - 1))
+        if abs((diagnosis.signal_rms or 0.0) * own - 1) < _UNIT:
+            yield finding(Kind.ONE_GROUP, (), {"prompts": 1.0})
+
+
+_UNIT = 1e-3
+"""If advantages were divided by their own standard deviation, it differs from 1 by at most this,
+even in float32."""
+
+_SAME = 0.999
+"""Minimum correlation at which advantages count as equal to GRPO's: 0.2 % of the variance differs.
+"""
+
+_FEW_GROUPS = 7
+"""Number of groups below which `below_resolution` is a note."""
 
 
 _STANDARD_ERRORS = 3.0

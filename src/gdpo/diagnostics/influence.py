@@ -7,8 +7,8 @@ standard deviation within a group.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,8 +21,8 @@ from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
     PreparedWeights,
-    raw_spread,
-    standardize,
+    centred,
+    divide,
     weighted_sum,
 )
 
@@ -106,15 +106,16 @@ class PreparedStep:
     def of(rewards: Rewards, weights: Weights) -> "PreparedStep":
         """Prepare the arrays of a step."""
         x, w = prepare(rewards, weights)
-        z = standardize(x, over=SAMPLES)
+        z, std = centred(x, over=SAMPLES)
+        z = divide(z, std)
         applies = np.any(~np.isnan(x.values), axis=SAMPLES)
         return PreparedStep(
             values=x.values,
             weights=w,
             prompt_weights=np.reshape(w, (-1, w.shape[-1])),
-            std=np.where(applies, raw_spread(x, over=SAMPLES)[:, 0, :], np.nan),
+            std=np.where(applies, std[:, 0, :], np.nan),
             z=z.values,
-            gain=float(raw_spread(weighted_sum(z, w), over=BATCH)[0, 0]),
+            gain=float(centred(weighted_sum(z, w), over=BATCH)[1][0, 0]),
         )
 
 
@@ -186,6 +187,13 @@ class Influence:
         x = np.nansum(parts**2 / groups, axis=1)
         return (NORMAL_95 + 2.372 * x + 2.822 * x**2 + 2.556 * x**3) * self.errors()
 
+    @property
+    def by_reward(self) -> dict[str, tuple[float, float, float]]:
+        """Return the weight share, the influence share and its margin of each reward."""
+        columns = (self.weight_shares, self.shares, self.margins)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return dict(zip(self.names, rows, strict=True))
+
     def errors(self, at: Vector | None = None, own: Vector | float = 1.0) -> Vector:
         r"""Return the standard error of each share. NaN: unknown, as for a single group.
 
@@ -221,6 +229,7 @@ class Influence:
         return total if 0 < total < np.inf else np.nan
 
 
+@dataclass(slots=True)
 class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
@@ -228,37 +237,20 @@ class Window:
         groups: Minimum number of groups in the window, which contains whole steps.
     """
 
-    def __init__(self, groups: int) -> None:
-        self._least = groups
-        self._steps: deque[Influence] = deque()
-        self._groups = 0
-
-    def __iter__(self) -> Iterator[Influence]:
-        """Iterate over the steps in the window."""
-        return iter(self._steps)
+    groups: int
+    steps: deque[Influence] = field(default_factory=deque[Influence])
 
     def add(self, step: Influence) -> Influence:
         """Add the next step, drop old steps, and return the sums over the window."""
-        self._steps.append(step)
-        self._groups += step.groups
-        while self._groups - self._steps[0].groups >= self._least:
-            self._groups -= self._steps.popleft().groups
-        return pooled(self._steps)
+        self.steps.append(step)
+        while sum(each.groups for each in self.steps) - self.steps[0].groups >= self.groups:
+            self.steps.popleft()
+        return pooled(self.steps)
 
 
 def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) -> Influence:
     """Return the influence sums of one step."""
     z, std, weights, values = batch.z, batch.std, batch.prompt_weights, batch.values
-    by_group = group_sums(advantages, z, std, weights, values)
-    with np.errstate(all="ignore"):
-        u = by_group[Sums._fields.index("influence")]
-        return Influence(tuple(names), len(u), Sums(*np.sum(by_group, axis=1)), u.T @ u)
-
-
-def group_sums(
-    advantages: Scores, z: Values, std: PerGroup, weights: PromptWeights, values: Values
-) -> Float[np.ndarray, "sum prompt reward"]:
-    """Return the fields of `Sums` for each group. The arguments are those of a `PreparedStep`."""
     applies, live = ~np.isnan(z), std > 0
     # w / Σ|w|, or 0 if all weights are 0, computed without overflow.
     largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
@@ -274,7 +266,7 @@ def group_sums(
         a, asked = (both - means) * applies
         squares = np.where(live, np.sum(scores * scores, axis=1), 0.0)
         zero, pushes = np.all(advantages == 0, axis=1)[:, None], np.sum(a * scores, axis=1)
-        sums = Sums(
+        by_group = Sums(
             influence=pushes,
             weight=np.broadcast_to(unit, live.shape),
             live=live.astype(np.float64),
@@ -288,7 +280,8 @@ def group_sums(
             live_weight=np.abs(unit) * squares,
             fourth=pushes**4,
         )
-    return np.stack(sums)
+        of_step = Sums(*np.sum(np.stack(by_group), axis=1))
+        return Influence(tuple(names), len(pushes), of_step, pushes.T @ pushes)
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import Parameter
 from math import isnan, nan
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,14 +27,14 @@ from gdpo.advantages.stages import (
     SAMPLES,
     PreparedWeights,
     Rounded,
+    centred,
     correlation,
     mean,
-    raw_spread,
     standardize,
 )
-from gdpo.diagnostics.diagnosis import Diagnosis, Kind, RewardDiagnosis, Scored
-from gdpo.diagnostics.effect import CONSTANT, findings_at_once, remedies
-from gdpo.diagnostics.findings import Thresholds, in_order, of_batch
+from gdpo.diagnostics.diagnosis import Diagnosis, Kind, Range, RewardDiagnosis, Scored
+from gdpo.diagnostics.effect import findings_at_once, remedies
+from gdpo.diagnostics.findings import Thresholds, of_batch
 from gdpo.diagnostics.influence import (
     Influence,
     PerGroup,
@@ -114,7 +115,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     batch = PreparedStep.of(r, w)
     x = batch.values
     sum_first = np.asarray(grpo(r, w), dtype=np.float64)
-    bounds = _bounds(low, high, names, x)
+    bounds, ranges = _bounds(low, high, names, x)
     called = estimator if estimator is None or isinstance(estimator, str) else _name(estimator)
     a = sum_first
     if advantages is not None or estimator != "grpo":
@@ -139,16 +140,17 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         influence=influence,
         no_interval=influence.no_interval,
         scored=scored,
+        ranges=ranges,
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
     limits = thresholds or Thresholds()
     found = list(of_batch(diagnosis, limits))
-    # A reward whose signal is lost to rounding is not also constant.
-    lost = {each.rewards for each in found if each.kind is Kind.BELOW_RESOLUTION}
+    lost = {(each.kind, each.rewards) for each in found if each.kind is Kind.BELOW_RESOLUTION}
     replay = partial(remedies, [scored]) if replays else None
-    at_once = findings_at_once(influence, diagnosis.ranges, limits, replay)
-    found += [each for each in at_once if not (each.kind in CONSTANT and each.rewards in lost)]
-    return replace(diagnosis, findings=in_order(found))
+    # The values of one batch do not tell the range of a reward.
+    declared = {name: known for name, known in ranges.items() if known.declared}
+    found += findings_at_once(influence, declared, limits, replay, hidden=lost)
+    return replace(diagnosis, findings=tuple(sorted(found, key=attrgetter("rank"))))
 
 
 def _reward_diagnoses(
@@ -165,21 +167,23 @@ def _reward_diagnoses(
     live = np.sort(np.where(std > 0, std, nan), axis=0)
     count, means = np.sum(std > 0, axis=0), mean(values, over=BATCH)[0, 0]
     middle = np.stack([(count - 1) // 2, count // 2])
+    of_groups = np.stack([std == 0, std, (std == 0) & (highest > lowest)])
+    constant, group_std, lost = mean(np.where(np.isnan(std), nan, of_groups), over=1)[:, 0, :]
     columns = {
         "weight": batch.weights if batch.weights.ndim == 1 else weight,
         "low": low,
         "high": high,
         "mean": means,
         "missing": np.mean(missing, axis=BATCH),
-        "zero_variance_groups": _over_groups(std == 0, std),
-        "group_std": _over_groups(std, std),
+        "zero_variance_groups": constant,
+        "group_std": group_std,
         "varying_std": np.mean(np.take_along_axis(live, middle, axis=0), axis=0),
         "saturation": (means - low) / (high - low),
         "weight_share": influence.weight_shares,
         "influence": np.where(never, nan, influence.sums.influence / rollouts),
         "influence_share": np.where(never, nan, influence.shares),
         "influence_margin": np.where(never, nan, influence.margins),
-        "below_resolution": _over_groups((std == 0) & (highest > lowest), std),
+        "below_resolution": lost,
     }
     groups = np.sum(~np.isnan(std), axis=0)
     rewards: list[RewardDiagnosis] = []
@@ -244,7 +248,10 @@ def weights_of(names: Sequence[str], weights: Any) -> Weights:
     return weights_by_name(names, weights)
 
 
-def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tuple[Vector, Vector]:
+def _bounds(
+    low: Bounds, high: Bounds, names: Sequence[str], rewards: Values
+) -> tuple[tuple[Vector, Vector], dict[str, Range]]:
+    """Return the declared bounds, and the range of each reward: as declared, or of its values."""
     found: list[Vector] = []
     for what, values in (("low", low), ("high", high)):
         if isinstance(values, Mapping):
@@ -253,24 +260,27 @@ def _bounds(low: Bounds, high: Bounds, names: Sequence[str], rewards: Any) -> tu
         if values is not None:
             values = [nan if value is None else value for value in values]
         found.append(np.asarray(per_reward(values, rewards, name=what), dtype=np.float64))
-    for bottom, top, name in zip(found[0].tolist(), found[1].tolist(), names, strict=True):
+    seen = (each.reduce(rewards, BATCH) for each in (np.fmin, np.fmax))
+    columns = [each.tolist() for each in (*found, *seen)]
+    ranges: dict[str, Range] = {}
+    for name, bottom, top, least, largest in zip(names, *columns, strict=True):
+        if bottom < top:
+            ranges[name] = Range(bottom, top)
+        elif not isnan(least):
+            ranges[name] = Range(least, largest, declared=False)
         if bottom >= top:
             raise ConfigError(
                 f"reward {name!r}: the range must have low < high, got [{bottom:g}, {top:g}]. "
                 "Correct one of the bounds"
             )
-    return found[0], found[1]
+    return (found[0], found[1]), ranges
 
 
-def _group_spread(x: Rounded) -> Float[Any, "prompt reward"]:
+def _group_spread(rewards: Rewards) -> Float[Any, "prompt reward"]:
     """Return the standard deviation of each reward in each group, NaN where it does not apply."""
-    std, applies = raw_spread(x, over=SAMPLES)[:, 0, :], ~x.xp.isnan(x.values)
+    x = rounded(rewards)
+    std, applies = centred(x, over=SAMPLES)[1][:, 0, :], ~x.xp.isnan(x.values)
     return x.xp.where(x.xp.any(applies, axis=SAMPLES), std, x.xp.nan)
-
-
-def _over_groups(values: Any, std: Float[Any, "prompt reward"]) -> Float[Any, " reward"]:
-    xp = array_namespace(std)
-    return mean(xp.where(xp.isnan(std), std, xp.astype(values, std.dtype)), over=0)[0, :]
 
 
 _SAME = 1e-5
@@ -380,8 +390,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
         >>> group_std(np.array([[[0.0], [1.0]], [[1.0], [1.0]]])).round(3)
         array([0.354])
     """
-    std = _group_spread(rounded(rewards))
-    return _over_groups(std, std)
+    return mean(_group_spread(rewards), over=0)[0, :]
 
 
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
@@ -398,8 +407,9 @@ def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
         >>> zero_variance_groups(np.array([[[0.0], [1.0]], [[1.0], [1.0]]]))
         array([0.5])
     """
-    std = _group_spread(rounded(rewards))
-    return _over_groups(std == 0, std)
+    std = _group_spread(rewards)
+    xp = array_namespace(std)
+    return mean(xp.where(xp.isnan(std), std, xp.astype(std == 0, std.dtype)), over=0)[0, :]
 
 
 def zero_advantage_groups(advantages: Advantages) -> float:

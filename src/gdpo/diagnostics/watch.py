@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
-from math import isnan
+from math import isnan, nan
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,9 +43,8 @@ from gdpo.diagnostics.effect import (
     learned_rewards,
     noticed,
     remedies,
-    severity_of,
 )
-from gdpo.diagnostics.findings import Thresholds, in_order
+from gdpo.diagnostics.findings import Thresholds
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 
 logger = logging.getLogger(__name__)
@@ -59,32 +59,6 @@ Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
 Span: TypeAlias = tuple[int, int]
 """First and last step of a period in which a finding occurred."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """Stores what the history needs of the diagnosis of a step."""
-
-    influence: Influence
-    findings: tuple[Finding, ...]
-    """Findings of the step. Those in `OF_GROUPS` are skipped."""
-    ranges: Mapping[str, Range]
-    observed: Mapping[str, tuple[float, float]]
-    """Lowest and highest value of each reward that is not missing everywhere."""
-    scored: Scored | None
-    """Rewards and weights of the step, or None if they are not kept."""
-
-    @staticmethod
-    def of(diagnosis: Diagnosis) -> "Step":
-        """Return what the history needs of a diagnosis."""
-        scored, observed = diagnosis.scored, dict[str, tuple[float, float]]()
-        if scored is not None:
-            low, high = (
-                each.reduce(scored.rewards, (0, 1)).tolist() for each in (np.fmin, np.fmax)
-            )
-            ends = zip(scored.names, low, high, strict=True)
-            observed = {name: (a, b) for name, a, b in ends if a == a}
-        return Step(diagnosis.influence, diagnosis.findings, diagnosis.ranges, observed, scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +164,9 @@ class FindingHistory:
         self.steps = 0
         self._thresholds = thresholds or Thresholds()
         self._window = Window(self._thresholds.window)
+        self._last = Window(min(LEAST_GROUPS, self._thresholds.window))
+        self._recent: Influence | None = None
+        """Sums over the last 64 groups, in which a learned reward shows first."""
         self._all: Influence | None = None
         self._held: dict[Key, _Recorded] = {}
         self._looks = Looks()
@@ -197,7 +174,7 @@ class FindingHistory:
         self._ranges: dict[str, Range] = {}
 
     def add(
-        self, step: Step, *, number: int | None = None
+        self, step: Diagnosis, *, number: int | None = None
     ) -> tuple[Influence, tuple[Finding, ...]]:
         """Add the next step, and return the sums over the last groups and the current findings.
 
@@ -206,8 +183,8 @@ class FindingHistory:
         self.steps += 1
         influence = step.influence
         self._all = influence if self._all is None else pooled([self._all, influence])
-        self._widen(step)
-        window = self._window.add(influence)
+        self._widen(step.ranges)
+        window, self._recent = self._window.add(influence), self._last.add(influence)
         of_batch = [finding for finding in step.findings if finding.kind not in OF_GROUPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
@@ -218,14 +195,14 @@ class FindingHistory:
             if found.sure and found.kind is Kind.NEVER_APPLIES:
                 in_force.append(described(found, self._all, self._ranges, thresholds))
                 self._hold(in_force[-1], 1)
-        learned = set(self._learned(self._recent()))
+        learned = set(self._learned(self._recent))
         for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
                 continue
             if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
                 self._hold(finding, self.steps)
                 in_force.append(finding)
-        return window, in_order([*of_batch, *in_force])
+        return window, tuple(sorted([*of_batch, *in_force], key=attrgetter("rank")))
 
     def held(self) -> list[HeldFinding]:
         """Return all findings of the run so far, ordered by severity, then by number of steps."""
@@ -241,16 +218,23 @@ class FindingHistory:
         """
         assert self._all is not None, "a step was added"
         before = self.steps - last.steps
-        late = self._at_once(last.influence, last.replay, last.first)
+        hidden = {key for key in self._held if key[0] is Kind.BELOW_RESOLUTION}
+        hidden |= {(kind, (name,)) for kind in EFFECT for name in self._learned(self._recent)}
+        numbers = (self._ranges, self._thresholds)
+        late = findings_at_once(
+            last.influence, *numbers, last.replay, hidden=hidden, since=last.first
+        )
         found = [(before + 1, f) for f in late] + [
             (1, f)
-            for f in self._at_once(self._all, replay)
+            for f in findings_at_once(self._all, *numbers, replay, hidden=hidden)
             if not ended(f, last.influence, self._thresholds)
         ]
         notes_first = sorted(found, key=lambda each: each[1].severity is Severity.WARNING)
         now = {f.rewards: (first, f) for first, f in notes_first}
         shown = [
-            HeldFinding(f, ((first, self.steps),), self.steps, at_once=_key(f) not in self._held)
+            HeldFinding(
+                f, ((first, self.steps),), self.steps, at_once=(f.kind, f.rewards) not in self._held
+            )
             for first, f in now.values()
         ]
         for held in self.held():
@@ -264,29 +248,16 @@ class FindingHistory:
             shown.append(held)
         return sorted(shown, key=_order)
 
-    def _at_once(
-        self, influence: Influence, replay: Replay | None, since: int | None = None
-    ) -> Iterator[Finding]:
-        learned = self._learned(self._recent())
-        lost = {rewards for kind, rewards in self._held if kind is Kind.BELOW_RESOLUTION}
-        thresholds = self._thresholds
-        for each in findings_at_once(influence, self._ranges, thresholds, replay, since=since):
-            needless = each.kind in EFFECT and each.rewards[0] in learned
-            if not needless and not (each.kind in CONSTANT and each.rewards in lost):
-                yield each
-
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
-        if self._all is None:
-            return ()
-        found = (*self._learned(self._all), *self._learned(self._recent()))
+        found = (*self._learned(self._all), *self._learned(self._recent))
         return tuple(dict.fromkeys(found))
 
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types, to be saved in a checkpoint."""
         kept = {
             "steps": self.steps,
-            "window": list(self._window),
+            "window": list(self._window.steps),
             "all": self._all,
             "held": list(self._held.values()),
             "looks": self._looks,
@@ -298,14 +269,18 @@ class FindingHistory:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a state that was returned by `state`."""
         self.steps = state["steps"]
-        self._window = Window(self._thresholds.window)
-        for step in state["window"]:
-            self._window.add(_influence(step))
+        self._window.steps.clear()
+        self._last.steps.clear()
+        for step in map(_influence, state["window"]):
+            self._window.add(step)
+            self._recent = self._last.add(step)
         self._all = _known(state["all"])
         self._held = {}
         for held in state["held"]:
             finding = _finding(held["finding"])
-            self._held[_key(finding)] = _Recorded(finding, [(a, b) for a, b in held["spans"]])
+            self._held[(finding.kind, finding.rewards)] = _Recorded(
+                finding, [(a, b) for a, b in held["spans"]]
+            )
         looks = state["looks"]
         waiting = [(_influence(block), steps) for block, steps in looks["waiting"]]
         self._looks = Looks(looks["full"], waiting, _known(looks["begun"]), looks["steps"])
@@ -321,20 +296,19 @@ class FindingHistory:
             )
         self._ranges = {name: Range(*known) for name, known in state["ranges"].items()}
 
-    def _learned(self, influence: Influence) -> tuple[str, ...]:
+    def _learned(self, influence: Influence | None) -> tuple[str, ...]:
+        if influence is None:
+            return ()
         return learned_rewards(influence, self._ranges, self._thresholds)
 
-    def _recent(self) -> Influence:
-        last = Window(LEAST_GROUPS)
-        return [last.add(step) for step in self._window][-1]
-
-    def _widen(self, step: Step) -> None:
-        for name, (low, high) in step.observed.items():
-            before = self._ranges.get(name, Range(declared=False))
-            if not before.declared:
-                low, high = float(np.fmin(before.low, low)), float(np.fmax(before.high, high))
+    def _widen(self, ranges: Mapping[str, Range]) -> None:
+        for name, now in ranges.items():
+            before = self._ranges.get(name)
+            if now.declared or before is None:
+                self._ranges[name] = now
+            elif not before.declared:
+                low, high = min(before.low, now.low), max(before.high, now.high)
                 self._ranges[name] = Range(low, high, declared=False)
-        self._ranges |= step.ranges
 
     def _notice(self, step: Influence) -> None:
         """Test the blocks that the step completes, and start to measure the faults they show."""
@@ -343,13 +317,13 @@ class FindingHistory:
                 if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
+                share = block.shares[block.names.index(found.rewards[0])] if found.rewards else nan
+                place = _place(found.kind, self._thresholds.severity(found.kind, share))
                 known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
-                severity = severity_of(found, block, self._thresholds)
-                worse = not known or _place(found.kind, severity) < min(known)
-                if found.rewards in self._measuring or not worse:
+                if found.rewards in self._measuring or (known and place >= min(known)):
                     continue
                 # A reward that was learned within a long block has a small share in it.
-                learned = {*found.rewards}.intersection(self._learned(self._recent()))
+                learned = {*found.rewards}.intersection(self._learned(self._recent))
                 if learned and (known or found.kind in EFFECT):
                     continue
                 self._measuring[found.rewards] = _Measuring(found, self.steps - steps + 1)
@@ -387,10 +361,11 @@ class FindingHistory:
 
     def _hold_instead(self, found: Finding, first: int) -> None:
         for each in self._of(found.rewards):
-            lesser = self._held[_key(each)]
+            key = each.kind, each.rewards
+            lesser = self._held[key]
             if _is_apart(lesser, found, self.steps - 1):
                 continue
-            del self._held[_key(each)]
+            del self._held[key]
             if each.severity is Severity.WARNING:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
@@ -400,7 +375,7 @@ class FindingHistory:
         return [self._held[key].finding for key in keys]
 
     def _hold(self, finding: Finding, first: int) -> None:
-        held = self._held.setdefault(_key(finding), _Recorded(finding))
+        held = self._held.setdefault((finding.kind, finding.rewards), _Recorded(finding))
         # What a measurement made a warning is no note again in the next small batch.
         severity = min(held.finding.severity, finding.severity, key=list(Severity).index)
         held.finding = replace(finding, severity=severity)
@@ -463,20 +438,21 @@ class Watch:
             The same diagnosis, with shares and findings over the last groups, without uncertain
             warnings.
         """
-        window, findings = self._history.add(Step.of(diagnosis))
+        window, findings = self._history.add(diagnosis)
         lasting = {
-            _key(held.finding): held.finding
+            (held.finding.kind, held.finding.rewards): held.finding
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
         self.due = [finding for key, finding in lasting.items() if key not in self._reported]
         self._reported |= set(lasting)
-        kept = tuple(f for f in findings if f.severity is Severity.NOTE or _key(f) in lasting)
-        columns = [each.tolist() for each in (window.weight_shares, window.shares, window.margins)]
-        by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
+        kept = tuple(
+            f for f in findings if f.severity is Severity.NOTE or (f.kind, f.rewards) in lasting
+        )
+        of_window = window.by_reward
         rewards: list[RewardDiagnosis] = []
         for reward in diagnosis.rewards:
-            weight, share, margin = (None if isnan(x) else x for x in by_name[reward.name])
+            weight, share, margin = (None if isnan(x) else x for x in of_window[reward.name])
             shares = {"weight_share": weight, "influence_share": share, "influence_margin": margin}
             rewards.append(replace(reward, **shares))
         unknown = window.no_interval
@@ -497,10 +473,6 @@ def _place(kind: Kind, severity: Severity) -> tuple[int, int]:
 def _order(held: HeldFinding) -> tuple[int, int, int, float]:
     severity, kind, share = held.finding.rank
     return severity, -held.steps, kind, share
-
-
-def _key(finding: Finding) -> Key:
-    return finding.kind, finding.rewards
 
 
 def _plain(value: Any) -> Any:

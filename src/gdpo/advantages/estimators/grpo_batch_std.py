@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Rewards, Weights
 from gdpo.advantages.arrays import finish, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES, centre, divide, raw_spread, weighted_sum
+from gdpo.advantages.stages import BATCH, SAMPLES, centre, centred, divide, weighted_sum
 
 
 def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
@@ -30,5 +30,5 @@ def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
     """
     r, w = prepare(rewards, weights)
     total = weighted_sum(centre(r, over=SAMPLES), w)
-    std = raw_spread(weighted_sum(centre(r, over=BATCH), w), over=BATCH)
+    _, std = centred(weighted_sum(centre(r, over=BATCH), w), over=BATCH)
     return finish(divide(total, std), rewards)
