@@ -41,9 +41,9 @@ def test_several_formats_in_one_folder(analyzed, tmp_path):
     found, out = analyzed(run)
     formats = out.splitlines()[1]
     assert all(f"{name} (1 file)" in formats for name in ("nemo-rl", "tinker", "verl"))
-    assert found["rows"]["read"] == 11
+    assert found["rows"]["read"] == 20
     assert {r["name"] for r in found["runs"][0]["rewards"]} == {
-        *("acc", "format", "rewards", "brevity", "correct")
+        *("acc", "format", "rewards", "brief", "correct")
     }
 
 

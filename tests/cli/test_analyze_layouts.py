@@ -135,12 +135,6 @@ LAYOUTS = {
     "parquet, struct of scores with a total": expected(
         inside("scores", AB | {"total": "sum"}, lr="stray"), "a b", kind="parquet"
     ),
-    "parquet, prefix, sum of the others": expected(
-        flat({"global_step": "step", **PARTS, "reward_mix": "mean", "num_tokens": "tokens"}),
-        "reward_acc reward_fmt reward_len",
-        steps=2,
-        kind="parquet",
-    ),
     "metrics": expected(inside("metrics", AB | {"kl": "stray"}), "a b"),
     "components, group": expected(
         lambda n: inside("components", step=True)(n) | {"group_id": n["group"]}, "a b", steps=2
@@ -221,6 +215,11 @@ LAYOUTS = {
 }
 
 REFUSED = {
+    "a mean of the others under a name of a reward": (
+        "parquet",
+        flat({"global_step": "step", **PARTS, "reward_mix": "mean", "num_tokens": "tokens"}),
+        "reward_acc,reward_fmt,reward_len",
+    ),
     "a setting alone": ("jsonl", flat({"lr": 0.5, "reward_std": "stray"}), "lr"),
     "no word of rewards": ("jsonl", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
     "no word at all": (
@@ -400,7 +399,7 @@ def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a
     from gdpo.rollouts.readers import batches
 
     monkeypatch.setattr(batches, "_CHUNK", 2)
-    path = written(tmp_path / "run", "jsonl", rows(flat({**PARTS, "reward_mix": "mean"})))
+    path = written(tmp_path / "run", "jsonl", rows(flat({**PARTS, "total": "mean"})))
     assert [table.names for table in read_rollout_files(path)] == [tuple(PARTS)]
 
 

@@ -375,6 +375,15 @@ def test_findings_come_worst_first_are_sentences_with_a_remedy_and_can_be_pickle
     assert pickle.loads(pickle.dumps(diagnosis.findings)) == diagnosis.findings
 
 
+def test_a_warning_of_a_lesser_kind_comes_before_a_note_of_a_worse_one():
+    x = uniform(1, 6, 16)
+    findings = diagnose(stacked(np.zeros((6, 16)), x, 2 * x), None, list("abc")).findings
+    assert [(f.kind, f.severity) for f in findings[:2]] == [
+        (Kind.REDUNDANT, Severity.WARNING),
+        (Kind.CONSTANT, Severity.NOTE),
+    ]
+
+
 def test_every_kind_of_finding_has_a_test():
     """The names in the files of this folder are what `Kind` has."""
     tested = "".join(p.read_text("utf-8") for p in Path(__file__).parent.glob("test_*.py"))

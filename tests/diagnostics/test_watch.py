@@ -10,7 +10,7 @@ from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
 from gdpo.diagnostics.effect import holds
 from gdpo.diagnostics.influence import pooled
-from gdpo.diagnostics.watch import FindingHistory, Last
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, _is_apart
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
@@ -568,3 +568,17 @@ def test_the_numbers_of_each_finding_meet_its_condition_whatever_a_run_does(seed
     assert now or seed > 2
     for finding in (*printed, *now):
         assert CONDITIONS[finding.kind](finding.evidence, Thresholds()), finding.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "last", "apart"),
+    [
+        (Kind.OUT_OF_REACH, Severity.WARNING, 4, True),
+        (Kind.OUT_OF_REACH, Severity.WARNING, 8, False),
+        (Kind.OUT_OF_REACH, Severity.NOTE, 4, False),
+        (Kind.IGNORED, Severity.WARNING, 4, False),
+    ],
+)
+def test_a_warning_of_another_sort_that_has_ended_is_apart(kind, severity, last, apart):
+    part = HeldFinding(about(kind, "a", severity=severity), ((1, last),), 8)
+    assert _is_apart(part, about(Kind.REVERSED, "a"), 8) == apart

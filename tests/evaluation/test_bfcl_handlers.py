@@ -47,3 +47,10 @@ def test_a_call_named_none_is_a_call_only_for_our_handler():
     assert OURS.calls(NO_TOOL)
     assert not TOOLRL.calls(NO_TOOL)
     assert not TOOLRL.runs(NO_TOOL)
+
+
+@pytest.mark.parametrize("depth", [99, 102, 985, 50_000])
+def test_a_deeply_nested_call_is_not_a_call_for_toolrl_either(depth):
+    x = "[" * (depth - 2) + "]" * (depth - 2)
+    text = f'<tool_call>\n{{"name": "f", "parameters": {{"x": {x}}}}}\n</tool_call>'
+    assert bool(TOOLRL.calls(text)) == bool(TOOLRL.runs(text)) == (depth < 100)

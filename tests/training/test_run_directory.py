@@ -13,6 +13,7 @@ from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.runs.directory import RunDirectory, create_run, to_json, write_whole
 from gdpo.lab.training import check, train
+from gdpo.lab.training._loop import safe_step
 from gdpo.lab.training.reward_checks import Level
 
 
@@ -198,3 +199,7 @@ def test_the_cache_makes_a_thing_once_and_whole(tmp_path, monkeypatch):
     assert cached("thing", make) == cached("thing", make) == tmp_path / "gdpo" / "thing"
     assert len(made) == 2
     assert [p.name for p in cache_folder().iterdir()] == ["thing"]
+
+
+def test_without_a_saved_step_a_resumed_run_starts_again(tmp_path):
+    assert "starts at step 1" in safe_step(RunDirectory(tmp_path))

@@ -12,7 +12,6 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.integrations.torch_files import load_dump
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
 
@@ -27,37 +26,41 @@ def sizes(table):
     return sorted(np.unique(table.groups, return_counts=True)[1].tolist())
 
 
-def test_verl_has_every_reward_by_name(tmp_path):
-    table, report = only(written.verl(tmp_path))
-    assert table.format == "verl"
-    assert table.names == ("acc", "format")
-    np.testing.assert_array_equal(table.rewards, [[0, 0.5], [1, 0.5]] * 2)
-    assert table.total.tolist() == [0.5, 1.5, 0.5, 1.5]
-    assert table.steps.tolist() == [7] * 4
+WRITTEN = {
+    "verl": {
+        "names": ("acc", "format"),
+        "rewards": [[0, 0.5], [1, 0.5]] * 2,
+        "total": [0.5, 1.5, 0.5, 1.5],
+        "steps": [7] * 4,
+        "grouped_by": "equal prompts",
+    },
+    # One prompt, and yet two groups.
+    "verl_v1": {"names": ("score",), "rewards": [[1], [0], [1], [2]], "grouped_by": "group id"},
+    "swift_ray": {"format": "ms-swift-ray", "rewards": [[1], [0], [0.5], [0.25]]},
+    "results": {
+        "names": ("correct", "format"),
+        "rewards": [[0, 1], [1, 1], [2, 1], [3, 1]],
+        "total": [1, 2, 3, 4],
+        "num_tokens": [4, 5, 6, 7],
+        "cut": [0, 1, 0, 0],
+    },
+}
+
+
+@pytest.mark.parametrize("writer", WRITTEN)
+def test_two_groups_of_two_are_read_as_they_were_written(tmp_path, writer):
+    table, report = only(getattr(written, writer)(tmp_path))
+    for name, expected in WRITTEN[writer].items():
+        np.testing.assert_array_equal(getattr(table, name), expected, err_msg=name)
     assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
-    assert report.grouped_by == {"equal prompts": 4}
-    assert "detected from the fields input, output, score, step" in str(report)
+    assert ("scalar reward only" in str(report)) == (len(table.names) == 1)
+    assert "detected from the fields " in str(report)
 
 
-def test_verl_v1_has_the_total_and_tells_its_groups(tmp_path):
-    table, report = only(written.verl_v1(tmp_path))
-    assert table.names == ("score",)
-    assert table.rewards[:, 0].tolist() == [1, 0, 1, 2]
-    assert report.grouped_by == {"group id": 4}  # one prompt, and yet two groups
-    assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
-    assert "scalar reward only" in str(report)
-
-
-def test_nemo_rl_tells_prompts_by_what_has_no_loss(tmp_path):
+def test_nemo_rl_tells_what_was_trained_and_leaves_out_the_last_word_of_the_environment(tmp_path):
     table, _ = only(written.nemo_rl(tmp_path))
-    assert table.steps.tolist() == [12] * 4
-    assert table.rewards[:, 0].tolist() == [1, 0, 2, 2]
-    assert table.advantages.tolist() == [0.7, -0.7, 0, 0]
-    assert table.num_tokens.tolist() == [3] * 4
     assert table.trained.tolist() == [True, True, False, True]
-    assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
     (text, *_) = read_texts(table.files[0], [0])
-    # The environment had the last word.
     assert text.completion == [{"role": "assistant", "content": "answer"}]
 
 
@@ -69,13 +72,6 @@ def test_nemo_rl_advantages_that_differ_over_the_tokens_are_that_of_the_last_one
         [{"content": ["q", "a"], "idx": 0, "advantages": [credit]} | columns],
     )
     assert only(path)[0].advantages.tolist() == [0.3]
-
-
-@pytest.mark.parametrize("name", ["reward", "score"])
-def test_lines_of_no_known_format_are_rollouts_where_a_field_is_a_reward_or_a_score(name, tmp_path):
-    lines = [{name: value, "answer": "a"} for value in (0.0, 1.0)]
-    table, _ = only(written.lines(tmp_path / "1.jsonl", lines), group_size=2)
-    assert table.rewards[:, 0].tolist() == [0, 1]
 
 
 def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_its_tokens_elsewhere(tmp_path):
@@ -108,74 +104,16 @@ def test_a_line_of_ms_swift_is_a_table(tmp_path):
     assert read_texts(tables[1].files[0], [6])[0].completion == "y"
 
 
-def test_ms_swift_on_ray_has_a_line_per_rollout(tmp_path):
-    table, _ = only(written.swift_ray(tmp_path))
-    assert table.format == "ms-swift-ray"
-    assert table.rewards[:, 0].tolist() == [1, 0, 0.5, 0.25]
-    assert sizes(table) == [2, 2]
-
-
-def test_art_has_rewards_in_its_metrics(tmp_path):
-    written.art(tmp_path)
-    table, _ = only(tmp_path)
-    assert table.names == ("correct", "short")
-    np.testing.assert_array_equal(table.rewards, [[1, 0.5], [0, 0.5], [0, nan]])
-    assert table.total.tolist() == [1.5, 0.5, 0]
-    assert table.steps.tolist() == [9] * 3
-    assert table.groups.tolist() == [0, 0, 1]
-    (text,) = read_texts(table.files[0], [1])
-    assert [m["content"] for m in (*text.prompt, *text.completion)] == ["2+2", "4"]
-
-
-@pytest.mark.parametrize("reward", [1.5, {"acc": 1.0, "format": 0.5, "pred": "4"}])
-def test_slime_has_one_reward_or_an_object_of_them(tmp_path, reward):
+def test_slime_may_have_one_reward_and_a_mask_instead_of_a_length(tmp_path):
     torch = pytest.importorskip("torch")
-    sample = {
-        "group_index": 3,
-        "index": 12,
-        "prompt": "q",
-        "tokens": [1, 2, 3],
-        "response": "a",
-        "response_length": 2,
-        "label": "4",
-        "reward": reward,
-        "loss_mask": None,
-        "remove_sample": False,
-        "status": "truncated",
-        "metadata": {},
-        "rollout_log_probs": [-0.5, -0.25],
-    }
-    samples = [sample, {**sample, "status": "completed"}]
+    sample = {"group_index": 3, "prompt": "q", "response": "a", "reward": 1.5, "loss_mask": [1, 1]}
+    samples = [sample | {"status": "truncated"}, sample | {"remove_sample": True}]
     torch.save({"rollout_id": 11, "samples": samples}, tmp_path / "data.pt")
     table, _ = only(tmp_path)
-    expected = {"reward": 1.5} if reward == 1.5 else {"acc": 1.0, "format": 0.5}
-    assert table.names == tuple(expected)
-    assert table.rewards.tolist() == [list(expected.values())] * 2
+    assert (table.names, table.rewards.tolist()) == (("reward",), [[1.5]] * 2)
     assert table.steps.tolist() == [11, 11]
-    assert table.groups.tolist() == [3, 3]
     assert table.num_tokens.tolist() == [2, 2]
-    assert table.cut.tolist() == [1, 0]
-    assert read_texts(table.files[0], [0], load_pt=load_dump)[0].completion == "a"
-
-
-def test_open_instruct_has_tokens_for_texts(tmp_path):
-    table, _ = only(written.open_instruct(tmp_path))
-    assert table.rewards[:, 0].tolist() == [0, 1, 2, 3]
-    assert table.advantages.tolist() == [-1.5, -0.5, 0.5, 1.5]
-    assert table.num_tokens.tolist() == [1, 2, 3, 4]
-    assert table.cut.tolist() == [0, 0, 0, 1]
-    assert table.groups.tolist() == [0, 0, 1, 1]
-    assert table.steps.tolist() == [6] * 4
-
-
-def test_results_of_verifiers_have_rewards_in_their_metrics(tmp_path):
-    table, _ = only(written.results(tmp_path))
-    assert table.names == ("correct", "format")
-    assert table.rewards.tolist() == [[0, 1], [1, 1], [2, 1], [3, 1]]
-    assert table.total.tolist() == [1, 2, 3, 4]
-    assert table.num_tokens.tolist() == [4, 5, 6, 7]
-    assert table.cut.tolist() == [0, 1, 0, 0]
-    assert table.groups.tolist() == [0, 0, 1, 1]
+    assert table.trained.tolist() == [True, False]
 
 
 def test_episodes_that_verifiers_itself_wrote(tmp_path):
@@ -239,16 +177,6 @@ def test_prime_rl_is_read_if_it_kept_only_the_effective_rollouts(tmp_path):
     assert report.left_out == {}
 
 
-def test_the_platform_of_prime_rl_has_parquet_with_json_in_it(tmp_path):
-    table, _ = only(written.platform(tmp_path))
-    assert table.format == "prime-rl"
-    assert table.names == ("correct",)
-    assert table.rewards[:, 0].tolist() == [0, 1, 0, 1]
-    assert table.total.tolist() == [0, 1, 2, 3]
-    assert table.num_tokens.tolist() == [20, 21, 22, 23]
-    assert table.groups.tolist() == [0, 0, 1, 1]
-
-
 @pytest.mark.parametrize("writer", [written.art, written.platform])
 def test_parquet_with_json_in_it_has_the_texts_to_be_scored_by(tmp_path, writer):
     seen = []
@@ -291,9 +219,6 @@ def test_our_own_record_comes_with_weights(tmp_path):
     assert table.num_tokens.tolist() == [4, 5] * 2
     assert table.cut.tolist() == [0, 1] * 2
     assert table.trained.tolist() == [True, True, False, False]
-    arrays = table.grouped()
-    np.testing.assert_array_equal(arrays.rewards, [[[0, 0.5], [1, 0.5]], [[0, nan], [1, nan]]])
-    assert arrays.advantages.tolist() == [[-0.5, 0.5]] * 2
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -387,16 +312,10 @@ def test_some_rewards_of_our_own_record_can_be_asked_for(tmp_path):
     assert report.absent == []
 
 
-def test_columns_of_numbers_that_are_no_rewards_of_trl_are_named(tmp_path):
-    record = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 0.5, "turns": 3}
-    _, report = only(written.parquet(tmp_path / "completions_00001.parquet", [record]))
-    assert report.files[0].rewards == ("r",)
-    assert report.files[0].rewards_from.endswith("; not rewards: 'turns'")
-
-
 def test_a_size_of_groups_is_of_no_use_where_the_dump_has_ids(tmp_path):
-    _, report = read(written.art(tmp_path), group_size=2)
-    assert "group_size is ignored for 3 rollouts" in str(report)
+    (table,), report = read(written.tinker(tmp_path), group_size=3)
+    assert f"group_size is ignored for {len(table)} rollouts" in str(report)
+    assert report.grouped_by == {"group id": len(table)}
 
 
 def test_a_format_can_be_forced(tmp_path):

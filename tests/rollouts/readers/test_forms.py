@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers.reading import read
 
-from gdpo.rollouts.readers import batches, read_texts
+from gdpo.rollouts.readers import read_texts
 from gdpo.rollouts.readers import text as text_files
 from gdpo.rollouts.readers.sources import ArrowFile
 
@@ -109,10 +109,6 @@ def test_every_form_reads_the_same(tmp_path_factory, rows):
     for name, write in FORMS.items():
         path = write(tmp_path_factory.mktemp("form"), rows)
         forms = [content(path)]
-        if path.suffix in (".csv", ".tsv"):
-            with pytest.MonkeyPatch.context() as without_pyarrow:
-                without_pyarrow.setattr(batches, "HAS_PYARROW", False)
-                forms.append(content(path))
         if name in IN_TEXT:
             raw = path.read_bytes()
             path.write_bytes(BOM + raw)
@@ -359,22 +355,6 @@ def test_other_json_files_of_a_folder_are_left_alone(tmp_path):
     tables, report = read(tmp_path)
     assert sum(map(len, tables)) == 8
     assert report.left_out == {}
-
-
-def test_a_comma_of_thousands_stays_in_its_text(tmp_path):
-    path = text(tmp_path / "a.tsv", "prompt\tcompletion\tb_reward\np\t1,234\t0.5\np\t5,678\t1.5\n")
-    assert [found.completion for found in read_texts(path, [0, 1])] == ["1,234", "5,678"]
-
-
-def test_offsets_of_an_arrow_file_are_not_trusted(tmp_path):
-    offsets = pa.py_buffer(np.array([0, 10**6, 5], np.int32).tobytes())
-    prompts = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"abcde"))
-    batch = pa.record_batch([prompts, pa.array([0.5, 1.5])], ["prompt", "a_reward"])
-    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), batch.schema) as writer:
-        writer.write_batch(batch)
-    tables, report = read(tmp_path / "a.arrow")
-    assert tables == []
-    assert "offset" in str(report).lower()
 
 
 def test_batches_of_an_arrow_file_have_the_size_that_is_asked_for(tmp_path):

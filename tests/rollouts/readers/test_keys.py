@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,52 +54,36 @@ def keys(*values):
 
 def groups_of(ids, prompts, steps=None):
     none = np.full(len(ids), NO_KEY)
-    steps = np.zeros(len(ids), np.int64) if steps is None else steps
-    found = grouping(steps, ids, prompts, none, none)
-    return found, [np.flatnonzero(found.keys == key).tolist() for key in found.keys]
+    steps = np.zeros(len(ids), np.int64) if steps is None else np.array(steps)
+    return grouping(steps, keys(*ids), keys(*prompts), none, none)
 
 
-def test_an_id_is_a_group_if_its_prompts_agree():
-    found, together = groups_of(keys(1, 1, 2, 2), keys(5, 5, 5, 5))
-    assert (found.split, together[0], together[2]) == (False, [0, 1], [2, 3])
+GROUPS = {
+    "prompts agree": ([1, 1, 2, 2], [5, 5, 5, 5], None, "", [0, 0, 2, 2]),
+    "half of the ids have several": ([1, 1, 1, 1, 2, 2], [5, 5, 6, 6, 7, 7], None, "", [0] * 4),
+    "most ids have several": ([1, 1, 1, 1], [5, 5, 6, 6], None, "split", [0, 0, 2, 2]),
+    "every rollout has its own": ([1, 1, 2, 2], [5, 6, 7, 8], None, "", [0, 0, 2, 2]),
+    "other steps": ([1, 1, 1, 1], [5, 5, 6, 6], [0, 0, 1, 1], "", [0, 0, 0, 0]),
+    "no id": ([1, None, None], [5, 6, 6], None, "", [0, 1, 1]),
+    "ids of one row, few shared prompts": ([1, 2, 3, 4], [5, 5, 6, 7], None, "", [0, 1, 2, 3]),
+    "ids of one row, shared prompts": ([1, 2, 3, 4], [5, 5, 6, 6], None, "alone", [0, 1, 2, 3]),
+    "ids of one row in each step": ([1, 2, 3, 4], [5, 5, 6, 6], range(4), "", [0, 1, 2, 3]),
+}
 
 
-def test_id_and_prompt_are_a_group_if_most_ids_have_several_prompts():
-    found, together = groups_of(keys(1, 1, 1, 1, 2, 2), keys(5, 5, 6, 6, 7, 7))
-    assert not found.split  # in half of them
-    found, together = groups_of(keys(1, 1, 1, 1), keys(5, 5, 6, 6))
-    assert (found.split, together[0], together[2]) == (True, [0, 1], [2, 3])
-
-
-def test_prompts_of_single_rollouts_split_no_group():
-    found, together = groups_of(keys(1, 1, 2, 2), keys(5, 6, 7, 8))
-    assert (found.split, together[0], together[2]) == (False, [0, 1], [2, 3])
-
-
-def test_the_same_id_in_another_step_is_another_group():
-    found, _ = groups_of(keys(1, 1, 1, 1), keys(5, 5, 6, 6), np.array([0, 0, 1, 1]))
-    assert not found.split
-
-
-def test_a_row_without_an_id_is_grouped_by_its_prompt():
-    found, _ = groups_of(keys(1, None), keys(5, 6))
-    assert found.keys.tolist() == [1, 6]
+@pytest.mark.parametrize("case", GROUPS)
+def test_rows_are_grouped_by_ids_if_the_prompts_agree(case):
+    ids, prompts, steps, how, expected = GROUPS[case]
+    found = groups_of(ids, prompts, steps)
+    assert (found.split, found.alone) == (how == "split", how == "alone")
+    first = [found.keys.tolist().index(key) for key in found.keys]
+    assert first[: len(expected)] == expected
 
 
 def test_an_id_that_comes_again_with_another_prompt_has_restarted():
     ids, first, later = keys(1, 1, 2, 2), keys(5, 5, 6, 6), keys(7, 7, 6, 6)
-    found, _ = groups_of(ids, first)
-    _, seen = restarted(found, ids, first, None)
-    again, seen = restarted(groups_of(ids, later)[0], ids, later, seen)
+    _, seen = restarted(groups_of(ids, first), ids, first, None)
+    again, seen = restarted(groups_of(ids, later), ids, later, seen)
     assert again.keys[0] == again.keys[1] != 1
     assert again.keys[2:].tolist() == [2, 2]
     assert seen[0].tolist() == [1, 2]
-
-
-def test_ids_of_single_rows_are_no_groups_if_most_prompts_are_shared():
-    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 7))
-    assert not found.alone
-    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6))
-    assert found.alone
-    found, _ = groups_of(keys(1, 2, 3, 4), keys(5, 5, 6, 6), np.arange(4))
-    assert not found.alone

@@ -38,12 +38,6 @@ def test_a_null_among_ids_is_a_group_of_its_own_and_changes_no_other(tmp_path, k
     assert report.group_sizes == {4: 1, 3: 1, 2: 1}
 
 
-def test_a_null_among_the_ids_of_lines_is_not_the_id_0(tmp_path):
-    records = [{"group_id": i, "reward": 1.0} for i in (0, 0, None)]
-    (table,), _ = read(written.lines(tmp_path / "a.jsonl", records))
-    assert table.groups.tolist() == [0, 0, NO_KEY]
-
-
 def test_no_id_has_the_key_of_nothing(tmp_path):
     assert key_of(NO_KEY) != NO_KEY
     path = in_row_groups(tmp_path / "a.parquet", pa.int64(), [NO_KEY, None])
@@ -152,20 +146,6 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
     assert "is the text of a number" in str(report)
 
 
-def test_infinite_totals_advantages_and_numbers_of_tokens_are_missing(tmp_path):
-    records = [
-        {"prompt": "a", "reward_q": 1.0, "reward": v, "advantage": v, "num_tokens": v}
-        for v in (1.0, inf, -inf)
-    ]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
-    for column in (table.total, table.advantages, table.num_tokens):
-        np.testing.assert_array_equal(column, [1, nan, nan])
-    assert notices(report) == [
-        (2, 2, f"{what} is infinite, and counts as missing")
-        for what in ("total", "advantage", "num_tokens")
-    ]
-
-
 def test_a_reason_that_is_no_text_is_none(tmp_path):
     records = [{"prompt": "a", "reward": 1.0, "finish_reason": r} for r in ("length", [["stop"]])]
     (table,), _ = read(written.lines(tmp_path / "a.jsonl", records))
@@ -229,17 +209,12 @@ def weighted(step, weight):
     return rollout(step, 0, 0, {"a": 1.0, "b": 2.0}, weights={"a": 1.0, "b": weight})
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_weights_are_those_of_their_step(tmp_path, apart):
-    steps = [(1, 1.0), (1, 1.0), (2, 1.0), (3, 9.0), (3, 9.0), (4, 0.5)]
-    groups = [[w for w in steps if w[0] == s] for s in (1, 2, 3, 4)] if apart else [steps]
-    for number, group in enumerate(groups):
-        rollouts = [weighted(step, weight) for step, weight in group]
-        write_rollouts(rollout_file(tmp_path, number), rollouts)
+def test_weights_are_those_of_their_step(tmp_path):
+    for step, weights in enumerate([(1.0, 1.0), (1.0,), (9.0, 9.0), (0.5,)]):
+        write_rollouts(rollout_file(tmp_path, step), [weighted(step, weight) for weight in weights])
     tables, report = read(tmp_path)
     assert [table.grouped().weights for table in tables] == [(1, 1), (1, 1), (1, 9), (1, 0.5)]
     assert not report.notices
-    assert [table.row.tolist() for table in tables if not apart] in ([], [[0, 1], [2], [3, 4], [5]])
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16_384])
@@ -293,23 +268,6 @@ def test_steps_that_are_mixed_up_in_one_file_have_each_its_weights(tmp_path):
     assert not report.notices
 
 
-def test_weights_of_traces_are_those_of_their_step(tmp_path):
-    path = written.episodes(tmp_path / "traces.jsonl")
-    episode = json.loads(path.read_text().splitlines()[0])
-    lines = [
-        episode
-        | {"run": {"type": "train", "id": "r", "work": {"type": "train", "step": step}}}
-        | {"traces": [written.trace({"a": (1.0, 1.0), "b": (0.0, weight)})]}
-        for step, weight in ((1, 1.0), (1, 1.0), (2, 9.0), (2, 8.0))
-    ]
-    tables, report = read(written.lines(path, lines))
-    assert [(int(t.steps[0]), t.grouped().weights) for t in tables] == [
-        (1, (1.0, 1.0)),
-        (2, (1.0, 9.0)),
-    ]
-    assert notices(report) == [(4, 1, ReadProblem.WEIGHTS_DIFFER.value)]
-
-
 def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     one, other = weighted(1, 5.0), weighted(1, 5.0)
     turned = {name: dict(reversed(getattr(other, name).items())) for name in ("rewards", "weights")}
@@ -321,24 +279,33 @@ def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     assert not report.notices
 
 
-def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):
-    ids = [1.0, 1.0, np.nan, 2.0, 2.0, None]
-    records = [{"step": 1, "group_id": g, "reward": 0.5, "r": 1.0} for g in ids]
-    (table,), report = read(written.parquet(tmp_path / "a.parquet", records))
-    assert table.groups.tolist() == [1, 1, NO_KEY, 2, 2, NO_KEY]
-    assert "no group_id, although other rollouts have one: put into one group (and 1 more" in str(
-        report
-    )
+ALONE = "although other rollouts have one"
+IDS = {
+    "floating point": (
+        ("parquet", [1.0, 1.0, nan, 2.0, 2.0, None], {}),
+        [1, 1, NO_KEY, 2, 2, NO_KEY],
+        f"no group_id, {ALONE}: put into one group (and 1 more",
+    ),
+    "with prompts": (
+        ("jsonl", [1, 1, nan, None], {"prompt": "a"}),
+        [1, 1, key_of("a"), key_of("a")],
+        f"no group id, {ALONE}: grouped by prompt (and 1 more",
+    ),
+    "first": (
+        ("jsonl", [None, 7, 7], {}),
+        [NO_KEY, 7, 7],
+        f"neither a group nor a prompt, {ALONE}",
+    ),
+}
 
 
-def test_ids_of_lines_that_are_missing_are_told_by_the_prompt_and_said(tmp_path):
-    ids = [1, 1, nan, None]
-    records = [{"step": 1, "group_id": g, "prompt": "a", "reward": 0.5} for g in ids]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert table.groups.tolist() == [1, 1, key_of("a"), key_of("a")]
-    assert "no group id, although other rollouts have one: grouped by prompt (and 1 more" in str(
-        report
-    )
+@pytest.mark.parametrize("case", IDS)
+def test_ids_that_are_missing_are_told_and_change_no_other(tmp_path, case):
+    (kind, ids, more), groups, said = IDS[case]
+    records = [{"step": 1, "group_id": g, "reward": 0.5} | more for g in ids]
+    (table,), report = read(written.rows(tmp_path / f"a.{kind}", records))
+    assert table.groups.tolist() == groups
+    assert said in str(report)
 
 
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
@@ -352,31 +319,6 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
         "reward 'reward_r' is NaN, and counts as missing": 2,
         "advantage is NaN, and counts as missing": 0,
     }
-
-
-def test_weights_of_our_own_record_that_are_null_are_left_out_and_told(tmp_path):
-    kind = pa.struct([("a", pa.float64())])
-    columns = {"step": [1], "group_id": [0], "sample_id": [0], "advantage": [0.0]}
-    columns |= {"rewards": pa.array([{"a": 1.0}], kind), "weights": pa.array([{"a": None}], kind)}
-    pq.write_table(pa.table(columns), tmp_path / "step_1.parquet")
-    (table,), report = read(tmp_path)
-    assert table.weights is None
-    assert "some weights are not usable numbers" in str(report)
-
-
-def test_rows_keep_their_number_behind_lines_of_csv_that_are_wrong(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("prompt,completion,reward\none,two\na,first,1\na,second,2\n")
-    (table,), _ = read(path)
-    texts = read_texts(path, table.row.tolist())
-    assert [text.completion for text in texts] == ["first", "second"]
-
-
-def test_a_first_row_without_a_group_ungroups_no_other(tmp_path):
-    records = [{"group_id": i, "reward": 1.0} for i in (None, 7, 7)]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert table.groups.tolist() == [NO_KEY, 7, 7]
-    assert "neither a group nor a prompt, although other rollouts have one" in str(report)
 
 
 def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):

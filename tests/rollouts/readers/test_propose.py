@@ -45,18 +45,20 @@ WEIGHTED = {
 }
 
 
-@pytest.mark.parametrize("name", ["reward", "total", "objective", "sum_of_rewards"])
 @pytest.mark.parametrize("case", WEIGHTED)
-def test_the_weights_of_a_total_are_those_of_the_rewards(case, name):
+def test_the_weights_of_a_total_are_those_of_the_rewards(case):
     total, expected = WEIGHTED[case]
-    numbers = {name: total, **AB}
-    found = proposed(numbers, name)
-    assert (found.total, list(found.names)) == (name, list(AB))
-    assert list(weights(found.names, numbers, name).values()) == pytest.approx(expected, abs=1e-4)
+    for name in ("reward", "total", "objective", "sum_of_rewards", "R", "scalar_reward"):
+        numbers = {name: total, "kl": STYLE, **AB}
+        found = proposed(numbers, name)
+        assert (found.total, list(found.names)) == (name, list(AB))
+        found = weights(found.names, numbers, name)
+        assert list(found.values()) == pytest.approx(expected, abs=2e-4)
 
 
 NUMBERS = {
-    "a reward called reward": ({"reward": A, "b_reward": B}, "reward b_reward"),
+    "a reward that another one gives": ({"a_reward": A, "b_reward": 1 - A}, "a_reward b_reward"),
+    "forms of all rewards": ({"raw_a_reward": A, "raw_b_score": B}, "raw_a_reward raw_b_score"),
     "a reward inside a total of another name": (
         {"total_reward": A + 0.5 * B, "reward": A, "b_reward": B},
         "b_reward reward",
@@ -82,26 +84,10 @@ NUMBERS = {
         {"correctness": SOLVED, "style": STYLE},
         "correctness style",
     ),
-    "two values constant in every group": ({"accuracy": A, "safety": SOLVED}, "accuracy"),
-    "a rate of the prompt": ({**AB, "prior_pass_rate": PER_PROMPT}, "a_reward b_reward"),
-    "a rounded rate of the prompt": (
-        {**AB, "prior_pass_rate": np.round(3 * PER_PROMPT) / 3},
-        "a_reward b_reward",
-    ),
     "an expected score": ({**AB, "expected_score": PER_PROMPT}, "a_reward b_reward"),
-    "a reference score": ({**AB, "reference_score": PER_PROMPT}, "a_reward b_reward"),
-    "a gold reward": ({**AB, "gold_reward": PER_PROMPT}, "a_reward b_reward"),
-    "a length in the total": (
-        {"reward": A - 0.001 * LENGTH, "a_reward": A, "response_length": LENGTH},
-        "a_reward response_length",
-    ),
     "a number of any name in the total": (
         {"reward": A + 0.5 * STYLE, "a_reward": A, "gizmo": STYLE},
         "a_reward gizmo",
-    ),
-    "a reward that a length gives": (
-        {"reward": -0.01 * LENGTH, "a_reward": A, "response_length": LENGTH},
-        "reward a_reward",
     ),
     "an object without ids and notes": (
         dict.fromkeys(["rewards.a", "rewards.b", "rewards.n", "rewards.info.n", "rewards.x.id"], A),
@@ -115,26 +101,10 @@ NUMBERS = {
         {"rewards.a.value": A, "rewards.a.raw": STYLE, "rewards.b.value": B},
         "a b",
     ),
-    "a score beside an object": ({**IN_OBJECT, "score": C}, "score a b"),
-    "one number of an unknown name": ({"reward": C, "gizmo": STYLE}, "reward"),
     "constant 0": ({**AB, "c_reward": 0 * ONES}, "a_reward b_reward"),
-    "constant in the total": (
-        {**AB, "c_reward": ONES, "total": A + 0.2 * B + 0.5},
-        "a_reward b_reward",
-    ),
     "a constant monitor": (
         {"total": A + B, "accuracy": A, "style": B, "eos_seen": 0 * ONES},
         "accuracy style",
-    ),
-    "a sum of some": ({**IN_OBJECT, "rewards.c": C, "w": A + 2 * B}, "a b c"),
-    "a copy of one": ({**IN_OBJECT, "w": 2 * A}, "a b"),
-    "a sum with a negative weight": (
-        {"a_reward": A, "b_reward": STYLE, "c_reward": -A - STYLE},
-        "a_reward b_reward c_reward",
-    ),
-    "a sum named as a reward": (
-        {"a_reward": A, "b_reward": STYLE, "c_reward": A + STYLE},
-        "a_reward b_reward",
     ),
     "lengths and references": (
         {"accuracy": A, "length": STYLE, "is_text": B, "near_target": C},
@@ -150,23 +120,14 @@ def test_rewards_are_told_from_other_numbers(case):
     assert list(proposed(numbers, total).names) == expected.split()
 
 
-ANY_NAME = ("R", "return", "scalar_reward", "final", "w")
-
-
-@pytest.mark.parametrize("name", ANY_NAME)
-def test_a_weighted_sum_of_the_rewards_is_their_total_whatever_its_name_is(name):
-    assert proposed({**IN_OBJECT, name: A + 0.1 * B, "kl": STYLE}).total == name
-
-
 REFUSED = {
-    "a product": ({"reward": A * B, **AB}, [["reward"], ["reward", *AB], [*AB]]),
-    "only if": ({"reward": np.where(B > 0, A, -1.0), **AB}, [["reward", *AB], [*AB]]),
-    "a part missing": ({"reward": A + B + C, **AB}, [["reward", *AB], [*AB]]),
-    "a part missing of another name": ({"objective": A * STYLE, **AB}, [[*AB]]),
-    "off by more than a thousandth": (
-        {"reward": A + 0.3 * STYLE + 0.02 * C, "a_reward": A, "style_reward": STYLE},
-        [["a_reward", "style_reward"]],
+    "a sum named as a reward": (
+        {**AB, "c_reward": A + B},
+        [["a_reward", "b_reward"], ["a_reward", "c_reward"], [*AB, "c_reward"]],
     ),
+    "a reward called reward": ({"reward": A, "b_reward": B}, [["reward", "b_reward"], ["reward"]]),
+    "a product": ({"reward": A * B, **AB}, [["reward"], ["reward", *AB], [*AB]]),
+    "a part missing": ({"reward": A + B + C, **AB}, [["reward", *AB], [*AB]]),
     "rounded to two digits": (
         {"reward": np.round(A + 0.33 * STYLE, 2), "a_reward": A, "style_reward": STYLE},
         [["a_reward", "style_reward"]],
@@ -177,9 +138,9 @@ REFUSED = {
         {"score": A, "reward": 2 * A - 1, "b_reward": B},
         [["b_reward"], ["reward", "score", "b_reward"]],
     ),
-    "forms of one reward": (
+    "a form of a reward": (
         {"raw_judge_reward": STYLE, "judge_reward": STYLE**2, "b_reward": B},
-        [["judge_reward", "b_reward"], ["raw_judge_reward", "b_reward"]],
+        [["judge_reward", "b_reward"], ["raw_judge_reward", "judge_reward", "b_reward"]],
     ),
     "forms of one part": (
         {"a_score": A, "b_score": B, "weighted_b_score": 0.1 * B, "score": A + 0.1 * B},
@@ -194,19 +155,6 @@ REFUSED = {
     "a usual name beside rewards": (
         {"a_reward": A, "style": B},
         [["a_reward"], ["a_reward", "style"]],
-    ),
-    "more in doubt": (
-        {"reward": A * B + C, **AB, "helpfulness": STYLE},
-        [[*AB, "helpfulness"], ["reward", *AB, "helpfulness"]],
-    ),
-    "more in doubt, constant total": (
-        {"reward": ONES, "a_reward": A, "helpfulness": STYLE},
-        [["a_reward"], ["a_reward", "helpfulness"]],
-    ),
-    "an unknown name, constant total": ({"reward": ONES, "x": A}, [["x"], ["reward"]]),
-    "a number in the total": (
-        {"reward": 3 * STYLE * A, "helpfulness": STYLE, "b_reward": B},
-        [["b_reward"], ["b_reward", "helpfulness"]],
     ),
 }
 
@@ -227,16 +175,8 @@ def test_few_rollouts_show_less_than_many():
     assert proposed(accuracy).refused
     assert len(proposed({"a_reward": A, "b_reward": 0 * ONES}, few=12).names) == 2
     assert "safety" in proposed({"accuracy": A, "safety": SOLVED}, few=80).names
-    answers = {"accuracy": A, "answer_quality": PER_PROMPT, "clarity": PER_PROMPT}
-    assert list(proposed(answers, few=16).names) == ["accuracy", "clarity"]
-    own = {"reward": C, **AB}
-    assert proposed(own, "reward", few=32).refused
-    assert not proposed(own, "reward").refused
     monitored = {"reward": A + STYLE, **AB, "kl": STYLE}
     assert list(proposed(monitored, "reward", few=8).names) == [*AB]
-    for name in ("c_reward", "w"):  # which three values of others explain by chance
-        a, b, c = np.tile([(1, 0, 0.3), (0, 1, 0.7), (0, 0, 0)], (107, 1))[:320].T
-        assert proposed({"a_reward": a, "b_reward": b, name: c}).total is None
 
 
 MONITORS = (
@@ -262,7 +202,7 @@ def test_a_format_that_names_its_rewards_has_lengths_and_constants_among_them():
     numbers = {"score": A + B, "acc": A, "format": B, "judge": C}
     found = proposed(numbers, "score", kind="every")
     assert (list(found.names), found.left_out["judge"]) == (["acc", "format"], "weight 0")
-    assert proposed({"score": A, "acc": A, "judge": C}, "score").kind == "total"
+    assert list(proposed({"score": A, "acc": A, "judge": C}, "score").names) == ["acc"]
 
 
 def test_names_that_do_not_show_what_they_are_are_rewards_if_the_user_named_the_others():
@@ -273,31 +213,32 @@ def test_names_that_do_not_show_what_they_are_are_rewards_if_the_user_named_the_
 def test_a_field_that_is_left_out_is_told_with_the_reason():
     found = proposed({**AB, "c_reward": ONES, "quality": STYLE, "level": STYLE, "total": A + B})
     assert found.left_out == {"c_reward": "constant", "quality": "name", "level": "name"}
-    assert found.constants == {"c_reward": 1.0}
     assert proposed({"quality": STYLE, "clarity": PER_PROMPT}).left_out == {"clarity": "dataset"}
     clarity = PER_PROMPT.copy()
     clarity[0] += 1  # in every group but one
     assert "clarity" in proposed({"quality": STYLE, "clarity": clarity}).names
 
 
-@pytest.mark.parametrize("ragged", [True, False])
-@pytest.mark.parametrize("name", ["step_rewards", "rewards"])
+@pytest.mark.parametrize(
+    ("name", "ragged"), [("style_rewards", True), ("step_rewards", False), ("rewards", False)]
+)
 def test_a_list_with_a_value_for_each_turn_is_added_up(name, ragged):
     last = np.where(C > 0, np.nan, STYLE) if ragged else STYLE
     numbers = {name: B + np.nan_to_num(last), f"{name}.0": B, f"{name}.1": last, "a_reward": A}
-    per_turn = ragged or name != "rewards"
+    per_turn = name != "rewards"
     found = proposed(numbers)
     assert (name in found.names) == per_turn
     assert found.left_out[f"{name}.1" if per_turn else name] == "list"
     assert weights(["0", "1"], numbers | {"c_reward": A - 2 * B}) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["reward_from_cache", "reward_is_final", "has_reward", "reward_clipped", "reward_ready"]
-)
-def test_a_flag_about_a_reward_is_none(name):
-    assert list(proposed({**AB, name: C}).names) == [*AB]
-    assert "reward_clipped" in proposed({"a_reward": A, "reward_clipped": STYLE}).names
+FLAGS = ("reward_from_cache", "reward_is_final", "has_reward", "reward_clipped", "reward_ready")
+
+
+def test_a_flag_about_a_reward_is_none():
+    for name in FLAGS:
+        assert list(proposed({**AB, name: C}).names) == [*AB]
+    assert proposed({"a_reward": A, "reward_clipped": STYLE}).refused  # no flag
 
 
 NAMES = {
@@ -309,11 +250,9 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("named", NAMES)
-def test_names_of_rewards_are_told_from_statistics_bounds_and_weights(named):
-    assert {name: is_named_reward(name) for name in NAMES[named]} == dict.fromkeys(
-        NAMES[named], named
-    )
+def test_names_of_rewards_are_told_from_statistics_bounds_and_weights():
+    for named, names in NAMES.items():
+        assert {name: is_named_reward(name) for name in names} == dict.fromkeys(names, named)
 
 
 def test_weights_in_a_total_need_the_sum_of_all_named_rewards():

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo.rollouts.readers import read_rollout_files, read_texts
+from gdpo.rollouts.readers import read_rollout_files
 
 SAMPLES = 4
 
@@ -114,16 +114,6 @@ def test_the_newest_log_tells(run, tmp_path):
         log.write_text(json.dumps({"log_history": [{f"rewards/{name}/mean": 0.5}]}))
         os.utime(log, (number, number))
     assert next(read_rollout_files(tmp_path / "completions")).names == ("share",)
-
-
-def test_its_rollouts_can_be_looked_at(run):
-    table = next(read_rollout_files(run))
-    (file,) = table.files
-    texts = read_texts(file, [5, 0])
-    rows = pq.read_table(file).to_pylist()
-    assert [text.row for text in texts] == [5, 0]
-    assert texts[0].prompt == rows[5]["prompt"]
-    assert texts[1].completion == rows[0]["completion"]
 
 
 def test_rewards_that_are_asked_for_are_the_rewards(run):

@@ -182,13 +182,6 @@ def test_each_step_of_a_file_has_its_own_turns(tmp_path):
     np.testing.assert_array_equal(tables[1].turns.rewards[..., 0], [[0, nan], [1, 1]])
 
 
-def test_a_file_without_turns_joins_a_step_with_turns_as_unknown(tmp_path):
-    record(tmp_path / "step_3", [rollout(0, (turn(1.0, 0.5),) * 2)])
-    write_rollouts(tmp_path / "step_3" / "more_3.parquet", [rollout(1, None)])
-    table, _ = only(tmp_path / "step_3")
-    assert sorted(table.turns.counts.tolist()) == [0, 2]
-
-
 @pytest.mark.parametrize("other", [["two"], [["two"]], [None]])
 def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, other):
     file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
@@ -320,16 +313,6 @@ def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
     assert {what.rpartition(" is ")[2][:3] for what in found} == {"inf", "NaN"}
 
 
-def test_a_metric_beyond_the_most_that_are_read_is_left_out_of_the_turns_too(tmp_path):
-    many = {f"m{i}": 1.0 for i in range(MOST + 1)}
-    steps = [(0.0, many), (0.0, many)]
-    table, _ = only(tinker(tmp_path, [(steps, 0.0, {}), (steps[:1], 0.0, {})]))
-    assert len(table.names) == MOST
-    assert table.turns.rewards.shape == (2, 2, MOST)
-    assert (table.turns.rewards[0] == 1).all()
-    assert (table.turns.rewards[1, 0] == 1).all()
-
-
 def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     """So that little besides the turns of one line is ever kept as objects."""
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
@@ -353,5 +336,5 @@ def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path
     names = [f"m{i}" for i in range(MOST + 9)]
     turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
     row = ParsedRollout(rewards=dict.fromkeys(names, 1.0), turns=turns)
-    rewards.narrow(row, 0)
+    rewards.narrow(row)
     assert set(row.turns.rewards) == {*names[:MOST], "reward"}

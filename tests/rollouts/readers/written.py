@@ -1,10 +1,42 @@
-"""One small dump of every format, with exactly the fields that its writer writes."""
+"""One small dump of every format, with exactly the fields that its writer writes.
+
+Files in `golden` are by the writers themselves, those in `golden/by-source` are made by hand after
+the source of the writers.
+"""
 
 import csv
 import json
+import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+
+def golden(name, *files):
+    """A function that copies files of a golden folder, and returns the path of the last copy."""
+
+    def copied(folder):
+        for file in files:
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(__file__).parent / "golden" / name / file, path)
+        return path
+
+    return copied
+
+
+_EVALS = "dumped_evals/global_step_3_evals/"
+tinker = golden("tinker_0.6.1", "iteration_000003/train_rollout_summaries.jsonl")
+art = golden("art_0.5.18", "trajectories/train/0003.parquet")
+skyrl = golden("skyrl_a9564572e", f"{_EVALS}aggregated_results.jsonl", f"{_EVALS}gsm8k.jsonl")
+open_instruct = golden("open-instruct_e6c3044aa", "run_rollouts_000000.jsonl")
+platform = golden("prime-rl-platform_559b44772", "samples_step_3.parquet")
+verl_v1 = golden("by-source/verl_v1", "3.jsonl")
+nemo_rl = golden("by-source/nemo_rl", "train_data_step12.jsonl")
+swift = golden("by-source/swift", "completions.jsonl")
+swift_ray = golden("by-source/swift_ray", "completions.jsonl")
+results = golden("by-source/results", "results.jsonl")
 
 
 def lines(path, records):
@@ -59,192 +91,6 @@ def verl(folder, steps=(7,), prompts=("a", "b")):
             ],
         )
     return folder
-
-
-def verl_v1(folder):
-    return lines(
-        folder / "3.jsonl",
-        [
-            {"input": "a", "output": "x", "gts": None, "score": s, "step": 3, "uid": uid}
-            for s, uid in ((1.0, "p_1_0_0"), (0.0, "p_1_1_0"), (1.0, "p_2_0_0"), (2.0, "p_2_1_0"))
-        ],
-    )
-
-
-def nemo_rl(folder):
-    def sample(idx, prompt, reward, credit, kept):
-        columns = {
-            "content": ["user: " + str(prompt), "answer", "Environment: correct"],
-            "rewards": reward,
-            "input_lengths": len(prompt) + 3,
-            "token_ids": [*prompt, 7, 8, 9, 0],
-            "token_loss_mask": [*[0] * len(prompt), 1, 1, 1, 0],
-            "sample_loss_mask": kept,
-            "advantages": [*[0.0] * len(prompt), credit, credit, credit, 0.0],
-            "generation_logprobs": [0.0],
-            "prev_logprobs": [0.0],
-        }
-        # Its logger cuts a batch into batches of one.
-        return {**{name: [value] for name, value in columns.items()}, "idx": idx}
-
-    samples = [
-        sample(0, [1, 2], 1.0, 0.7, 1.0),
-        sample(1, [1, 2], 0.0, -0.7, 1.0),
-        sample(2, [1, 3], 2.0, 0.0, 0.0),
-        sample(3, [1, 3], 2.0, 0.0, 1.0),
-    ]
-    return lines(folder / "train_data_step12.jsonl", samples)
-
-
-def swift(folder):
-    def table(step, first):
-        return {
-            "step": [str(step)] * 4,
-            "prompt": ["a", "a", "b", "b"],
-            "completion": ["w", "x", "y", "z"],
-            "MathAccuracy": [first, 0.0, 1.0, 1.0],
-            "Format": [1.0, None, 0.0, 0.5],
-            "advantages": [1.0, -1.0, 0.5, -0.5],
-            "solution": ["4", "4", "5", "5"],
-        }
-
-    return lines(folder / "completions.jsonl", [table(1, 1.0), table(2, 0.25)])
-
-
-def swift_ray(folder):
-    rows = [("a", 1.0), ("a", 0.0), ("b", 0.5), ("b", 0.25)]
-    records = [
-        {"gen_step": 2, "prompt": prompt, "completion": "x", "reward": reward}
-        for prompt, reward in rows
-    ]
-    return lines(folder / "completions.jsonl", records)
-
-
-def tinker(folder):
-    def trajectory(group, place, correct, total):
-        return {
-            "schema_version": 1,
-            "split": "train",
-            "iteration": 4,
-            "group_idx": group,
-            "traj_idx": place,
-            "tags": ["arith"],
-            "sampling_client_step": 4,
-            "total_reward": total,
-            "final_reward": 0.0,
-            "trajectory_metrics": {"brevity": 0.5},
-            "steps": [
-                {
-                    "step_idx": turn,
-                    "ob_len": 10,
-                    "ac_len": 3 + turn,
-                    "reward": 0.0,
-                    "episode_done": turn == 1,
-                    "metrics": {
-                        "correct": correct + turn,
-                        **({f"stop/{'max_tokens' if place else 'completed'}": 1.0} if turn else {}),
-                    },
-                    "logs": {"text": "x"},
-                }
-                for turn in range(2)
-            ],
-            "final_ob_len": 20,
-        }
-
-    return lines(
-        folder / "iteration_000004" / "train_rollout_summaries.jsonl",
-        [trajectory(0, 0, 0, 1.0), trajectory(0, 1, 1, 2.0), trajectory(1, 0, 0, 3.0)],
-    )
-
-
-def art(folder):
-    def trajectory(group, reward, metrics):
-        return {
-            "group_index": group,
-            "group_metadata": "{}",
-            "group_metrics": "{}",
-            "group_logs": [],
-            "reward": reward,
-            "metrics": json.dumps(metrics),
-            "metadata": "{}",
-            "tools": None,
-            "logs": [],
-            "messages": [
-                {"role": "user", "content": "2+2", "tool_calls": None},
-                {"role": "assistant", "content": "4", "tool_calls": None},
-            ],
-        }
-
-    records = [
-        trajectory(0, 1.5, {"correct": 1.0, "short": 0.5, "duration": 3.2}),
-        trajectory(0, 0.5, {"correct": 0.0, "short": 0.5}),
-        trajectory(1, 0.0, {"correct": 0.0}),
-    ]
-    return parquet(folder / "trajectories" / "train" / "0009.parquet", records, compression="zstd")
-
-
-def skyrl(folder):
-    records = [
-        {
-            "input_prompt": prompt,
-            "output_response": "x",
-            "score": score,
-            "stop_reason": reason,
-            "env_class": "gsm8k",
-            "env_extras": {},
-            "data_source": "gsm8k",
-        }
-        for prompt, score, reason in (
-            ("a", 1.0, "stop"),
-            ("a", [0.0, 0.0, 0.5], "length"),
-            ("b", 0.0, "stop"),
-        )
-    ]
-    lines(folder / "dumped_evals/global_step_5_evals/aggregated_results.jsonl", [{"mean": 1}])
-    return lines(folder / "dumped_evals/global_step_5_evals/gsm8k.jsonl", records)
-
-
-def open_instruct(folder):
-    records = [
-        {
-            "step": 6,
-            "sample_idx": i,
-            "prompt_idx": i // 2,
-            "prompt_tokens": [1, i // 2],
-            "response_tokens": [5] * (i + 1),
-            "reward": float(i),
-            "advantage": i - 1.5,
-            "finish_reason": "length" if i == 3 else "stop",
-            "dataset": "math",
-            "ground_truth": "4",
-            "request_info": {},
-            "logprobs": None,
-        }
-        for i in range(4)
-    ]
-    return lines(folder / "run_rollouts_000000.jsonl", records)
-
-
-def results(folder):
-    records = [
-        {
-            "example_id": i // 2,
-            "prompt": [{"role": "user", "content": str(i // 2)}],
-            "completion": [{"role": "assistant", "content": "x"}],
-            "answer": "4",
-            "reward": 1.0 + i,
-            "error": None,
-            "timing": {"total_ms": 3.0},
-            "is_completed": True,
-            "is_truncated": i == 1,
-            "stop_condition": "no_tools_called",
-            "metrics": {"correct": float(i), "format": 1.0, "num_turns": 1},
-            "tool_defs": [],
-            "token_usage": {"input_tokens": 9.0, "output_tokens": 4.0 + i},
-        }
-        for i in range(4)
-    ]
-    return lines(folder / "results.jsonl", records)
 
 
 def trace(scores, *, tokens=3, agent="solver", advantage=None, stop="done", trainable=True):
@@ -304,30 +150,3 @@ def episodes(path, step=8):
             for i, (correct, brief) in enumerate(scores)
         ],
     )
-
-
-def platform(folder):
-    records = [
-        {
-            "run_id": "r",
-            "step": 5,
-            "tag": "train",
-            "problem_id": i // 2,
-            "sample_id": i,
-            "prompt": json.dumps([{"role": "user", "content": "q"}]),
-            "completion": json.dumps([{"role": "assistant", "content": f"a{i}"}]),
-            "trajectory": "[]",
-            "answer": "4",
-            "env_name": "math",
-            "task": "math",
-            "info": "{}",
-            "reward": float(i),
-            "advantage": -0.5,
-            "metrics": json.dumps({"correct": i % 2, "num_turns": 1}),
-            "timing": "{}",
-            "num_input_tokens": 10,
-            "num_output_tokens": 20 + i,
-        }
-        for i in range(4)
-    ]
-    return parquet(folder / "samples_step_5.parquet", records)

@@ -134,11 +134,11 @@ _STATES = _SHAPED | _set(
 """Words that name a flag about the reward, if the values are 0 and 1."""
 _OF_TURNS = frozenset({"turn", "turns", "step", "steps", "tool", "tools", "call", "calls"})
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters", "words", "size"})
-REFERENCES = frozenset(
-    {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
-)
 GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
 """Words in the names of fields that state something about a right answer, such as its score."""
+_REFERENCES = frozenset(
+    {"reference", "truth", "gold", "label", "target", "answer", "solution", "gts", "expected"}
+)
 _NEVER = _set(
     """
     lr kl temperature temp seed epoch epochs entropy loss perplexity logprob logprobs logp logps
@@ -405,6 +405,11 @@ def _certainty(name: str) -> int | None:
     return next((place for place, each in enumerate(known) if each.fullmatch(name)), None)
 
 
+def is_of_turns(path: str) -> bool:
+    """Return whether a name is one of values for each turn, such as `step_rewards`."""
+    return not _OF_TURNS.isdisjoint(last_words(path))
+
+
 def is_measures(prefix: str) -> bool:
     """Return whether a prefix belongs to an object with rewards and other numbers."""
     return bool(prefix) and _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
@@ -493,7 +498,7 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
         or any(_is_time(word) or word.startswith("iter") for word in words)
         or (bool(words) and (words[-1] in _LENGTHS or _is_count(words)))
         or (not named and bool({"has", "is", "was", "did", "flag"} & set(words[:1])))
-        or (not named and not REFERENCES.isdisjoint(words))
+        or (not named and not _REFERENCES.isdisjoint(words))
         or (not _REWARD.isdisjoint(words) and not is_total(path) and name not in GUESSES["total"])
     )
 
@@ -506,9 +511,9 @@ def may_be_total(path: str) -> bool:
     return is_total(path) or "_".join(last_words(path)) in GUESSES["total"]
 
 
-def without_form(path: str) -> tuple[str, ...]:
-    """Return the words of a name without `reward` and those for its form, such as `raw`."""
-    return tuple(word for word in words_of(path) if word not in _REWARD_ONLY | _RAW | _SHAPED)
+def is_form(path: str) -> bool:
+    """Return whether a name is one of a form of a reward, such as `raw_judge`."""
+    return not (_RAW | _SHAPED).isdisjoint(last_words(path))
 
 
 def _is_count(words: Sequence[str]) -> bool:

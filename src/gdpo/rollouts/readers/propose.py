@@ -17,17 +17,18 @@ from gdpo.rollouts.readers.keys import Values
 from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
-    REFERENCES,
     Inner,
     Layout,
     container_of,
     fits_reward,
     is_all_rewards,
     is_flag,
+    is_form,
     is_likely,
     is_measures,
     is_named_reward,
     is_never,
+    is_of_turns,
     is_total,
     is_vocabulary,
     last_words,
@@ -36,7 +37,6 @@ from gdpo.rollouts.readers.names import (
     name_in,
     names_reward,
     value_fields,
-    without_form,
 )
 
 LOOKED_AT = 4096
@@ -59,13 +59,11 @@ _BECAUSE: Mapping[Reason, str] = {
     "name": "not rewards: ",
     "dataset": "constant in every group, so they belong to the dataset: ",
     "weight 0": "without weight in the total: ",
-    "constant": "constant, so no rewards (to read them, add them to --rewards): ",
+    "constant": "constant at first, so no rewards (to read them, add them to --rewards): ",
     "list": "read in another form (the values or the sum of a list): ",
 }
 _ENOUGH = 16
 """Number of rollouts from which values can contradict or confirm a proposal."""
-_ENOUGH_TO_DENY = 64
-"""Number of rollouts from which values can show that a number contains no other number."""
 _ZERO_OR_ONE = {0.0, 1.0}
 _DEPENDENT = 1e-5
 """Relative size of a singular value below which fields depend linearly on each other."""
@@ -114,8 +112,6 @@ class Proposal:
     in_total: InTotal | None = None
     """Weights of the rewards in a total. None if they are unknown."""
     left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
-    constants: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Value of each field that is left out because it is constant."""
     texts: tuple[str, ...] = ()
     """Fields that are named as rewards and contain text."""
     refused: str = ""
@@ -223,8 +219,7 @@ def propose(
     taken = {*found.names.values(), found.total}
     unused = [*rest, *empty, *(path for path in totals if _varies(numbers[path]))]
     left: dict[str, Reason] = {path: "name" for path in unused if path not in taken}
-    constants = {path: float(np.nanmax(numbers[path])) for path in out if out[path] == "constant"}
-    return replace(found, left_out={**left, **out, **found.left_out}, constants=constants)
+    return replace(found, left_out={**left, **out, **found.left_out})
 
 
 def _totals(free: Sequence[str], numbers: Mapping[str, Values], known: Layout) -> list[str]:
@@ -238,7 +233,7 @@ def _totals(free: Sequence[str], numbers: Mapping[str, Values], known: Layout) -
 def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
     """Return the positions of lists that are added up, and the sums of the other lists.
 
-    A list has a value for each turn, unless it is named `rewards` and has one length.
+    A list has a value for each turn if its name says so, or its length varies.
     """
     lists: dict[str, list[str]] = {}
     for path in numbers:
@@ -248,7 +243,7 @@ def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
     out: dict[str, Reason] = {}
     for above, places in lists.items():
         there = np.isfinite([numbers[place] for place in places])
-        added_up = not is_all_rewards(above) or bool(np.any(there != there[0]))
+        added_up = is_of_turns(above) or bool(np.any(there != there[0]))
         out |= dict.fromkeys(places if added_up else [above], "list")
     return out
 
@@ -296,7 +291,6 @@ def _is_of_dataset(path: str, first: FirstNumbers) -> bool:
     several = size > 1
     # A reward of two values is constant in a group by chance more often.
     enough = _ENOUGH_GROUPS * (4 if len(np.unique(low[several])) < 3 else 1)
-    enough = enough if REFERENCES.isdisjoint(last_words(path)) else 1
     return bool(np.all(low[several] == high[several])) and int(np.sum(several)) >= enough
 
 
@@ -349,6 +343,7 @@ def _explained_by(found: _Candidates, total: str) -> Proposal | None:
     also = [path for path in found.totals if path != total and not is_total(path)]
     known = {*found.parts, *found.others, *found.totals, *found.left_out}
     monitors = [path for path in found.numbers if path not in known]
+    guessed = found.kind in _GUESSED
     pool = list[str]()
     for more in (found.parts, also, found.others, monitors):
         pool = [*pool, *more]
@@ -360,33 +355,26 @@ def _explained_by(found: _Candidates, total: str) -> Proposal | None:
         idle = [path for path in found.parts if fit.weight(path) == 0]
         if len(carrying) == 1 and carrying[0] not in found.parts:
             return None  # another number repeats the total
-        if len(carrying) == 1 and found.kind == "other":
-            return found.scalar()
-        if len(carrying) == 1 and idle and found.kind not in _GUESSED:
-            why = f"{listed(idle)} may be rewards, or only logged"
-            why = f"{total!r} is {carrying[0]!r} alone: {why}"
+        if len(carrying) == 1 and idle and not guessed:
+            why = f"{total!r} is {carrying[0]!r} alone: {listed(idle)} may be only logged"
             return found.refused(why, found.parts, found.doubtful, carrying)
         if not fit.unique:
             why = f"several sets of weights of {listed(carrying)} give {total!r}"
-            return found.refused(why, *_independent(carrying, found.numbers), found.totals[:1])
-        return found.found(used, total, idle if found.kind in _GUESSED and fit.enough else ())
+            return found.refused(why, *_without_one(carrying, found.numbers), found.totals[:1])
+        return found.found(used, total, idle if guessed and fit.enough else ())
     return None
 
 
 def _unexplained(found: _Candidates) -> Proposal:
     """Return what a number named as a total is, if the others do not explain it."""
     total, parts = found.totals[0], found.parts
-    guessed = found.kind in _GUESSED
-    if not parts or (guessed and len(parts) < 2 and not any(map(is_vocabulary, parts))):
+    if not parts or (
+        found.kind in _GUESSED and len(parts) < 2 and not any(map(is_vocabulary, parts))
+    ):
         return found.scalar()
-    size = int(np.isfinite(found.numbers[total]).sum())
-    if found.kind != "other" and size < _ENOUGH:
+    if found.kind != "other" and int(np.isfinite(found.numbers[total]).sum()) < _ENOUGH:
         return found.found(parts)
     more = found.doubtful
-    apart = size >= _ENOUGH_TO_DENY and not is_total(total)
-    apart &= not any(_contains(found.numbers[total], found.numbers[path]) for path in more)
-    if found.kind in ("named", "object") and apart and len(found.totals) == 1:
-        return found.found([total, *parts])
     why = (
         f"{total!r} is not a weighted sum of {listed(parts)}, so it may be a reward of its own, "
         "their product, or the total with a part that is not in the file"
@@ -396,49 +384,43 @@ def _unexplained(found: _Candidates) -> Proposal:
 
 
 def _without_total(found: _Candidates) -> Proposal:
-    parts, numbers = found.parts, found.numbers
+    parts = found.parts
     if not parts:
         return found.refused("no number has a name that fits a reward")
     if found.kind in ("every", "function"):
         return found.found(parts)
     weak = found.kind == "other" or is_measures(found.prefix)
-    if weak and all(not _varies(numbers[path]) and len(numbers[path]) > 1 for path in parts):
-        return found.refused("the numbers are constant")
-    # A sum of all other rewards is their total, whatever its name.
-    others = [path for path in numbers if path not in (*parts, *found.left_out)]
-    varying = [path for path in parts if _varies(numbers[path])]
-    for total in [path for path in others if not is_vocabulary(path)] + varying[::-1]:
-        rest = [path for path in parts if path != total]
-        fit = explained(rest, numbers, total)
-        if fit is None or not fit.certain:
-            continue
-        weights = [fit.weight(path) for path in rest if path in varying]
-        if len(weights) > 1 and all(weights) and (total in others or min(weights) > 0):
-            return found.found(rest, total)
-    return _by_names(found)
+    same = not any(_varies(found.numbers[path]) or len(found.numbers[path]) < 2 for path in parts)
+    return found.refused("the numbers are constant") if weak and same else _by_names(found)
 
 
 def _by_names(found: _Candidates) -> Proposal:
+    """Return the rewards, or a refusal if some are in doubt by their names or values."""
     parts = found.parts
-    known = [path for path in parts if is_vocabulary(path)]
-    more = [path for path in found.others if is_vocabulary(path)]
-    if found.kind == "other" and len(known) < len(parts) and not found.described:
-        unknown = [path for path in parts if path not in known]
-        why = f"the names of {listed(unknown)} do not show whether they are rewards"
-        return found.refused(why, parts, known, found.totals[:1])
-    if more and found.kind in ("named", "other"):
-        why = f"{listed(more)} may be rewards too, or only logged"
-        return found.refused(why, parts, [*parts, *more])
-    plain = [without_form(path) for path in parts]
-    forms = [path for path, words in zip(parts, plain, strict=True) if plain.count(words) > 1]
-    if found.kind == "other":
-        fits = {p: explained([q for q in parts if q != p], found.numbers, p) for p in parts}
-        forms += [path for path, fit in fits.items() if fit is not None and fit.enough]
-    if not forms:
+    more = [path for path in found.doubtful if path not in parts and found.kind == "named"]
+    forms = list(filter(is_form, parts))
+    forms = forms if len(forms) < len(parts) else []
+    if found.kind == "other" and not found.described:
+        forms += [path for path in parts if not is_vocabulary(path)]
+    copies = _without_one(parts, found.numbers, 1 if found.kind == "other" else 2)
+    if not (more or forms or copies):
         return found.found(parts)
-    forms = list(dict.fromkeys(forms))
-    without = ([path for path in parts if path != each] for each in forms)
-    return found.refused(f"{listed(forms)} may be forms of one reward", *without, parts)
+    why = f"{listed([*forms, *more] or parts)} may be forms of other rewards, or only logged"
+    sure = [path for path in parts if path not in forms]
+    return found.refused(why, parts, sure, [*parts, *more], *copies, found.totals[:1])
+
+
+def _without_one(
+    paths: Sequence[str], numbers: Mapping[str, Values], least: int = 1
+) -> list[list[str]]:
+    """Return the fields without each one that at least some number of the others give."""
+    found = list[list[str]]()
+    for path in paths:
+        others = [each for each in paths if each != path]
+        fit = explained(others, numbers, path)
+        if fit is not None and fit.enough and sum(map(bool, fit.weights.values())) >= least:
+            found.append(others)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,8 +435,6 @@ class Fit:
     """Whether there are enough rollouts to trust the weights."""
     unique: bool
     """Whether no other weights give the same total."""
-    certain: bool
-    """Whether the fields take enough different values to rule out a coincidence."""
 
     def weight(self, path: str) -> float:
         """Return the weight of a field, 1 if unknown."""
@@ -508,7 +488,6 @@ def _fit(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit
         2 * tolerance,
         enough,
         unique or not enough,
-        enough and unique and len(np.unique(added, axis=0)) > len(varying) + 1,
     )
 
 
@@ -530,21 +509,6 @@ def _rounded(
                 kept = tried
                 break
     return kept
-
-
-def _independent(
-    paths: Sequence[str], numbers: Mapping[str, Values]
-) -> tuple[list[str], list[str]]:
-    """Return the fields that do not follow from earlier ones, in this order and in reverse."""
-
-    def kept(order: Sequence[str]) -> list[str]:
-        found = list[str]()
-        for path in order:
-            if explained(found, numbers, path) is None:
-                found.append(path)
-        return [path for path in paths if path in found]
-
-    return kept(paths), kept(paths[::-1])
 
 
 def _contains(total: Values, part: Values) -> bool:

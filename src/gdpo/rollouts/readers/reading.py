@@ -231,8 +231,6 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     for batch in batches:
         scored = {} if rescore is None else _rescored(batch, rescore, file)
         of_batch = batch.columns()
-        for path, value in file.proposal.constants.items():
-            _report_varying(batch.column(path), path, value, file)
         for rows in _by_step(of_batch["steps"]):
             of_step = {name: column[rows] for name, column in of_batch.items()}
             table = _table_of(rewards, scored, batch, rows, of_step, file)
@@ -250,13 +248,6 @@ def _rescored(batch: RolloutBatch, rescore: Rescore, file: FileReport) -> dict[s
         line = int(batch.lines[places_of[0]])
         file.note(line, ReadProblem.TOLD, {"why": what}, count=len(places_of))
     return {name: column_of(values) for name, values in found.rewards.items()}
-
-
-def _report_varying(column: Column | None, path: str, value: float, file: FileReport) -> None:
-    values = np.zeros(0) if column is None else column.values
-    if np.any(np.isfinite(values) & (values != value)):
-        file.varying[path] = None
-        file.note_once(ReadProblem.VARIES, {"path": path})
 
 
 def _table_of(

@@ -70,14 +70,6 @@ class ReadProblem(Enum):
         "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
         "name the rewards (--rewards)",
     )
-    MANY_TEXTS = (
-        "more than {most:,} fields contain text",
-        "if rewards are among them, name them (--rewards)",
-    )
-    TEXT_BEFORE = (
-        "the first values of reward {name!r} are text, and count as missing",
-        "to have the text read, name the rewards (--rewards)",
-    )
     TEXTS = (
         "{path!r} contains text, not numbers, and is not read as a reward",
         "write numbers, with a decimal point",
@@ -91,10 +83,6 @@ class ReadProblem(Enum):
     RECORDED_APART = (
         "{total!r} contradicts the recorded weights, so its own weights {weights} are used",
         "to use the recorded weights, pass them (--weights)",
-    )
-    VARIES = (
-        "{path!r} is constant in the first rollouts, so no reward, but varies later",
-        "to read it, add it to the rewards (--rewards)",
     )
     NO_WEIGHTS = "some weights are not usable numbers: weight 1 is used for each reward"
     WEIGHTS_DIFFER = (
@@ -193,8 +181,6 @@ class FileReport:
     """Weights that were found in the total and are used."""
     recorded: bool = False
     """Whether recorded weights are used."""
-    varying: dict[str, None] = field(default_factory=dict[str, None])
-    """Fields that are constant in the first rollouts, so no rewards, and vary later."""
     scalar: bool = False
     bare: bool = False
     """Whether no field is a prompt, completion, group id or advantage."""
@@ -272,12 +258,11 @@ class FileReport:
 
     def proposed(self, propose: Callable[[], Proposal]) -> Proposal:
         """Return the proposal for the files of the run in this format, made once."""
-        known = self.report.proposals
-        keys = (self.run, self.format), (self.run, self.format, self.shape)
-        found = next((known[key] for key in keys if key in known), None)
+        known, key, of_shape = self.report.proposals, (self.run, self.format), self.shape
+        found = known.get(key) or known.get((*key, of_shape))
         if found is None:
             found = propose()
-            known[keys[bool(found.refused)]] = found
+            known[(*key, of_shape) if found.refused else key] = found
         self.proposal = found
         if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
             self.columns = {**self.columns, "total": found.total}
@@ -369,7 +354,7 @@ class ReadReport:
         files = [file for file in self.files if file.run == run and file.rewards]
         options = dict[str, str]()
         guessed = [file for file in files if file.guessed]
-        names = dict.fromkeys(name for file in guessed for name in (*file.rewards, *file.varying))
+        names = dict.fromkeys(name for file in guessed for name in file.rewards)
         if names:
             options["--rewards"] = ",".join(names)
         if any(file.columns for file in files) and (columns := self.columns(files)):

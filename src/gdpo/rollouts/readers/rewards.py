@@ -67,10 +67,9 @@ from gdpo.rollouts.record import read_declared
 
 MOST = 64
 """Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
+_MANY_FIELDS = {"most": MOST, "which": "fields of its records"}
 _MOST_LOOKED_AT = 256
 """Maximum number of numeric fields to examine in a file in an unrecognized format."""
-_TEXTS = 1024
-"""Maximum number of text fields to track because they may turn out to be rewards."""
 _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _TRL_LOG = "trainer_state.json"
@@ -115,31 +114,22 @@ class RecordRewards:
         """Name of the reward at each path that has occurred so far. None: it is not a reward."""
         self._found: dict[str, None] = {}
         """Fields in which a number has occurred so far."""
-        self._texts: dict[str, tuple[int, int]] = {}
-        """Fields with nothing but texts so far, with the first line and the number of texts."""
 
     @property
     def needed(self) -> int:
         """Number of rollouts needed to determine the rewards."""
         return LOOKED_AT if self._known is not None and self._proposal is None else 0
 
-    def narrow(self, row: ParsedRollout, line: int) -> None:
+    def narrow(self, row: ParsedRollout) -> None:
         """Drop fields of a rollout with more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
-        asked = self._asked.rewards
-        if self._known is not None:
-            likeliest = sorted(row.rewards, key=unlikelihood)
-            if asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._file.note_once(
-                    ReadProblem.MANY, {"most": MOST, "which": "fields of its records"}
-                )
-            kept = {*likeliest[:MOST], *(asked or ())}
-        elif asked is not None:
-            kept = {*asked, *islice(row.rewards, MOST)}
-        else:
-            self._look([row], [line])
-            kept = set(self._found)
+        names, proposed = list(row.rewards), self._known is not None
+        if proposed:
+            names.sort(key=unlikelihood)
+        if self._asked.rewards is None and not (proposed and unlikelihood(names[MOST]) == NEVER):
+            self._file.note_once(ReadProblem.MANY, _MANY_FIELDS)
+        kept = {*names[:MOST], *(self._asked.rewards or ())}
         row.rewards = {name: value for name, value in row.rewards.items() if name in kept}
         if row.weights:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
@@ -160,8 +150,7 @@ class RecordRewards:
         paths, totals = set[str]().union(*(row.rewards for row in rows)), {*found.names.values()}
         beside = {n: at for n, path in found.names.items() if (at := _beside(n, path, paths))}
         for path in (paths | {row.total_name for row in rows}) - self._paths.keys():
-            kept = path in asked or path in found.constants
-            self._paths[path] = found.name_of(path) or (path if kept else None)
+            self._paths[path] = found.name_of(path) or (path if path in asked else None)
         for row in rows:
             row.total = None if known.total in found.texts else row.total
             row.weights = row.weights or _weights_beside(row, beside)
@@ -185,8 +174,8 @@ class RecordRewards:
         They are the requested rewards, else all fields in which a number has occurred in these or
         earlier rollouts, else the scalar reward. Calls must follow the order of the file.
         """
-        part, lines = batch.part(rows), batch.lines[rows].tolist()
-        names, how, scalar = self._names(part, lines)
+        part, line = batch.part(rows), int(batch.lines[rows][0])
+        names, how, scalar = self._names(part)
         numbers = list(self._file.numbers)
         if self._known is None:
             numbers = [n for n, v in part[0].rewards.items() if type(v) is not DoubtfulText]
@@ -195,19 +184,17 @@ class RecordRewards:
             numbers.sort(key=lambda name: name == part[0].total_name)
         has = {n: any(n in row.rewards or n == row.total_name for row in part) for n in names}
         numbers = list(dict.fromkeys(numbers))
-        _seek(self._asked, self._file, has, lines[0], ReadProblem.NO_REWARD, numbers, numbers)
+        _seek(self._asked, self._file, has, line, ReadProblem.NO_REWARD, numbers, numbers)
         return Rewards({name: name for name in names}, how, scalar)
 
-    def _names(
-        self, rows: Sequence[ParsedRollout], lines: Sequence[int]
-    ) -> tuple[Sequence[str], str, bool]:
+    def _names(self, rows: Sequence[ParsedRollout]) -> tuple[Sequence[str], str, bool]:
         """Return the names, how they were determined, and whether there is only a scalar."""
         found = self._file.proposal
         if self._asked.rewards is not None:
             return self._asked.rewards, "as given", False
         if found.refused:
             return (), "", False
-        self._look(rows, lines)
+        self._look(rows)
         if found.kind == "total":
             return tuple(found.names), found.how, True
         if not self._found:
@@ -217,37 +204,21 @@ class RecordRewards:
         how = "as the files name them, with weights" if weighted else "all numeric components"
         return tuple(self._found), how if self._known is None else found.how, False
 
-    def _look(self, rows: Sequence[ParsedRollout], lines: Sequence[int]) -> None:
-        """Add the fields with numbers to the rewards, and track those with only texts."""
-        proposed, constants = self._file.proposal.names, self._file.proposal.constants
-        numbers, texts = dict[str, None](), dict[str, list[int]]()
-        for row, line in zip(rows, lines, strict=True):
-            for name, value in row.rewards.items():
-                if type(value) is DoubtfulText and not (
-                    name in proposed and is_text_of_number(value)
-                ):
-                    texts.setdefault(name, []).append(line)
-                elif (value is not None or self._known is None) and name not in constants:
-                    numbers[name] = None
-        for name in (*proposed, *numbers):
-            self._take(name)
-        for name in [name for name in texts if name not in self._found]:
-            if name not in self._texts and len(self._texts) >= _TEXTS:
-                self._file.note_once(ReadProblem.MANY_TEXTS, {"most": _TEXTS})
+    def _look(self, rows: Sequence[ParsedRollout]) -> None:
+        """Add the fields with numbers to the rewards."""
+        proposed = self._file.proposal.names
+        numbers = {
+            name: None
+            for row in rows
+            for name, value in row.rewards.items()
+            if type(value) is not DoubtfulText or (name in proposed and is_text_of_number(value))
+            if value is not None or self._known is None
+        }
+        for name in [name for name in (*proposed, *numbers) if name not in self._found]:
+            if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
+                self._file.note_once(ReadProblem.MANY, _MANY_FIELDS)
             else:
-                first, before = self._texts.get(name, (texts[name][0], 0))
-                self._texts[name] = first, before + len(texts[name])
-
-    def _take(self, name: str) -> None:
-        if name in self._found:
-            return
-        if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-            self._file.note_once(ReadProblem.MANY, {"most": MOST, "which": "fields of its records"})
-            return
-        self._found[name] = None
-        if name in self._texts:
-            line, rows = self._texts.pop(name)
-            self._file.note(line, ReadProblem.TEXT_BEFORE, {"name": name}, count=rows)
+                self._found[name] = None
 
 
 class TableRewards:
