@@ -1,6 +1,7 @@
 """What left in this version is told from a typing error, wherever its name is typed."""
 
 import importlib
+import json
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_an_import_says_what_replaces_it(name):
         importlib.import_module(module).never_there  # noqa: B018
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o not in ("--json", "--no-report")])
 @pytest.mark.parametrize("verb", ["analyze", "compare"])
 def test_an_option_says_what_replaces_it(option, verb, capsys):
     with pytest.raises(SystemExit, match="2"):
@@ -52,3 +53,14 @@ def test_a_recipe_that_the_last_version_saved_is_read(tmp_path):
         encoding="utf-8",
     )
     assert read_recipe(recipe).data.source == "x.jsonl"
+
+
+def test_scripts_with_the_last_version_s_output_options_go_on(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["analyze", "--example", "--no-report", "--json"])
+    out, err = capsys.readouterr()
+    assert json.loads(out)["runs"]
+    assert [line for line in err.splitlines() if line.startswith("gdpo: ")] == [
+        "gdpo: the option --json has left: use --output json",
+        "gdpo: the option --no-report has left: use --output none",
+    ]

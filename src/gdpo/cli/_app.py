@@ -125,8 +125,23 @@ def run(arguments: Sequence[str] | None = None) -> None:
     sys.exit(_code_of(arguments))
 
 
+def _as_spelled_now(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments with `--json` and `--no-report` of the last version's `gdpo analyze`.
+
+    Scripts that call the command go on, with one line on stderr for each.
+    """
+    if "analyze" not in arguments[:1]:
+        return arguments
+    old = [each for each in ("--json", "--no-report") if each in arguments]
+    for option in old:
+        _complain(f"the option {option} has left: {LEFT[option]}")
+    output = ("--output", "json" if "--json" in old else "none") if old else ()
+    return [*(each for each in arguments if each not in old), *output]
+
+
 def _code_of(arguments: Sequence[str] | None) -> int:
     try:
+        arguments = _as_spelled_now(sys.argv[1:] if arguments is None else arguments)
         return app(arguments, result_action="return_value") or 0
     except GdpoError as error:
         _complain(str(error))

@@ -191,6 +191,11 @@ _LEAST_VARYING = 4
 """Number of groups in which a reward must vary for a finding about its influence."""
 
 
+_NOTED = 2
+"""A note about a share between 5 % and the limit needs an interval below this multiple of the
+limit: it decides no verdict, and which limit is right is open (research/forks.md, H2)."""
+
+
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
     if influence.groups < LEAST_GROUPS:
         return {}
@@ -207,6 +212,9 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
             own = _variance_at(influence, limit, look)
             margin = look.errors * influence.errors(limit, own)
         shown = among & (shares + margin < limit)
+        if kind is Kind.IGNORED and not look.one_of_many:
+            noted = (shares >= thresholds.least_share) & (shares < limit)
+            shown |= among & noted & (shares + margin < _NOTED * limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
     return found
 
