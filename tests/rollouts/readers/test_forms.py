@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers.reading import read
 
-from gdpo.rollouts.readers import read_texts
+from gdpo.rollouts.readers import batches, read_texts
 from gdpo.rollouts.readers import text as text_files
 from gdpo.rollouts.readers.sources import ArrowFile
 
@@ -109,6 +109,10 @@ def test_every_form_reads_the_same(tmp_path_factory, rows):
     for name, write in FORMS.items():
         path = write(tmp_path_factory.mktemp("form"), rows)
         forms = [content(path)]
+        if path.suffix in (".csv", ".tsv"):
+            with pytest.MonkeyPatch.context() as without_pyarrow:
+                without_pyarrow.setattr(batches, "HAS_PYARROW", False)
+                forms.append(content(path))
         if name in IN_TEXT:
             raw = path.read_bytes()
             path.write_bytes(BOM + raw)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo.errors import DataError
+from gdpo.rollouts.arrow import HAS_PYARROW
 from gdpo.rollouts.readers.columns import (
     RolloutBatch,
     forget_texts,
@@ -46,6 +47,7 @@ from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem, ReadR
 from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
 from gdpo.rollouts.readers.sources import (
     csv_batches,
+    csv_records,
     open_parquet,
     parts,
     saved_samples,
@@ -83,9 +85,9 @@ def open_file(asked: ReaderOptions, file: FileReport, *, texts: bool = False) ->
     Return None if no row in the file can be read. A broken file can also raise the other errors in
     `unreadable`, here or while the batches are read.
     """
-    if file.kind in ("jsonl", "pt"):
-        of_pt = file.kind == "pt"
-        source = saved_samples(file, asked.load_pt) if of_pt else json_lines(file)
+    if file.kind in ("jsonl", "pt") or (file.kind == "csv" and not HAS_PYARROW):
+        read = {"jsonl": json_lines, "csv": csv_records}.get(file.kind)
+        source = saved_samples(file, asked.load_pt) if read is None else read(file)
         if (record := next(source, None)) is None:
             return None
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1], but=frozenset())

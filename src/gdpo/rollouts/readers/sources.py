@@ -4,21 +4,24 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.arrow import pa, pacsv, pq
+from gdpo.rollouts.arrow import HAS_PYARROW, pa, pacsv, pq
 from gdpo.rollouts.readers.names import Evidence, evidence, flattened, kinds_in
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.text import (
     BROKEN,
+    LONGEST_LINE,
     is_gzip,
     json_lines,
     opened,
@@ -47,6 +50,8 @@ _DELIMITERS = ",;\t"
 _TRIED = 32
 """Number of rows that decide between two delimiters that are both in the first line."""
 _WIDEST = 2**20
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+_WORDS = {"": None, "nan": None, "true": True, "false": False, "inf": inf, "-inf": -inf}
 _FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 _MOST_HELD = 2**26
 """Size in bytes at which several small batches are yielded as one."""
@@ -135,6 +140,32 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
     if rows:
         file.rows += len(rows)
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def csv_records(file: FileReport) -> Iterator[tuple[int, Record]]:
+    """Yield the rows of a CSV file, without pyarrow."""
+    delimiter = delimiter_of(file.path)
+    csv.field_size_limit(LONGEST_LINE)
+    with io.TextIOWrapper(opened_text(file.path), "utf-8", newline="") as text:
+        reader = csv.reader(text, delimiter=delimiter)
+        names = next(reader, [])
+        if len(set(names)) < len(names):
+            raise DataError("several columns have the same name: rename them")
+        try:
+            for index, row in enumerate(filter(None, reader)):
+                if len(row) == len(names):
+                    yield index, {n: _value(v) for n, v in zip(names, row, strict=True)}
+                else:
+                    file.reject(index, ReadProblem.FIELDS)
+        except csv.Error as error:
+            raise DataError(f"not a CSV file at line {reader.line_num:,}: {error}") from error
+
+
+def _value(text: str) -> Any:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return _WORDS.get(text.lower(), text) if len(text) < 6 else text
+    return float(text) if found[1] or found[2] or len(text) > 18 else int(text)
 
 
 def delimiter_of(path: Path) -> str:
@@ -394,8 +425,8 @@ def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
 def rows_of(path: Path, kind: str) -> Iterator[Record]:
     """Yield the rows of a JSON, CSV, parquet or Arrow file, whatever they mean."""
     file, batches = FileReport(path, ReadReport((path,))), iter(())
-    if kind == "jsonl":
-        yield from (row for _, row in json_lines(file))
+    if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
+        yield from (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
     elif kind == "csv":
         batches = csv_batches(file)
     elif kind == "parquet":
@@ -413,6 +444,8 @@ def shown_by(
     rows = list[Record]()
     try:
         rows += map(flattened, islice(rows_of(path, kind), most))
+    except MissingExtraError:
+        raise
     except unreadable():
         pass  # which is reported when the file is read
     first = {name: v for row in rows[::-1] for name, v in row.items() if v is not None}
