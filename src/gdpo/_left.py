@@ -3,6 +3,8 @@
 A name that left is thereby told from a typing error. An entry stays for one version.
 """
 
+_ENDS = "gdpo report FOLDER --export NUMBERS writes the end values of each variant to ends.csv"
+
 LEFT: dict[str, str] = {
     "gdpo.lab.evaluation.Settings": "import EvaluationSettings",
     "gdpo.lab.report.front_summary": (
@@ -13,24 +15,23 @@ LEFT: dict[str, str] = {
     ),
     "gdpo.priority.smallest_weight": "use priority(Combination(...), values, primary).smallest",
     "gdpo.rollouts.readers.Turns": "import TableTurns",
-    "--format": "use --columns format=NAME",
-    "--front": (
-        "gdpo report FOLDER --export NUMBERS writes the end values of each variant to ends.csv"
-    ),
-    "--group-size": "use --columns group_size=N",
-    "--high": "use --range NAME=LOWEST:HIGHEST",
-    "--json": "use --output json",
-    "--low": "use --range NAME=LOWEST:HIGHEST",
-    "--no-report": "use --output none",
-    "--report": "the page is written unless --output says otherwise",
+    "analyze --format": "use --columns format=NAME",
+    "analyze --group-size": "use --columns group_size=N",
+    "analyze --high": "use --range NAME=LOWEST:HIGHEST",
+    "analyze --json": "use --output json",
+    "analyze --low": "use --range NAME=LOWEST:HIGHEST",
+    "analyze --no-report": "use --output none",
+    "analyze --report": "the page is written unless --output says otherwise",
+    "compare --front": _ENDS,
     "influence": (
         "set the weights of the rewards. docs/how-to/choose_weights.md computes weights that "
         "give each reward a share"
     ),
     "near_duplicates": "filter the file before the run, for example with datatrove or text-dedup",
+    "report --front": _ENDS,
 }
-"""Maps a name to what replaces it: `gdpo.module.name` for an import, `--option`, a key of a recipe
-or an option by name, or a command. The text continues "has left: "."""
+"""Maps a name to what replaces it: `gdpo.module.name` for an import, `verb --option`, or a key
+of a recipe or an option by name. The text continues "has left: "."""
 
 
 def absent(module: str, name: str) -> Exception:

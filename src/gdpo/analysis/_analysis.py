@@ -140,8 +140,8 @@ def analyze(
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
-    bounds = {"low values": low, "high values": high}
-    refuse_unnamed({"weights": weights, **bounds, "primary": main}, names)
+    ranges = (*(low or ()), *(high or ()))
+    refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
     for run in done.runs:
         run.sort()
     done.sample = [] if sample is None else sample.groups

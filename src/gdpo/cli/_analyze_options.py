@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import did_you_mean, refuse_unknown
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS, resolve_estimator
 from gdpo.analysis.logs.rows import METRICS
 from gdpo.analysis.replay import RECORDED
@@ -16,6 +16,7 @@ from gdpo.integrations.torch_files import load_dump
 from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import FORMATS
 from gdpo.rollouts.readers.columns import LARGEST
+from gdpo.rollouts.readers.names import MEANINGS
 
 PAGE = Path("analysis.html")
 NONE, JSON = "none", "json"
@@ -62,7 +63,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
     reading = _reading(given)
     page, no_page = _page_of(paths, output)
     weights = given.get("--weights")
-    ranges = _ranges_of(given.get("--range", ""))
+    ranges = _ranges_of(given["--range"]) if "--range" in given else {}
     others = [name for name in given if name not in ("--rewards", "--columns", "--output")]
     of_metrics = {"--rewards", "--weights"}
     of_metrics |= {"--output"} if output in (NONE, JSON) else set()
@@ -90,6 +91,7 @@ def _reading(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the keyword arguments of `read_rollout_files`."""
     rewards, size = given.get("--rewards"), None
     columns = _pairs_of(given.get("--columns", ""), "--columns", "MEANING=COLUMN")
+    refuse_unknown(columns, (*MEANINGS, "format", "group_size"), "--columns: unknown meaning")
     if (text := columns.pop("group_size", None)) is not None:
         if not text.isdecimal() or not int(text):
             raise ConfigError(f"--columns group_size={text}: write a whole number, 1 or more")
@@ -182,14 +184,16 @@ def _ranges_of(given: str) -> dict[str, tuple[float | None, float | None]]:
     found: dict[str, tuple[float | None, float | None]] = {}
     form = "NAME=LOW:HIGH, as in correctness=0:1"
     for name, text in _pairs_of(given, "--range", form).items():
-        low, colon, high = text.partition(":")
+        low, colon, high = (part.strip() for part in text.partition(":"))
         where = f"--range {name}={text}"
-        if not colon:
+        if not colon or not (low or high):
             raise ConfigError(f"{where}: write {form}")
         found[name] = (
-            _number(low, where) if low.strip() else None,
-            _number(high, where) if high.strip() else None,
+            _number(low, where) if low else None,
+            _number(high, where) if high else None,
         )
+    if not found:
+        raise ConfigError(f"--range is empty: write {form}")
     return found
 
 

@@ -65,13 +65,14 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
         return CycloptsPanel(CycloptsError(msg=f"{error}\n{note}"))
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
-        error = CycloptsError(msg=_message(option, error.argument_collection))
+        verb = " ".join(error.command_chain or ())
+        error = CycloptsError(msg=_message(verb, option, error.argument_collection))
     return CycloptsPanel(error)
 
 
-def _message(option: str, arguments: Any) -> str:
-    if option in LEFT:
-        return f"The option {option} has left: {LEFT[option]}."
+def _message(verb: str, option: str, arguments: Any) -> str:
+    if (instead := LEFT.get(f"{verb} {option}")) is not None:
+        return f"The option {option} has left: {instead}."
     name = option.lstrip("-")
     options = [each[2:] for argument in arguments for each in argument.names if each[:2] == "--"]
     meant = _near(name, options, _SURE) or _set(name, options) or _near(name, options, 0.6)
@@ -134,7 +135,7 @@ def _as_spelled_now(arguments: Sequence[str]) -> Sequence[str]:
         return arguments
     old = [each for each in ("--json", "--no-report") if each in arguments]
     for option in old:
-        _complain(f"the option {option} has left: {LEFT[option]}")
+        _complain(f"the option {option} has left: {LEFT[f'analyze {option}']}")
     output = ("--output", "json" if "--json" in old else "none") if old else ()
     return [*(each for each in arguments if each not in old), *output]
 
