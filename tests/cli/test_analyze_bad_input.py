@@ -112,3 +112,12 @@ def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):
     code, out, _ = gdpo_says("analyze", "notes.txt")
     assert code == 2
     assert "notes.txt: not read: it contains no metrics, and rollouts end in .parquet" in out
+
+
+def test_a_format_that_a_file_cannot_have_asks_for_no_rewards(gdpo_says, tmp_path, monkeypatch):
+    written.lines(tmp_path / "a.jsonl", [{"prompt": "p", "rewards": {"a": 1.0}}])
+    monkeypatch.chdir(tmp_path)
+    code, out, err = gdpo_says("analyze", "a.jsonl", "--rewards", "a", "--columns", "format=trl")
+    assert code == 2
+    assert "format trl is not stored in jsonl files" in " ".join(out.split())
+    assert err == "gdpo: no rollout could be read from these files: see the notices above\n"

@@ -397,7 +397,10 @@ class ReadReport:
     @property
     def without_rewards(self) -> list[FileReport]:
         """Files in which no numeric field could be inferred to be a reward."""
-        return [file for file in self.files if file.proposal.refused] + self.unrecognized
+        # With a named format, the notice about the file says what to correct.
+        named = "format=" in self.given.get("--columns", "")
+        found = [file for file in self.files if file.proposal.refused]
+        return found if named else found + self.unrecognized
 
     @property
     def alone(self) -> bool:
