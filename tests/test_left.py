@@ -75,3 +75,20 @@ def test_scripts_with_the_last_version_s_output_options_go_on(capsys):
         "gdpo: the option --json has left: use --output json",
         "gdpo: the option --no-report has left: use --output none",
     ]
+
+
+@pytest.mark.parametrize("output", [("--output", "json"), ("--output=json",)])
+def test_a_script_that_was_changed_in_part_goes_on(output, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["analyze", "--example", *output, "--no-report"])
+    assert json.loads(capsys.readouterr().out)["runs"]
+
+
+def test_the_page_and_its_absence_cannot_both_be_asked_for(capsys):
+    said = refused(capsys, "analyze", "--example", "--json", "--output", "page.html")
+    assert "--json cannot be combined with --output: remove one of the two" in said
+
+
+def test_comparing_the_data_with_benchmarks_says_what_replaces_it(capsys):
+    said = refused(capsys, "check", "recipe.yaml", "--benchmarks", "gsm8k")
+    assert "--benchmarks with a recipe has left: filter the rows" in said

@@ -10,6 +10,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gdpo.errors import (
     INTERRUPTED,
     MISTAKE,
     STOPPED,
+    ConfigError,
     GdpoError,
     MissingExtraError,
     rank,
@@ -136,8 +138,14 @@ def _as_spelled_now(arguments: Sequence[str]) -> Sequence[str]:
     old = [each for each in ("--json", "--no-report") if each in arguments]
     for option in old:
         _complain(f"the option {option} has left: {LEFT[f'analyze {option}']}")
-    output = ("--output", "json" if "--json" in old else "none") if old else ()
-    return [*(each for each in arguments if each not in old), *output]
+    rest = [each for each in arguments if each not in old]
+    output = "json" if "--json" in old else "none"
+    given = {f"{name}={value}" for name, value in pairwise(rest)} | {*rest}
+    if not old or given & {f"--output={output}", "--output=json"}:
+        return rest
+    if any(each.partition("=")[0] == "--output" for each in rest):
+        raise ConfigError(f"{old[0]} cannot be combined with --output: remove one of the two")
+    return [*rest, "--output", output]
 
 
 def _code_of(arguments: Sequence[str] | None) -> int:

@@ -51,7 +51,12 @@ def check(
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
-    if recipe is None or benchmarks is not None or data:
+    if recipe is not None and benchmarks is not None:
+        raise ConfigError(
+            "--benchmarks with a recipe has left: filter the rows of benchmarks out of the data "
+            "before the run. --benchmarks alone tests the benchmarks"
+        )
+    if recipe is None or data:
         raise ConfigError(
             "gdpo check needs a recipe, or --benchmarks (optionally with --data) without a recipe. "
             "Example: gdpo check recipe.yaml"
