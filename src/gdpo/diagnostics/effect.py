@@ -10,8 +10,8 @@ block of a running one shows that the reward
 - is constant, if it does not vary in more than 90 % of its groups,
 
 where the interval of the share must lie below the limit, or for a note below twice the limit. A run
-is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full. All tests of a run share one probability
-of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
+is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full. All
+tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
