@@ -192,8 +192,8 @@ _LEAST_VARYING = 4
 
 
 _NOTED = 2
-"""A note about a share between 5 % and the limit needs an interval below this multiple of the
-limit: it decides no verdict, and which limit is right is open (research/forks.md, H2)."""
+"""For a note about a share between 5 % and the limit, the interval must lie below this multiple of
+the limit. Such a note affects no verdict. Which limit is right is open (research/forks.md, H2)."""
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -220,7 +220,7 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
 
 
 def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed | None:
-    """Return what the measured groups show of what was noticed: this, a milder kind, or None."""
+    """Return the kind that the measured groups show: the noticed one, a milder one, or None."""
     kinds = EFFECT[EFFECT.index(of.kind) :] if of.kind in EFFECT else (of.kind,)
     measured = (of._replace(kind=kind) for kind in kinds)
     return next((each for each in measured if holds(each, influence, thresholds)), None)
