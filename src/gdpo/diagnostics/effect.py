@@ -11,7 +11,8 @@ block of a running one shows that the reward
 
 where the interval of the share must lie below the limit, or for a note below twice the limit. A run
 is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full. All
-tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
+tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th size
+(from 0) gets
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
