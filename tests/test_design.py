@@ -230,13 +230,13 @@ def test_one_call_of_gdpo_enters_at_most_12_functions():
     assert len(found) <= 12, sorted(found)
 
 
-def test_one_call_of_diagnose_enters_at_most_57_functions_of_10_modules():
+def test_one_call_of_diagnose_enters_at_most_48_functions_of_9_modules():
     rewards = np.random.default_rng(0).random((4, 8, 2))
     function = without_annotation_checks(diagnose)
     found = entered(lambda: function(rewards, [1.0, 1.0], ["a", "b"]))
     assert "influence_of" in {name for _, name in found}
-    assert len(found) <= 57, sorted(found)
-    assert len({file for file, _ in found}) <= 10
+    assert len(found) <= 48, sorted(found)
+    assert len({file for file, _ in found}) <= 9
 
 
 def command(*arguments):
@@ -249,21 +249,21 @@ def command(*arguments):
     return call
 
 
-def test_analyze_enters_at_most_456_functions(tmp_path, monkeypatch):
+def test_analyze_enters_at_most_433_functions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = entered(command("analyze", "--example"))
     assert "verdict_line" in {name for _, name in page}
-    assert len(page) <= 456
-    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 340
+    assert len(page) <= 433
+    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 314
 
 
 @pytest.mark.slow
-def test_check_of_a_recipe_enters_at_most_239_functions(tmp_path, monkeypatch):
+def test_check_of_a_recipe_enters_at_most_214_functions(tmp_path, monkeypatch):
     command("init", tmp_path / "project")()
     monkeypatch.chdir(tmp_path / "project")
     found = entered(command("check", "recipe.yaml"))
     assert "prepare" in {name for _, name in found}
-    assert len(found) <= 239
+    assert len(found) <= 214
 
 
 LIBRARIES = {"rollouts/readers/sources.py", "lab/training/_loop.py"}
@@ -325,11 +325,19 @@ def test_the_package_does_not_grow():
         for file in core | lab
         for node in nodes_of(file)
     )
-    budget = {"core": 214_771, "lab": 127_725, "tests": 459_000, "files": 260, "functions": 2_897}
+    budget = {
+        "core": 198_400,
+        "lab": 114_800,
+        "tests": 401_600,
+        "benchmarks": 92_300,
+        "files": 251,
+        "functions": 2_655,
+    }
     found = {
         "core": tokens_of(core),
         "lab": tokens_of(lab),
         "tests": tokens_of((ROOT / "tests").rglob("*.py")),
+        "benchmarks": tokens_of((ROOT / "benchmarks").rglob("*.py")),
         "files": len(core | lab),
         "functions": functions,
     }
@@ -339,4 +347,4 @@ def test_the_package_does_not_grow():
 def test_the_site_does_not_grow():
     """This number may only fall: a page pays for new words by deleting others."""
     pages = (ROOT / "docs").rglob("*.md")
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 30_000
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 26_700

@@ -22,7 +22,7 @@ def test_an_import_says_what_replaces_it(name):
     module, _, attribute = name.rpartition(".")
     with pytest.raises(ImportError) as raised:
         exec(f"from {module} import {attribute}")
-    assert str(raised.value) == f"{name} has left: {LEFT[name]}"
+    assert str(raised.value) == f"{name} was removed: {LEFT[name]}"
     with pytest.raises(AttributeError, match="has no attribute 'never_there'"):
         importlib.import_module(module).never_there  # noqa: B018
 
@@ -36,7 +36,7 @@ def refused(capsys, *arguments):
 @pytest.mark.parametrize("name", [o for o in OPTIONS if o.split("--")[1] not in GO_ON])
 def test_an_option_says_what_replaces_it(name, capsys):
     verb, option = name.split()
-    assert f"The option {option} has left: {LEFT[name]}." in refused(capsys, verb, "x", option)
+    assert f"The option {option} was removed: {LEFT[name]}." in refused(capsys, verb, "x", option)
 
 
 @pytest.mark.parametrize("verb", ["report", "train"])
@@ -48,12 +48,12 @@ def test_a_command_that_never_had_an_option_names_no_option_of_another(verb, cap
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
-    assert did_you_mean(key, ["other"]) == f"it has left: {LEFT[key]}. Allowed: other"
+    assert did_you_mean(key, ["other"]) == f"it was removed: {LEFT[key]}. Allowed: other"
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"task: gsm8k\n{key}: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError) as raised:
         read_recipe(recipe)
-    assert f"recipe.yaml:2: unknown key '{key}': it has left: {LEFT[key]}." in str(raised.value)
+    assert f"recipe.yaml:2: unknown key '{key}': it was removed: {LEFT[key]}." in str(raised.value)
 
 
 def test_a_recipe_that_the_last_version_saved_is_read(tmp_path):
@@ -72,8 +72,8 @@ def test_scripts_with_the_last_version_s_output_options_go_on(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["runs"]
     assert [line for line in err.splitlines() if line.startswith("gdpo: ")] == [
-        "gdpo: the option --json has left: use --output json",
-        "gdpo: the option --no-report has left: use --output none",
+        "gdpo: the option --json was removed: use --output json",
+        "gdpo: the option --no-report was removed: use --output none",
     ]
 
 
@@ -91,4 +91,4 @@ def test_the_page_and_its_absence_cannot_both_be_asked_for(capsys):
 
 def test_comparing_the_data_with_benchmarks_says_what_replaces_it(capsys):
     said = refused(capsys, "check", "recipe.yaml", "--benchmarks", "gsm8k")
-    assert "--benchmarks with a recipe has left: filter the rows" in said
+    assert "--benchmarks with a recipe was removed: filter the rows" in said

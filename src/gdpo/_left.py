@@ -1,6 +1,6 @@
-"""Lists what the last version had and this one does not, and what replaces it.
+"""Lists the names that this version removed, and what replaces each of them.
 
-A name that left is thereby told from a typing error. An entry stays for one version.
+So a message can distinguish a removed name from a typing error. An entry stays for one version.
 """
 
 _ENDS = "gdpo report FOLDER --export NUMBERS writes the end values of each variant to ends.csv"
@@ -31,15 +31,15 @@ LEFT: dict[str, str] = {
     "report --front": _ENDS,
 }
 """Maps a name to what replaces it: `gdpo.module.name` for an import, `verb --option`, or a key
-of a recipe or an option by name. The text continues "has left: "."""
+of a recipe or an option by name. The text follows "was removed: "."""
 
 
 def absent(module: str, name: str) -> Exception:
     """Return the error for a name that a module does not have.
 
-    A name that left is an ImportError, because `from module import name` would replace the message
+    A removed name is an ImportError, because `from module import name` would replace the message
     of an AttributeError.
     """
     if (instead := LEFT.get(f"{module}.{name}")) is not None:
-        return ImportError(f"{module}.{name} has left: {instead}")
+        return ImportError(f"{module}.{name} was removed: {instead}")
     return AttributeError(f"module {module!r} has no attribute {name!r}")

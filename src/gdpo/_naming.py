@@ -44,7 +44,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    r"""Return the end of an unknown-name message: what was meant or has left, and what is allowed.
+    r"""Return the end of an unknown-name message: what was meant or removed, and what is allowed.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
@@ -55,7 +55,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     near = nearest(name, names)
     meant = f"did you mean {near!r}? " if near is not None else ""
     if name in LEFT:
-        meant = f"it has left: {LEFT[name]}. "
+        meant = f"it was removed: {LEFT[name]}. "
     # Reward names can come from a file, so they may contain control characters.
     shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""

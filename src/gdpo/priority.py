@@ -69,7 +69,7 @@ Values: TypeAlias = Sequence[float] | Continuous
 """All values that a reward can have, or its range."""
 
 Pairs: TypeAlias = Float[np.ndarray, "pair 2"]
-"""What the sample that should win and the one that should lose can have of a reward."""
+"""Pairs of values of a reward: of the sample that should win, and of the one that should lose."""
 
 Lead: TypeAlias = tuple[float, Float[np.ndarray, " sample"]]
 """The largest lead of the sample that should lose, and the reward's values in the group that has
@@ -152,8 +152,9 @@ def priority(combined: Combination, values: Mapping[str, Values], primary: str) 
 
     Args:
         combined: How the rewards are combined.
-        values: Values or range of each reward, before gates. For an opposed primary reward with a
-            range, no weight is enough: it can differ by arbitrarily little.
+        values: Values or range of each reward, before gates. If the primary reward has a
+            range and another one can oppose it, no weight is enough: two of its values can differ
+            by arbitrarily little.
         primary: Name of the primary reward. Its weight must be positive.
 
     Raises:
@@ -301,7 +302,7 @@ def _cases(
 
 
 class _Rest(NamedTuple):
-    """What the other samples of a group can have of a reward, behind open and closed gates."""
+    """Possible values of a reward in the rest of a group, behind open and closed gates."""
 
     opening: Values
     opened: int
@@ -348,8 +349,8 @@ def _nearest(values: Values, wanted: Float[np.ndarray, " pair"]) -> Float[np.nda
 def _lead_alone(pairs: Pairs, rest: _Rest, sign: float, *, scores: bool) -> Lead:
     """Return the largest lead if the sample that should lose has a missing value, which adds 0.
 
-    If the other one has a value, that one is compared with the rest. Its lag is largest if all the
-    rest have the same value.
+    If the sample that should win has a value, it is compared with the rest. It is furthest behind
+    if all the rest have the same value.
     """
     best = float(min(pairs[:, 0], key=lambda value: sign * value))
     others = max(*rest.opening, key=lambda value: sign * value)
@@ -373,7 +374,7 @@ def _example(
 
 
 def _largest(spare: Any, leads: Any) -> float:
-    """Return the weight up to which a reward takes no more than what is spare in each case."""
+    """Return the weight of a reward below which the primary reward wins in every case."""
     most = float(np.min(spare[leads > 0] / leads[leads > 0], initial=inf))
     least = float(np.max(spare[leads < 0] / leads[leads < 0], initial=0.0))
     lost = np.any(spare[leads == 0] <= 0)

@@ -277,7 +277,7 @@ class AdvantageRule:
 
     @property
     def _parts(self) -> list[DualAscent | RunningScale | Schedules]:
-        """Return what has a state."""
+        """Return the parts that have a state."""
         return [part for part in (self.duals, self.scale, self.weighting) if part is not None]
 
     def _weighted(self, weights: Any) -> Any:

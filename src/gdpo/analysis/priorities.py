@@ -101,7 +101,7 @@ class PriorityOverall:
     def answer(self, estimator: str) -> Priority:
         """Return the weights with which the primary reward always wins under an estimator.
 
-        Not known if the reward has no positive weight in the run, or no value.
+        They are not known if the reward has no positive weight in the run, or no value.
         """
         if self.weights.get(self.primary, 0.0) <= 0 or not self._seen.get(self.primary):
             return Priority(self.primary)

@@ -193,7 +193,7 @@ class Verdict:
 
 
 _ENOUGH = "a quarter of its weight share, or 5 % of the influence"
-"""What a reward has without a warning that it is ignored."""
+"""What a reward has at least if no warning says that it is ignored."""
 
 
 _BY_CAUSE = {

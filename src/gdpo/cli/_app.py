@@ -74,7 +74,7 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
 
 def _message(verb: str, option: str, arguments: Any) -> str:
     if (instead := LEFT.get(f"{verb} {option}")) is not None:
-        return f"The option {option} has left: {instead}."
+        return f"The option {option} was removed: {instead}."
     name = option.lstrip("-")
     options = [each[2:] for argument in arguments for each in argument.names if each[:2] == "--"]
     meant = _near(name, options, _SURE) or _set(name, options) or _near(name, options, 0.6)
@@ -129,15 +129,15 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_spelled_now(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the arguments with `--json` and `--no-report` of the last version's `gdpo analyze`.
+    """Return the arguments of `gdpo analyze`, with `--json` and `--no-report` replaced.
 
-    Scripts that call the command go on, with one line on stderr for each.
+    So scripts for the last version still work. Each of the two options prints a line on stderr.
     """
     if "analyze" not in arguments[:1]:
         return arguments
     old = [each for each in ("--json", "--no-report") if each in arguments]
     for option in old:
-        _complain(f"the option {option} has left: {LEFT[f'analyze {option}']}")
+        _complain(f"the option {option} was removed: {LEFT[f'analyze {option}']}")
     rest = [each for each in arguments if each not in old]
     output = "json" if "--json" in old else "none"
     given = {f"{name}={value}" for name, value in pairwise(rest)} | {*rest}

@@ -10,8 +10,9 @@ block of a running one shows that the reward
 - is constant, if it does not vary in more than 90 % of its groups,
 
 where the interval of the share must lie below the limit, or for a note below twice the limit. A run
-is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full. All tests of a run share one probability
-of a false alarm: the i-th block (from 1) of the m-th size (from 0) gets
+is cut into blocks of 64, 128, 256, ... groups, each of which is tested once, when it is full. All
+tests of a run share one probability of a false alarm: the i-th block (from 1) of the m-th size
+(from 0) gets
 
 $$ \alpha_{m,i} = \alpha \cdot \frac{6}{\pi^2 (m + 1)^2} \cdot \frac{1}{i (i + 1)}, $$
 
@@ -192,8 +193,8 @@ _LEAST_VARYING = 4
 
 
 _NOTED = 2
-"""A note about a share between 5 % and the limit needs an interval below this multiple of the
-limit: it decides no verdict, and which limit is right is open (research/forks.md, H2)."""
+"""For a note about a share between 5 % and the limit, the interval must lie below this multiple of
+the limit. Such a note affects no verdict. Which limit is right is open (research/forks.md, H2)."""
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -220,7 +221,7 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
 
 
 def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed | None:
-    """Return what the measured groups show of what was noticed: this, a milder kind, or None."""
+    """Return the kind that the measured groups show: the noticed one, a milder one, or None."""
     kinds = EFFECT[EFFECT.index(of.kind) :] if of.kind in EFFECT else (of.kind,)
     measured = (of._replace(kind=kind) for kind in kinds)
     return next((each for each in measured if holds(each, influence, thresholds)), None)

@@ -1,9 +1,9 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-What sums over groups show is noticed in blocks of groups (see `effect`), and then measured on the
-next 64 groups, because selection biases the numbers of the block. If these do not show it, there is
-no finding. `never_applies` is computed over the whole run. All others come from a single batch, and
-may be due to chance in one, but hardly in several in a row.
+A finding from sums over groups is noticed in a block of groups (see `effect`). It is then measured
+on the next 64 groups, because selection biases the numbers of the block. If these groups do not
+show it, there is no finding. `never_applies` is computed over the whole run. All other findings
+come from a single batch. In one batch, they may be due to chance, but hardly in several in a row.
 """
 
 import logging
@@ -385,7 +385,7 @@ class FindingHistory:
 
 
 _FORM = 2
-"""Number of the form of a saved state. It rises with every change of the state or of the kinds."""
+"""Version of a saved state. Increase it with every change of the state or of the kinds."""
 
 
 class Watch:
@@ -420,7 +420,7 @@ class Watch:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load what `state` returned. An empty state changes nothing.
 
-        Nor does the state of another version: shares and findings then start again.
+        The state of another version is ignored: shares and findings then start again.
         """
         if state and state.get("form") != _FORM:
             logger.warning(

@@ -34,7 +34,7 @@ class Sentences:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Stores a table. Empty headings are those of remarks."""
+    """Stores a table. A column of remarks has an empty heading."""
 
     kind: ClassVar[str] = "table"
     title: str

@@ -1,4 +1,4 @@
-"""Says what an analysis found, as blocks that a terminal prints and a page shows.
+"""Describes what an analysis found, as blocks that a terminal prints and a page shows.
 
 `rollouts_summary` fits on a screen, and ends with the checks that could not run.
 """

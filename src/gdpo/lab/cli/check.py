@@ -53,7 +53,7 @@ def check(
         return _check_benchmarks(benchmarks, data or (), rows)
     if recipe is not None and benchmarks is not None:
         raise ConfigError(
-            "--benchmarks with a recipe has left: filter the rows of benchmarks out of the data "
+            "--benchmarks with a recipe was removed: filter the rows of benchmarks out of the data "
             "before the run. --benchmarks alone tests the benchmarks"
         )
     if recipe is None or data:

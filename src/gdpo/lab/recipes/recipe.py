@@ -47,8 +47,8 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_empty_keys_that_left(cls, data: Any) -> Any:
-        """Drop what the last version saved for a key that nobody had set, and that has left."""
+    def _without_empty_removed_keys(cls, data: Any) -> Any:
+        """Drop removed keys without a value, which the last version saved with every recipe."""
         if not isinstance(data, Mapping):
             return data
         pairs = cast("Mapping[Any, Any]", data).items()

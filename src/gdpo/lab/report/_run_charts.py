@@ -82,7 +82,7 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | None:
 
     An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
     the threshold. Return None if no estimator has two runs, no run reached the threshold, or all
-    reached it at the same step: then the table has everything.
+    reached it at the same step, which the table shows.
     """
     experiment = comparison.experiment
     threshold = experiment.threshold(reward)

@@ -81,7 +81,7 @@ def refuse_other_circumstances(
 ) -> None:
     """Raise a ConfigError if the environment has changed in a way that changes the batches.
 
-    `before` is what `environment.json` says, and `facts` what is true now.
+    `before` is the content of `environment.json`, and `facts` is the current environment.
     """
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
         if before.get(key) != facts[key]:

@@ -138,7 +138,7 @@ def _values(resolved: Resolved, scored: Scored) -> dict[str, Values]:
 def _answer(
     resolved: Resolved, problems: Sequence[Problem], values: Mapping[str, Values], primary: str
 ) -> tuple[Combination, Priority]:
-    """Return the answer for the row, and the extremes of its weights, furthest from priority."""
+    """Return the answer for the row and extreme weights that are furthest from priority."""
     recipe, names = resolved.recipe, resolved.names
     cells = [problem.weights for problem in problems]
     column = recipe.data.weights_column or "weights"

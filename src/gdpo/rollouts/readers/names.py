@@ -406,7 +406,7 @@ def _certainty(name: str) -> int | None:
 
 
 def is_of_turns(path: str) -> bool:
-    """Return whether a name is one of values for each turn, such as `step_rewards`."""
+    """Return whether a name says that there is a value for each turn, such as `step_rewards`."""
     return not _OF_TURNS.isdisjoint(last_words(path))
 
 
@@ -512,7 +512,7 @@ def may_be_total(path: str) -> bool:
 
 
 def is_form(path: str) -> bool:
-    """Return whether a name is one of a form of a reward, such as `raw_judge`."""
+    """Return whether a name says that a number is a form of a reward, such as `raw_judge`."""
     return not (_RAW | _SHAPED).isdisjoint(last_words(path))
 
 

@@ -1,9 +1,9 @@
 """Proposes which numbers of a file are rewards. This is the only guess of the readers.
 
 A proposal stands for options of the command: `--rewards` and `--columns total=NAME`. A file that is
-read with these options is read in the same way. The names of the fields propose, the values of the
-first rollouts contradict, and if several readings are possible, the proposal is refused and names
-each of them.
+read with these options is read in the same way. The proposal comes
+from the names of the fields, and is checked on the values of the first rollouts. If several
+readings are possible, none is proposed, and the refusal names each of them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -59,7 +59,7 @@ _BECAUSE: Mapping[Reason, str] = {
     "name": "not rewards: ",
     "dataset": "constant in every group, so they belong to the dataset: ",
     "weight 0": "without weight in the total: ",
-    "constant": "constant at first, so no rewards (to read them, add them to --rewards): ",
+    "constant": "constant at first, so not rewards (to read them, add them to --rewards): ",
     "list": "read in another form (the values or the sum of a list): ",
 }
 _ENOUGH = 16
@@ -339,7 +339,7 @@ def _settled(found: _Candidates) -> Proposal:
 
 
 def _explained_by(found: _Candidates, total: str) -> Proposal | None:
-    """Return the rewards that a total is the weighted sum of, or None if it is no such sum."""
+    """Return the rewards whose weighted sum a total is, or None if it is no such sum."""
     also = [path for path in found.totals if path != total and not is_total(path)]
     known = {*found.parts, *found.others, *found.totals, *found.left_out}
     monitors = [path for path in found.numbers if path not in known]
@@ -413,7 +413,7 @@ def _by_names(found: _Candidates) -> Proposal:
 def _without_one(
     paths: Sequence[str], numbers: Mapping[str, Values], least: int = 1
 ) -> list[list[str]]:
-    """Return the fields without each one that at least some number of the others give."""
+    """Return, for each field that `least` or more of the others explain, these others."""
     found = list[list[str]]()
     for path in paths:
         others = [each for each in paths if each != path]
