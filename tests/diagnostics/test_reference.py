@@ -46,7 +46,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"in {t.below_resolution:.0%} of its groups it differs by no more than",
         f"correlation of −{t.opposed:g} or less",
         f"correlation of {t.redundant:g} or more",
-        f"under {t.least_share:.0%} of the influence",
+        f"below {t.least_share:.0%} of the influence",
         f"missing from {t.missing:.0%} of the rollouts",
         f"fewer than {_FEW_GROUPS} groups",
     ):

@@ -54,7 +54,7 @@ def check(
     if recipe is not None and benchmarks is not None:
         raise ConfigError(
             "--benchmarks with a recipe was removed: filter the rows of benchmarks out of the data "
-            "before the run. --benchmarks alone tests the benchmarks"
+            "before the run. --benchmarks without a recipe tests the benchmarks"
         )
     if recipe is None or data:
         raise ConfigError(
