@@ -24,7 +24,7 @@ from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers.files import begins_with_rows, kind_of
 
 STATE = "trainer_state.json"
-SOURCES = (*(STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio", *BY_KIND.values(), CONSOLE),)
+SOURCES = (STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio", *BY_KIND.values(), CONSOLE)
 _SQLITE = b"SQLite format 3\0"
 _CONSOLE = (".log", ".txt", ".out")
 """Endings of console output, which is read if a folder contains nothing else."""
