@@ -208,6 +208,12 @@ def _unchecked(
     run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
+    if run.run in report.mixed_runs:
+        yield Unchecked(
+            "effect of each reward",
+            "groups formed by --columns group_size contain several prompts",
+            "remove group_size, so that equal prompts form a group, or correct the number",
+        )
     if report.scalar_only:
         yield Unchecked(
             "effect of each reward",
@@ -272,7 +278,8 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         no_interval=whole.no_interval,
     )
     assumed, denied = report.assumed(run.run, weighted), not weighted and report.denied(run.run)
-    if not report.scalar_only and (assumed or denied):
+    mixed = run.run in report.mixed_runs
+    if not (mixed or report.scalar_only) and (assumed or denied):
         unweighted = {"--weights": ",".join(f"{name}=NUMBER" for name in run.names)}
         options = assumed | (unweighted if denied else {})
         command = report.command(options, report.paths_of(run.run))
@@ -286,7 +293,7 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
     ]
     # Of a reward that is constant at an unknown place, nothing is known.
     known = [finding for finding in warnings if not at_unknown_place(finding)]
-    if known:
+    if known and not mixed:
         return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
