@@ -1,5 +1,6 @@
 """Makes untrusted text, such as the name of a reward, safe to show in a terminal or a log."""
 
+from collections.abc import Iterable
 from typing import Any
 
 _KEPT = frozenset("\n\t\u200c\u200d")
@@ -46,3 +47,12 @@ def describe(value: Any) -> str:
         return "nothing"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return names in backticks, as in a sentence.
+
+    >>> quoted(["correctness", "format"])
+    '`correctness` and `format`'
+    """
+    return " and ".join(f"`{name}`" for name in names)

@@ -14,6 +14,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import headline
 from gdpo.lab.experiments.reading import (
+    LOGS,
     ComparisonPlan,
     Label,
     estimator_of,
@@ -79,9 +80,10 @@ def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_estima
     write_run(
         two_estimators, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4
     )
-    failure = failure_file(two_estimators, "gdpo", 2)
-    failure.parent.mkdir()
-    failure.write_text(json.dumps({"why": "out of memory"}))
+    (two_estimators / LOGS).mkdir()
+    for seed in (1, 2):  # of which the first was finished by hand
+        failure = failure_file(two_estimators, "gdpo", seed)
+        failure.write_text('{"why": "out of memory"}')
     unfinished = json.dumps({"rewards": DECLARED})
     (two_estimators / "gdpo-seed-2" / "environment.json").write_text(unfinished)
     experiment = read_experiment(two_estimators)
@@ -97,6 +99,10 @@ def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_estima
         ("gdpo", 3): ("interrupted", "", 1),
     }
     assert np.isnan(experiment.curves("gdpo", "format")[2, 1:]).all()
+    for text in ("{", "{}", "[]"):
+        failure.write_text(text)
+        whys = {run.why for run in read_experiment(two_estimators).runs}
+        assert whys == {"", f"{failure} cannot be read"}
 
 
 def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
@@ -204,14 +210,6 @@ def test_a_run_that_is_being_trained_is_running(two_estimators, holder):
     assert is_locked(path)
     unlock(path)
     assert not is_locked(path)
-
-
-def test_a_run_that_was_finished_by_hand_has_not_failed(two_estimators):
-    ComparisonPlan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
-    failure = failure_file(two_estimators, "gdpo", 2)
-    failure.parent.mkdir()
-    failure.write_text(json.dumps({"why": "out of memory"}))
-    assert {run.state for run in read_experiment(two_estimators).runs} == {"finished"}
 
 
 def test_strange_lines_of_metrics_are_left_out(tmp_path):

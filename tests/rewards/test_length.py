@@ -39,7 +39,7 @@ def test_reward_judges_tokens_and_can_be_sent_to_another_process(reward):
 
 
 def test_the_limit_itself_is_allowed():
-    assert values(token_limit(4000), 0, 1, 3999, 4000, 4001, 10**9) == [1, 1, 1, 1, 0, 0]
+    assert values(token_limit(4000), 0, 4000, 4001, 10**9) == [1, 1, 0, 0]
 
 
 def test_the_punishment_is_full_at_the_maximum_and_nothing_before_the_buffer():

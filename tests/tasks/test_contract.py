@@ -68,6 +68,12 @@ def test_order_of_the_rewards_is_the_published_one():
     }
 
 
+@pytest.mark.parametrize("name", ["math_length", "coding"])
+def test_a_response_has_at_most_the_published_number_of_tokens(name):
+    length = TASKS[name].reward("length").function
+    assert (length(4000, {}), length(4001, {})) == (1, 0)
+
+
 def scores_of(task, samples, completions):
     references = [sample.reference for sample in samples]
     with Scorer(task.rewards, workers=2) as scorer:
@@ -160,18 +166,12 @@ def test_what_is_no_task_is_refused():
 
 def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
     path = tmp_path / "rows.jsonl"
-    good = {"question": "1+1?", "answer": "#### 2"}
     path.write_text(
-        f"{json.dumps(good)}\n\n{json.dumps({'questions': '1?', 'answer': '#### 1'})}\n"
+        '{"question": "1+1?", "answer": "#### 2"}\n\n{"questions": "1?", "answer": "#### 1"}\n'
     )
-    with pytest.raises(DataError) as caught:
+    lacks = r"'question',.* questions, answer\. Allowed: \(question, answer\).*'questions'"
+    with pytest.raises(DataError, match=f"{path}, line 3: .*{lacks}"):
         load_problems(TASKS["gsm8k"], path)
-    message = str(caught.value)
-    assert f"{path}, line 3" in message
-    assert "'question'" in message
-    assert "questions, answer" in message
-    assert "Allowed: (question, answer)" in message
-    assert "'questions'" in message
 
 
 def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(tmp_path):

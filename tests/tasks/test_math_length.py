@@ -1,6 +1,5 @@
 """Maths with a length limit: rows of every published format, and the prompt."""
 
-import json
 import subprocess
 import sys
 
@@ -81,12 +80,11 @@ def test_other_tasks_do_not_load_what_it_needs():
 
 
 def test_rows_of_amc_22_and_23_have_a_number_as_their_answer(tmp_path):
-    rows = [
-        {"id": 0, "problem": "$m+n$?", "answer": 142.0, "url": "2022_AMC_12A_Problems/Problem_1"},
-        {"id": 1, "problem": "$k$?", "answer": -4.0, "url": "2023_AMC_12A_Problems/Problem_1"},
-    ]
     file = tmp_path / "amc.jsonl"
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    file.write_text(
+        '{"id": 0, "problem": "$m+n$?", "answer": 142.0, "url": "2022_AMC_12A/Problem_1"}\n'
+        '{"id": 1, "problem": "$k$?", "answer": -4.0, "url": "2023_AMC_12A/Problem_1"}\n'
+    )
     samples = problems(find_benchmark("amc22_23", str(file)), None)
     score = TASK.reward("correctness").function
     written = [r"\boxed{142}", r"\boxed{-4}"]

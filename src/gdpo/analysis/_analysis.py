@@ -1,8 +1,10 @@
 """Analyzes the rollouts of several runs in one pass over their steps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
@@ -21,7 +23,7 @@ from gdpo.analysis.steps import (
 from gdpo.analysis.verdict import Action, Verdict, verdict_of
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
-from gdpo.rollouts.readers import ReadReport, RolloutReading
+from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.names import listed
 
 _VIEWED = ("grpo", "gdpo")
@@ -35,6 +37,10 @@ class Analysis:
     report: ReadReport
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights that the caller gave, by reward name."""
+    sizes_are_weights: bool = False
+    """Whether the caller says that the sizes of the rewards are the purpose of their weights."""
+    primary: str | None = None
+    """Reward that should always win."""
     runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
     replayed: list[Replayed] = field(default_factory=list[Replayed])
     """Comparison of estimators. Empty if no comparison was requested."""
@@ -43,6 +49,10 @@ class Analysis:
     """Rewards by completion length, for each run."""
     priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
     """Whether the primary reward won, for each run. Empty if no primary reward was named."""
+    to_look_at: dict[str, tuple[RolloutTable, tuple[int, ...]]] = field(
+        default_factory=dict[str, tuple[RolloutTable, tuple[int, ...]]]
+    )
+    """Three rollouts of the last step of each run: its table, without turns, and their places."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
@@ -55,6 +65,9 @@ class Analysis:
             run = RunAnalysis(step.run)
             self.runs.append(run)
         run.add(step)
+        table = batch.table
+        places = dict.fromkeys(np.linspace(0, len(table) - 1, 3).astype(int).tolist())
+        self.to_look_at[step.run] = replace(table, turns=None), tuple(places)
         if step.recorded:
             run.equal_to = equal_to(batch, _VIEWED if run.equal_to is None else run.equal_to)
         bins = self.lengths.setdefault(step.run, LengthBins())
@@ -79,7 +92,13 @@ class Analysis:
 
     def verdict(self, run: RunAnalysis) -> Verdict:
         """Return the verdict on a run, with the checks that could not run."""
-        return verdict_of(run, self.report, weighted=self.weights)
+        return verdict_of(
+            run,
+            self.report,
+            weighted=self.weights,
+            sizes=self.sizes_are_weights,
+            primary=self.primary,
+        )
 
     def worst_verdict(self) -> Verdict | None:
         """Return the most urgent verdict, or None without runs."""
@@ -88,10 +107,11 @@ class Analysis:
         )
 
 
-def analyze(
+def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     reading: RolloutReading,
     *,
     weights: Mapping[str, float] | None = None,
+    sizes_are_weights: bool = False,
     low: Bounds = None,
     high: Bounds = None,
     replayed: Sequence[str] | None = None,
@@ -105,6 +125,8 @@ def analyze(
     Args:
         reading: Result of `read_rollout_files`.
         weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
+        sizes_are_weights: Whether the sizes of the rewards say how much they matter (see
+            `gdpo.diagnostics.readings`).
         low: Lowest possible value of each reward, keyed by name. Default: as declared in the files.
         high: Highest possible value, as `low`.
         replayed: Estimators that recompute the advantages of every step (see `Replay`). Empty: all.
@@ -119,7 +141,7 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done = Analysis(reading.report, weights or {})
+    done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
     sample = GroupSampler() if sampled else None
     names: dict[str, None] = {}
     for table in reading:
@@ -239,7 +261,6 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
         "rewards": list(finding.rewards),
         **_fields(finding, "message", "remedy"),
         "causes": list(finding.causes),
-        "remedies": [asdict(remedy) for remedy in finding.remedies],
         "evidence": dict(finding.evidence),
         "first": run.steps[held.spans[0][0] - 1],
         "last": run.steps[held.spans[-1][1] - 1],

@@ -13,6 +13,7 @@ import numpy as np
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
 from gdpo.analysis.steps import TrainedStep
+from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
 from gdpo.errors import GdpoError
 
 RECORDED = "recorded"
@@ -90,6 +91,8 @@ class Replayed:
     groups: int
     scale: float
     """Median over the steps of the ratio to the baseline's advantages."""
+    shares: Mapping[str, tuple[float, float]]
+    """Influence share of every reward with these advantages, and its margin."""
     problem: str = ""
     """Why the estimator could not be called on all steps. Empty: it could."""
 
@@ -126,6 +129,13 @@ class _Compared:
     signal_gained: int = 0
     departure: float = nan
     scales: list[float] = field(default_factory=list[float])
+    influence: Influence | None = None
+
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """The influence share of every reward, and its margin."""
+        rows = self.influence.by_reward if self.influence else {}
+        return {name: (share, margin) for name, (_, share, margin) in rows.items()}
 
 
 def changes(
@@ -190,7 +200,12 @@ class Replay:
         """Compare the estimators on a step, and return the advantages, keyed by estimator."""
         found = self.advantages(batch)
         baseline = found[self.names[0]]
+        prepared = PreparedStep.of(batch.rewards, batch.weights)
         for name, here in found.items():
+            if not np.any(np.isnan(here)):
+                each = self._compared.setdefault(name, _Compared())
+                step = influence_of(here, prepared, batch.table.names)
+                each.influence = pooled([each.influence, step] if each.influence else [step])
             if not np.any(np.isnan(here)) and not np.any(np.isnan(baseline)):
                 self._compare(name, baseline, here, batch.there)
             own = self._trained.get(name)
@@ -218,6 +233,7 @@ class Replay:
                 signal_gained=each.signal_gained,
                 groups=each.groups,
                 scale=median(each.scales) if each.scales else nan,
+                shares=each.shares,
                 problem=self.problems.get(name, ""),
             )
             for name, each in compared
@@ -264,7 +280,7 @@ class Replay:
         there: Bool[np.ndarray, "prompt sample"],
     ) -> None:
         tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
-        compared = self._compared.setdefault(name, _Compared())
+        compared = self._compared[name]
         compared.tally.add(baseline[there], here[there])
         departure, factor = changes(baseline[there], here[there])
         compared.departure = departure if not compared.steps else max(compared.departure, departure)

@@ -1,20 +1,23 @@
 """Collects the results of a run: rewards over time, overall and by length, and findings."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import nan
 from typing import TypeAlias
 
 import numpy as np
 
 from gdpo._shapes import Float
+from gdpo._text import quoted
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.trend import end_means, known_mean, trend
 from gdpo.diagnostics import Influence, TurnDiagnosis
-from gdpo.diagnostics.effect import LEAST_GROUPS, ScoredSteps, remedies
+from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, interval, percent
+from gdpo.diagnostics.effect import LEAST_GROUPS
+from gdpo.diagnostics.findings import DOMINANT, Thresholds, finding
 from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.readings import Meaning, Reading, ScoredSteps, readings_of, replayed
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last
 
@@ -222,6 +225,72 @@ class RunAnalysis:
             found.append(overall)
         return found
 
+    def _falling(self) -> Iterator[HeldFinding]:
+        """Yield the trained rewards whose mean falls over the run.
+
+        A reward is small, and falling a note, if its weight times its range is below a tenth of the
+        largest one: a length penalty may fall while correctness rises.
+        """
+        limits = Thresholds()
+        rewards = [reward for reward in self.rewards() if reward.weight_share > 0]
+        rise = {reward.name: self._sign(reward.name) * reward.change for reward in rewards}
+        least = {name: limits.falls * self._history.width(name) for name in rise}
+        sizes = {r.name: r.weight_share * self._history.width(r.name) for r in rewards}
+        up = [r.name for r in rewards if rise[r.name] - r.change_margin > least[r.name]]
+        for reward in rewards:
+            if not -rise[reward.name] - reward.change_margin > least[reward.name]:
+                continue
+            small = sizes[reward.name] < limits.nudge * max(sizes.values())
+            yield self._of_whole_run(
+                finding(
+                    Kind.FALLS,
+                    (reward.name,),
+                    {"change": reward.change, "margin": reward.change_margin},
+                    severity=Severity.NOTE if small else None,
+                    first=f"{reward.first:.2g}",
+                    last=f"{reward.last:.2g}",
+                    beside=f", while {quoted(up)} rose" if up else "",
+                )
+            )
+
+    def _dominant(self) -> Iterator[HeldFinding]:
+        """Yield the rewards that take influence from others, over all groups."""
+        whole, learned = self.influence(set(self.steps)), self.learned()
+        rows = {name: row for name, row in whole.by_reward.items() if row[0] > 0}
+        for name, (weight, share, margin) in rows.items():
+            less = [
+                f"`{other}` ({interval(theirs, off)} for {percent(due)})"
+                for other, (due, theirs, off) in rows.items()
+                if other not in learned and theirs + off < due / 2
+            ]
+            if not share - margin > DOMINANT * weight or not less:
+                continue
+            yield self._of_whole_run(
+                finding(
+                    Kind.DOMINANT,
+                    (name,),
+                    {"weight_share": weight, "influence_share": share, "influence_margin": margin},
+                    share=interval(share, margin),
+                    weight=percent(weight),
+                    others=" and ".join(less),
+                    remedy="; ".join(map(str, self.readings())),
+                )
+            )
+
+    def readings(self, purpose: Meaning | None = None) -> tuple[Reading, ...]:
+        """Return what the weights may mean, with the influence that each setting would give."""
+        self._follow()
+        kept = [step for step in self._scored.steps.values() if step is not None]
+        found = readings_of(self.influence(set(self.steps)), self._history.ranges, purpose)
+        return tuple(replayed(reading, kept) for reading in found)
+
+    def _sign(self, name: str) -> float:
+        return float(np.sign(known_mean(self.over_time(name, "weight"))))
+
+    def _of_whole_run(self, found: Finding) -> HeldFinding:
+        steps = len(self._steps)
+        return HeldFinding(found, ((1, steps),), steps, at_once=True)
+
     def turns(self) -> tuple[TurnDiagnosis, ...]:
         """Return the results for every turn."""
         steps = [step.turns for step in self._steps.values() if step.turns is not None]
@@ -234,16 +303,17 @@ class RunAnalysis:
         groups = np.cumsum([influence.groups for influence in reversed(influences)])
         least = int(np.searchsorted(groups, LEAST_GROUPS)) + 1
         count = min(len(influences), max(least, -(-len(influences) // 4)))
-        kept = (self._scored.steps.get(place) for place in list(self._steps)[-count:])
-        replay = partial(remedies, [scored for scored in kept if scored is not None])
-        return Last(pooled(influences[-count:]), count, self.steps[-count], replay)
+        return Last(pooled(influences[-count:]), count, self.steps[-count])
 
     def findings(self) -> list[HeldFinding]:
         """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None and self._steps:
             self._follow()
-            replay = partial(remedies, list(self._scored.steps.values()))
-            self._found = self._history.held_at_the_end(self.last, replay)
+            of_steps = self._history.held_at_the_end(self.last)
+            found = [*self._falling(), *of_steps, *self._dominant()]
+            self._found = sorted(
+                found, key=lambda held: list(Severity).index(held.finding.severity)
+            )
         return self._found or []
 
     def _follow(self) -> None:

@@ -162,7 +162,6 @@ def analyze_step(
         advantages=batch.advantages,
         low=ends[0],
         high=ends[1],
-        replays=False,
     )
     return StepAnalysis(
         run=used.run,

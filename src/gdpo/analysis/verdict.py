@@ -4,7 +4,7 @@ Checks that could not run are listed too, with what to do.
 """
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import isnan, nan
@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._text import capitalized, counted
+from gdpo._text import capitalized, counted, quoted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
-from gdpo.diagnostics.diagnosis import Cause, Kind, Remedy, Severity, interval, percent
-from gdpo.diagnostics.effect import ENOUGH, Noticed, best_remedy, ended
+from gdpo.diagnostics.diagnosis import Cause, Kind, Severity, interval, percent
+from gdpo.diagnostics.effect import EFFECT, Noticed, ended
 from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
+from gdpo.diagnostics.readings import Meaning, Reading
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.report import can_be_named
 
-_BELOW = (Kind.REVERSED, Kind.OUT_OF_REACH, Kind.IGNORED)
-"""Kinds of findings for which settings are replayed."""
+_REPLAYED = (*EFFECT, Kind.FALLS)
+"""Kinds of findings for which the settings of each reading are replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,12 @@ class Unchecked:
 class Action(StrEnum):
     """Lists what a run calls for, the most urgent first."""
 
+    CHECK = "check"
+    """Check a reward function before any training."""
     TRAIN = "train"
     """Train with another setting, which was replayed."""
     CHANGE = "change"
-    """Change the rewards, the data or an option, whose effect no replay shows."""
+    """Decide about the rewards or the data, which no replay can do."""
     UNKNOWN = "unknown"
     """Nothing can be said without more data."""
     NOTHING = "nothing"
@@ -74,9 +77,9 @@ class Verdict:
     from_step: int | None = None
     """First of the steps with these groups, or with those on which `NOTHING` rests. None: the whole
     run."""
-    replayed: int = 0
-    """Number of settings that were replayed on these groups."""
-    remedy: Remedy | None = None
+    readings: tuple[Reading, ...] = ()
+    """What the weights may mean, each with its setting. Those that call for no change are not
+    `needed`."""
     more: int = 0
     trained: int = 0
     learned: tuple[str, ...] = ()
@@ -92,20 +95,17 @@ class Verdict:
     """Rewards that no option can name, because their names contain commas, for example."""
     no_interval: NoInterval | None = None
     """Why the shares have no interval."""
+    satisfied: bool = False
+    """Whether the purpose of the weights allows for every warning."""
 
     @property
     def sentence(self) -> str:
         """Return the verdict as a sentence without a final period."""
         match self.action:
+            case Action.CHECK:
+                text = f"check the function of {quoted(self.rewards)} first: {self._broken()}"
             case Action.TRAIN:
-                assert self.remedy is not None, "a setting was replayed"
-                setting = f"the estimator {self.remedy.estimator}"
-                if self.remedy.estimator == "gdpo":
-                    setting += ' (in TRL: multi_objective_aggregation="normalize_then_sum")'
-                if self.remedy.factor > 1:
-                    raised = f"{self.remedy.factor} times the weight of {_names(self.rewards)}"
-                    setting += f" and {raised}"
-                text = f"train with {setting}: {self._shares()}"
+                text = self._train()
             case Action.CHANGE:
                 text = self._change()
             case Action.UNKNOWN:
@@ -120,7 +120,11 @@ class Verdict:
         """Return the verdict as plain data."""
         unchecked = {"unchecked"}  # the run has them
         kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
-        return {**kept, "sentence": self.sentence}
+        readings = [
+            {**asdict(each), "condition": each.condition, "setting": each.setting}
+            for each in self.readings
+        ]
+        return {**kept, "readings": readings, "sentence": self.sentence}
 
     @property
     def _over(self) -> str:
@@ -128,27 +132,39 @@ class Verdict:
             return ""
         return f" over {self.of_groups:,} groups from step {self.from_step:,}"
 
+    def _broken(self) -> str:
+        if self.kind is Kind.NEVER_APPLIES:
+            return "it is missing from every rollout"
+        if self.kind is Kind.OPPOSED:
+            return "their correlation is -1, as after an error of sign"
+        return f"it has not varied in any of {self.of_groups:,} groups, from the first step on"
+
     def _shares(self) -> str:
         own = interval(self.influence_share, self.influence_margin)
-        text = (
-            f"{_names(self.rewards)} has {own} of the influence for {percent(self.weight_share)} "
-            f"of the weight{self._over}"
-        )
-        if self.remedy is None:
-            return text
-        same = self.remedy.groups == self.of_groups
-        where = "the same groups" if same else f"{self.remedy.groups:,} of the groups"
-        share = interval(self.remedy.share, self.remedy.margin)
-        return f"{text}. With this setting, it would have {share} on {where}"
+        has = f"{own} of the influence for {percent(self.weight_share)} of the weight"
+        return f"{quoted(self.rewards)} has {has}{self._over}"
+
+    def _train(self) -> str:
+        falls = "falls, and " if self.kind is Kind.FALLS else ""
+        what = self._shares().replace(" has ", f" {falls}has ", 1)
+        if [each.meaning for each in self.readings] == [Meaning.WEIGHTS]:
+            return f"train with {self.readings[0].advice}: {what}{_IN_TRL}"
+        each = ". ".join(capitalized(str(reading)) for reading in self.readings)
+        return f"{what}. {each}{_IN_TRL}{self._ask()}"
+
+    def _ask(self) -> str:
+        """Return how to answer which reading is right, if there are several."""
+        several = len(self.readings) > 1
+        return ". For one verdict, add --weights or --sizes-are-weights" if several else ""
 
     def _change(self) -> str:
         assert self.kind is not None, "a warning calls for the change"
-        if self.kind in _BELOW:
+        if self.kind is Kind.OUT_OF_REACH:
+            return _BY_CAUSE[Cause.SPARSE].format(names=quoted(self.rewards))
+        if self.kind in EFFECT:
             cause = self.causes[0] if self.causes else Cause.SPARSE
-            what = _BY_CAUSE[cause].format(names=_names(self.rewards))
-            enough = ", and no replayed setting helps enough" if self.replayed else ""
-            return f"{what}: {self._shares()}{enough}"
-        return TABLE[self.kind].verdict.format(names=_names(self.rewards))
+            return f"{_BY_CAUSE[cause].format(names=quoted(self.rewards))}: {self._shares()}"
+        return TABLE[self.kind].verdict.format(names=quoted(self.rewards))
 
     @property
     def unknown(self) -> str:
@@ -175,18 +191,20 @@ class Verdict:
             few = f"{self.no_interval}, too few" if self.no_interval else few
             each = "has" if len(self.rewards) == 1 else "each have"
             return (
-                f"{few} to tell whether {_names(self.rewards)} {each} {_ENOUGH}. Record more groups"
+                f"{few} to tell whether {quoted(self.rewards)} {each} {_ENOUGH}. Record more groups"
             )
         first = self.unchecked[0]
         return f"{first.reason}. {capitalized(first.remedy)}"
 
     def _nothing(self) -> str:
+        if self.satisfied:
+            return "no reward lacks influence for what it should count"
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
             each = f"each of the {self.trained} rewards"
             return f"{each} has at least {_ENOUGH}{self._over}"
-        learned = f"{_names(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
+        learned = f"{quoted(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
             return learned
         return f"{learned}, and each other reward has at least {_ENOUGH}{self._over}"
@@ -198,10 +216,18 @@ _ENOUGH = "a quarter of its weight share, or 5 % of the influence"
 
 _BY_CAUSE = {
     Cause.MISSING: "check why {names} is missing from many rollouts",
-    Cause.SPARSE: "warm-start the policy on {names}, or use easier prompts or larger groups",
-    Cause.OPPOSED: "set the weights by priority, or gate the other rewards on {names}",
-    Cause.RANGE: "increase the weight of {names}",
+    Cause.SPARSE: "samples that earn {names} are rare, and no setting of the weights changes that",
+    Cause.OPPOSED: "decide how much {names} matters: the other rewards pull against it",
+    Cause.RANGE: "decide how much {names} matters",
 }
+
+_IN_TRL = '. gdpo is multi_objective_aggregation="normalize_then_sum" in TRL'
+
+_BROKEN = (Kind.NEVER_APPLIES, Kind.CONSTANT, Kind.OUT_OF_REACH)
+"""Kinds of findings that may come from an error in a reward function."""
+
+_EXACT = -0.995
+"""Correlation at or below which two rewards are the same number with opposite signs."""
 
 
 def _unchecked(
@@ -240,7 +266,7 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
 
     `places` are NaN without a declared range. `of_sum`: the range is that of the sum over turns.
     """
-    names, ranges, they, are = _names(places), "the range", "it", "is"
+    names, ranges, they, are = quoted(places), "the range", "it", "is"
     if len(places) > 1:
         ranges, they, are = "the ranges", "they", "are"
     wrong = not any(map(isnan, places.values()))
@@ -260,10 +286,18 @@ def at_unknown_place(finding: Finding) -> bool:
     return finding.kind is Kind.CONSTANT and not 0 <= place <= 1
 
 
-def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str] = ()) -> Verdict:
+def verdict_of(
+    run: RunAnalysis,
+    report: ReadReport,
+    *,
+    weighted: Collection[str] = (),
+    sizes: bool = False,
+    primary: str | None = None,
+) -> Verdict:
     """Return what a run calls for, with the checks that could not run.
 
-    `weighted` are the rewards whose weights the caller gives.
+    `weighted` are the rewards whose weights the caller gives, which are then the purpose. `sizes`:
+    the sizes of the rewards are the purpose. A fall of `primary` comes before that of others.
     """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     learned, whole = run.learned(), run.influence(set(run.steps))
@@ -286,15 +320,10 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
         unnamed = tuple(name for name in run.names if not can_be_named(name))
         known = {"assumed": assumed, "command": command, "unnamed": unnamed, "denied": denied}
         return replace(base, action=Action.UNKNOWN, **known)
-    warnings = [
-        held.finding
-        for held in run.findings()
-        if held.lasting and held.finding.severity is Severity.WARNING
-    ]
-    # Of a reward that is constant at an unknown place, nothing is known.
-    known = [finding for finding in warnings if not at_unknown_place(finding)]
-    if known and not mixed:
-        return replace(_about(min(known, key=lambda f: f.rank), base), more=len(warnings) - 1)
+    purpose = Meaning.SIZES if sizes else Meaning.WEIGHTS if weighted else None
+    warned = _of_warnings(run, base, purpose, primary)
+    if warned is not None and not mixed:
+        return warned
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
     below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
@@ -308,25 +337,83 @@ def verdict_of(run: RunAnalysis, report: ReadReport, *, weighted: Collection[str
     return base
 
 
-def _about(finding: Finding, base: Verdict) -> Verdict:
-    found = finding.evidence
+def _of_warnings(
+    run: RunAnalysis, base: Verdict, purpose: Meaning | None, primary: str | None
+) -> Verdict | None:
+    """Return the verdict on the warnings of a run. None: it has none that says anything."""
+    warnings = [
+        held.finding
+        for held in run.findings()
+        if held.lasting and not held.past and held.finding.severity is Severity.WARNING
+    ]
+    base = replace(base, more=max(len(warnings) - 1, 0))
+    if broken := _broken(run, warnings):
+        return replace(base, action=Action.CHECK, **broken)
+    # Of a reward that is constant at an unknown place, nothing is known.
+    known = [finding for finding in warnings if not at_unknown_place(finding)]
+    known.sort(key=lambda f: (f.kind is not Kind.FALLS or f.rewards != (primary,), f.rank))
+    for finding in known:
+        about = _about(finding, run, base, purpose)
+        if about is not None:
+            return about
+    return replace(base, more=0, satisfied=True) if known else None
+
+
+def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the first sign that a reward function is wrong, as fields of a verdict, or nothing."""
+    groups = {r.name: r.groups for r in run.rewards() if r.zero_variance_groups == r.groups}
+    for found in warnings:
+        name = found.rewards[0] if found.rewards else ""
+        fields = {"kind": found.kind, "rewards": found.rewards}
+        if found.kind in _BROKEN and name in groups:
+            return {**fields, "of_groups": groups[name]}
+        if found.kind is Kind.OPPOSED and run.correlation(*found.rewards) <= _EXACT:
+            return fields
+    return {}
+
+
+def _about(
+    finding: Finding, run: RunAnalysis, base: Verdict, purpose: Meaning | None
+) -> Verdict | None:
+    """Return the verdict on a warning. None: the purpose of the weights allows for it."""
     verdict = replace(base, action=Action.CHANGE, kind=finding.kind, rewards=finding.rewards)
-    if finding.kind not in _BELOW:
+    if finding.kind not in _REPLAYED:
         return verdict
-    start = found.get("from_step")
+    found = finding.evidence
+    name, start = finding.rewards[0], found.get("from_step")
+    weight, share, margin = run.influence(set(run.steps)).by_reward[name]
     verdict = replace(
         verdict,
         causes=finding.causes,
-        weight_share=found.get("weight_share", nan),
-        influence_share=found.get("influence_share", nan),
-        influence_margin=found.get("influence_margin", nan),
-        of_groups=round(found["groups"]),
+        weight_share=found.get("weight_share", weight),
+        influence_share=found.get("influence_share", share),
+        influence_margin=found.get("influence_margin", margin),
+        of_groups=round(found.get("groups", base.groups)),
         from_step=None if start is None else round(start),
-        replayed=len(finding.remedies),
     )
-    limit = ENOUGH * verdict.weight_share
-    best = best_remedy(finding.remedies, verdict.influence_share, verdict.influence_margin, limit)
-    return verdict if best is None else replace(verdict, action=Action.TRAIN, remedy=best)
+    every = [_applied(each, verdict) for each in run.readings(purpose)]
+    readings = tuple(each for each in every if each is not None)
+    if any(each.needed for each in readings):
+        return replace(verdict, action=Action.TRAIN, readings=readings)
+    return None if readings and finding.kind in EFFECT else verdict
+
+
+def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
+    """Return the reading, with whether the reward needs its setting. None: the setting is no help.
+
+    A reward needs it if it has less than a quarter of the weight share of the reading, or less than
+    half if it falls. The setting helps if the share reaches half of that weight share, or twice the
+    present share and the end of its interval, and if the interval of the new share is above the
+    present share. A dense reward is not raised: then the setting only says what the sizes mean.
+    """
+    (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
+    if name in reading.dense:
+        return None if reading.meaning is Meaning.WEIGHTS else reading
+    due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))
+    if share >= (0.5 if verdict.kind is Kind.FALLS else Thresholds().ignored) * due:
+        return replace(reading, needed=False)
+    reached = new[0] >= min(due / 2, max(2 * share, share + margin))
+    return reading if reached and new[0] - new[1] > share else None
 
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:
@@ -338,7 +425,3 @@ def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[s
         and not reward.influence_share
         >= min(limits.ignored * reward.weight_share, limits.least_share)
     ]
-
-
-def _names(names: Iterable[str]) -> str:
-    return " and ".join(f"`{name}`" for name in names)

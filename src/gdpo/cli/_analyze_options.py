@@ -31,6 +31,7 @@ class AnalyzeOptions:
     reading: Mapping[str, Any]
     """Keyword arguments of `read_rollout_files`."""
     weights: Mapping[str, float] | None
+    sizes_are_weights: bool
     low: Mapping[str, float]
     high: Mapping[str, float]
     rescore: str | None
@@ -60,6 +61,11 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
             "--rescore cannot be combined with --rewards, because it computes all rewards: "
             "remove one of the two"
         )
+    if "--weights" in given and "--sizes-are-weights" in given:
+        raise ConfigError(
+            "--weights and --sizes-are-weights both say how much each reward should count: remove "
+            "one of the two"
+        )
     reading = _reading(given)
     page, no_page = _page_of(paths, output)
     weights = given.get("--weights")
@@ -72,6 +78,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         paths=paths,
         reading=reading,
         weights=None if weights is None else _numbers_of(weights, "--weights"),
+        sizes_are_weights="--sizes-are-weights" in given,
         low={name: low for name, (low, _) in ranges.items() if low is not None},
         high={name: high for name, (_, high) in ranges.items() if high is not None},
         rescore=given.get("--rescore"),

@@ -36,6 +36,8 @@ from gdpo.report.summaries import (
     log_blocks,
     priority_blocks,
     rollouts_summary,
+    rollouts_to_look_at,
+    share_blocks,
     verdict_line,
 )
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
@@ -118,8 +120,13 @@ def _show(
             console.rule(time.strftime("%H:%M:%S"))
         width, whole = _width(console), not console.is_terminal
         room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
-        lines = rollouts_summary(analysis, width=width, room=room, whole=whole)
-        blocks = [*estimator_blocks(analysis), *priority_blocks(analysis)]
+        lines = rollouts_summary(analysis, width=width, room=room, whole=whole, page=options.page)
+        blocks = [
+            *share_blocks(analysis),
+            *rollouts_to_look_at(analysis, **_texts_of(options)),
+            *estimator_blocks(analysis),
+            *priority_blocks(analysis),
+        ]
         for line in (*lines, *printed(blocks, width, whole=whole)):
             console.print(line, soft_wrap=True)
     if not analysis.runs:
@@ -179,6 +186,7 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
         return analyze(
             reading,
             weights=options.weights,
+            sizes_are_weights=options.sizes_are_weights,
             low={**(rescorer.low if rescorer else {}), **options.low},
             high={**(rescorer.high if rescorer else {}), **options.high},
             replayed=options.estimators,
@@ -235,11 +243,15 @@ def _width(console: Console) -> int:
 
 def _write_page(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
     if options.page is not None:
-        reading = {key: options.reading[key] for key in ("columns", "load_pt")}
-        write_rollouts_report(analysis, options.page, **reading)
+        write_rollouts_report(analysis, options.page, **_texts_of(options))
     line = f"page with curves and texts: {options.page}" if options.page else options.no_page
     if line and not options.json:
         _print_line(line, console)
+
+
+def _texts_of(options: AnalyzeOptions) -> dict[str, Any]:
+    """Return the options with which texts are read again."""
+    return {key: options.reading[key] for key in ("columns", "load_pt")}
 
 
 def _print_line(text: str, console: Console) -> None:

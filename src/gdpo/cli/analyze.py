@@ -18,6 +18,7 @@ def analyze(
     rewards: str | None = None,
     columns: Annotated[list[str] | None, Parameter(negative=())] = None,
     weights: str | None = None,
+    sizes_are_weights: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     range: str | None = None,
     rescore: str | None = None,
     estimators: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
@@ -49,7 +50,10 @@ def analyze(
             read files of all formats. group_size=NUMBER is the number of rollouts per prompt, for
             files without group ids that list the rollouts of a prompt consecutively. format=NAME is
             the format, or metrics for rows with the metrics of a step.
-        weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, or 1.
+        weights: Comma-separated NAME=WEIGHT pairs: how much each reward should count. Default: the
+            weights in the files, or 1.
+        sizes_are_weights: The sizes of the rewards say how much each should count, and not the
+            weights, which are equal.
         range: Lowest and highest possible value of each reward, as comma-separated NAME=LOW:HIGH
             pairs. One of the two may be left out. A reward that is constant at its highest value
             counts as learned. Default: the range stored in the files. Only files written by gdpo
@@ -106,5 +110,7 @@ def analyze(
         "--fail-on": fail_on,
         "--output": output,
     }
+    if sizes_are_weights:
+        given["--sizes-are-weights"] = ""
     options = checked(paths, {name: text for name, text in given.items() if text is not None})
     return follow_runs(options) if follow else run_analysis(options)

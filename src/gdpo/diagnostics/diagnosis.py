@@ -30,12 +30,16 @@ class Kind(StrEnum):
     """In nearly all groups, all advantages are exactly 0."""
     NEVER_APPLIES = "never_applies"
     """A reward is missing from every rollout."""
+    FALLS = "falls"
+    """The mean of a reward falls over the run."""
     REVERSED = "reversed"
     """The update pushes a reward in the direction opposite to the sign of its weight."""
     OUT_OF_REACH = "out_of_reach"
     """A reward is constant at the bottom of its range."""
     IGNORED = "ignored"
     """The influence share of a reward is below a quarter of its weight share."""
+    DOMINANT = "dominant"
+    """A reward has far more influence than its weight, and another one less."""
     OPPOSED = "opposed"
     """Two rewards pull in opposite directions."""
     BELOW_RESOLUTION = "below_resolution"
@@ -66,22 +70,6 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
-    """Stores a setting and the influence share that it gives a reward on the same groups."""
-
-    estimator: str
-    factor: int = 1
-    share: float = nan
-    margin: float = nan
-    """Half-width of the 95 % interval of `share`. NaN: unknown."""
-    groups: int = 0
-
-    def __str__(self) -> str:
-        raised = "" if self.factor == 1 else f" with {self.factor} times the weight"
-        return f"{self.estimator}{raised} {interval(self.share, self.margin)}"
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """Stores a problem or fact that was found in a batch, and its remedy."""
 
@@ -93,13 +81,11 @@ class Finding:
     message: str
     """One or two sentences with numbers, without the final period."""
     remedy: str
-    """What the user can do about it."""
+    """What the user can do about it, or what follows from it."""
     evidence: Mapping[str, float]
     """The numbers in the message, unrounded."""
     causes: tuple[Cause, ...] = ()
     """Why a reward has less influence than its weight, the main cause first."""
-    remedies: tuple[Remedy, ...] = ()
-    """Settings that were replayed on the same groups. Empty: nothing was replayed."""
 
     @property
     def line(self) -> str:
@@ -146,17 +132,20 @@ def times(ratio: float) -> str:
 
 
 def interval(share: float, margin: float) -> str:
-    """Return a share ± its margin (NaN: unknown), or an upper bound for a share near 0.
+    """Return a share ± its margin (NaN: unknown), or an upper bound if the interval contains 0.
 
     >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
     ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
     >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
     ('48 %', 'under 8 %', '–')
+    >>> interval(-0.03, 0.05), interval(0.85, 1.22)
+    ('under 8 %', 'unclear')
     """
     if share != share:
         return "–"
-    if abs(share) < _SMALL and margin == margin:
-        return f"under {max(100 * _SMALL, 100 * (abs(share) + margin)):.0f} %"
+    if margin == margin and (abs(share) < _SMALL or margin > abs(share)):
+        highest = abs(share) + margin
+        return f"under {100 * max(_SMALL, highest):.0f} %" if highest < 1 else "unclear"
     sign = "−" if share < 0 else ""
     if margin != margin or margin < _EXACT:
         return f"{sign}{percent(abs(share))}"

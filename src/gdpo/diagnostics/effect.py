@@ -1,6 +1,4 @@
-r"""Defines the findings that rest on sums over groups: the effect of a reward, and its variance.
-
-For a reward with too little effect, other settings are replayed on the same groups.
+r"""Defines the findings that rest on sums over groups: the influence of a reward, and its variance.
 
 With the influence share $s_k$ and the weight share $v_k$ of a reward, a batch, a finished run or a
 block of a running one shows that the reward
@@ -32,30 +30,27 @@ other below 0.75:
 | range, $s$ | the influence: also what the estimator makes of the standard deviations |
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from math import inf, isnan, log, log1p, nan, pi
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpo._text import capitalized
-from gdpo.advantages import ESTIMATORS
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Finding,
     Kind,
     Range,
-    Remedy,
-    Scored,
     Severity,
     interval,
     percent,
     times,
 )
 from gdpo.diagnostics.findings import Thresholds, finding
-from gdpo.diagnostics.influence import Influence, PreparedStep, Vector, influence_of, pooled
+from gdpo.diagnostics.influence import Influence, Vector
+from gdpo.diagnostics.readings import readings_of
 
 LEAST_GROUPS = 64
 """Number of groups in a block of the smallest size, and in a measurement."""
@@ -100,8 +95,6 @@ OF_SUMS = (Kind.NO_SIGNAL, *EFFECT, *CONSTANT)
 
 
 Ranges: TypeAlias = Mapping[str, Range]
-Replay: TypeAlias = Callable[[str, float], tuple[Remedy, ...]]
-"""Returns the replayed remedies for a reward and its wanted influence share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,22 +288,23 @@ def findings_at_once(
     influence: Influence,
     ranges: Ranges,
     thresholds: Thresholds,
-    replay: Replay | None = None,
     *,
     hidden: Collection[tuple[Kind, tuple[str, ...]]] = (),
     since: int | None = None,
+    sizes: Ranges | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings of a batch or of the steps of a finished run.
 
     With too few groups, a finding is a note. A reward whose signal is lost to rounding
     (`BELOW_RESOLUTION` is in `hidden`) is not also constant. `hidden` also contains the other kinds
-    that are left out, with their rewards.
+    that are left out, with their rewards. `sizes` are the ranges that only tell the sizes of the
+    rewards. Default: `ranges`.
     """
     found = noticed(influence, Look(), ranges, thresholds)
     for each in sorted(found, key=lambda of: not of.sure):
         lost = each.kind in CONSTANT and (Kind.BELOW_RESOLUTION, each.rewards) in hidden
         if not lost and (each.kind, each.rewards) not in hidden:
-            yield described(each, influence, ranges, thresholds, replay, since=since)
+            yield described(each, influence, ranges, thresholds, since=since, sizes=sizes)
 
 
 def described(
@@ -318,14 +312,13 @@ def described(
     influence: Influence,
     ranges: Ranges,
     thresholds: Thresholds,
-    replay: Replay | None = None,
     *,
     since: int | None = None,
+    sizes: Ranges | None = None,
 ) -> Finding:
     """Return the finding with the numbers of these sums.
 
-    `since` is the number of the first step with these groups, or None for the whole run. Without
-    `replay`, no setting is tried.
+    `since` is the number of the first step with these groups, or None for the whole run.
     """
     severity = Severity.WARNING if of.sure else Severity.NOTE
     evidence = {"groups": float(influence.groups)}
@@ -352,23 +345,28 @@ def described(
         evidence["influence_margin"] = reward.margin
     evidence["zero_variance_groups"] = reward.zero_variance
     if of.kind in EFFECT:
-        return _less_effect(of.kind, reward, influence, known, thresholds, replay, evidence)
+        return _less_effect(of.kind, reward, influence, sizes or ranges, thresholds, evidence)
     evidence["groups"] = float(reward.groups)
-    return _constant(reward, known, thresholds, replay, severity, evidence)
+    return _constant(reward, known, thresholds, severity, evidence)
+
+
+def severity_of(kind: Kind, influence: Influence, name: str, thresholds: Thresholds) -> Severity:
+    """Return the severity of a finding about the influence of a reward."""
+    k, weights = influence.names.index(name), influence.weight_shares
+    small = weights[k] < thresholds.nudge * np.max(weights)
+    noted = kind is Kind.IGNORED and influence.shares[k] >= thresholds.least_share
+    return Severity.NOTE if noted or small else Severity.WARNING
 
 
 def _less_effect(
     kind: Kind,
     reward: _Reward,
     influence: Influence,
-    known: Range,
+    ranges: Ranges,
     thresholds: Thresholds,
-    replay: Replay | None,
     evidence: Mapping[str, float],
 ) -> Finding:
-    limit = ENOUGH * reward.wanted
-    found = () if replay is None else replay(reward.name, limit)
-    severity = thresholds.severity(kind, reward.share)
+    severity = severity_of(kind, influence, reward.name, thresholds)
     factors = _factors(influence, reward.name)
     causes = sorted(factors, key=lambda cause: factors[cause])
     causes = tuple(cause for cause in causes if factors[cause] < _CAUSE) or tuple(causes[:1])
@@ -390,12 +388,12 @@ def _less_effect(
             **{f"factor_{cause.value}": factor for cause, factor in factors.items()},
         },
         severity=severity,
-        remedies=(causes, found),
+        causes=causes,
         what=what,
         share=share,
-        causes=" and ".join(cause.value for cause in causes),
+        named=" and ".join(cause.value for cause in causes),
         reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
-        remedy=_advice(reward, causes, found, limit, known),
+        remedy=_after(causes[0], influence, ranges),
     )
 
 
@@ -436,79 +434,41 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
     return f"the advantages follow `{most.name}` more closely"
 
 
-_WARM_START = (
-    "warm-start the policy on examples that earn the reward, use easier prompts or larger groups, "
-    "or give partial credit"
-)
+def _after(cause: Cause, influence: Influence, ranges: Ranges) -> str:
+    """Return what follows from a cause: a fact, or the settings that weigh the rewards."""
+    if cause is Cause.RANGE:
+        return "; ".join(map(str, readings_of(influence, ranges)))
+    return _FACTS[cause]
 
-_UNTRIED = {
-    Cause.MISSING: "Check why it is missing",
-    Cause.SPARSE: "Larger groups, easier prompts or partial credit may help more, but a replay "
-    "cannot show this",
-    Cause.OPPOSED: "Or gate the other rewards on it",
-    Cause.RANGE: "",
-}
-"""What may help too, but cannot be replayed."""
 
-_UNREPLAYED = {
+_FACTS = {
     Cause.MISSING: "check why it is missing",
-    Cause.SPARSE: "use larger groups, easier prompts or partial credit",
-    Cause.OPPOSED: "set the weights by priority, or gate the other rewards on it",
-    Cause.RANGE: "increase its weight",
+    Cause.SPARSE: "groups in which all samples get the same value do not train it",
+    Cause.OPPOSED: "decide which of them matters more: what raises one lowers the other",
 }
 
-
-def _advice(
-    reward: _Reward,
-    causes: tuple[Cause, ...],
-    found: tuple[Remedy, ...],
-    limit: float,
-    known: Range,
-) -> str:
-    if not found:
-        return _UNREPLAYED[causes[0]]
-    same = found[0].groups == reward.all_groups
-    where = "the same groups" if same else f"{found[0].groups:,} of the groups"
-    best = best_remedy(found, reward.share, reward.margin, limit)
-    listed = ", ".join(map(str, sorted(found, key=lambda each: each is not best)))
-    shares = f"On {where}, `{reward.name}` would have: {listed}"
-    if best is None:
-        place = known.place(reward.mean, reward.weight)
-        raised = max(each.factor for each in found)
-        last = f"multiply its weight by more than {raised if raised > 1 else FACTORS[-1]}"
-        if place is not None and place <= _BOTTOM:
-            last = _WARM_START
-        elif causes[0] is not Cause.RANGE:
-            last = f"{_UNREPLAYED[causes[0]]}, or {last}"
-        none = "no replayed setting is certain to help"
-        return f"{none}. {shares}. {capitalized(last)}"
-    what = f"use {(setting := f'the estimator {best.estimator}')}"
-    if best.factor > 1:
-        what = f"with {setting}, multiply the weight of `{reward.name}` by {best.factor}"
-    return ". ".join(filter(None, [what, shares, _UNTRIED[causes[0]]]))
+_UNEARNED = "samples that earn it are too rare to train it"
 
 
-_BOTTOM = 0.05
-"""Part of its range below which a policy almost never earns a reward."""
+CHECK = "check the function first: print what it gives to three rollouts"
+"""What to do about a reward that has never varied, before anything else."""
 
 
 def _constant(
     reward: _Reward,
     known: Range,
     thresholds: Thresholds,
-    replay: Replay | None,
     severity: Severity,
     evidence: Mapping[str, float],
 ) -> Finding:
     place = known.place(reward.mean, reward.weight)
     end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
-    kind, found, where = Kind.CONSTANT, (), "so it gives no signal"
-    remedy = "change the reward so that samples of one prompt get different values, or remove it"
+    kind, where = Kind.CONSTANT, "so it gives no signal"
+    remedy = "it does not train the policy"
     if place is None:
         remedy = (
             f"declare the range of the reward (low, high). At its best value, {reward.mean:.3g} is "
-            "learned: keep the reward. At its worst, the policy never earns it: warm-start the "
-            "policy, or give partial credit. Otherwise change or remove it"
+            f"learned. At its worst, {_UNEARNED}"
         )
     elif not 0 <= place <= 1:
         where = f"outside its declared range [{known.low:.3g}, {known.high:.3g}]"
@@ -518,16 +478,14 @@ def _constant(
         severity, best = Severity.NOTE, "highest" if reward.weight > 0 else "lowest"
         end = f"the {end} of its range" if known.declared else f"the {best} value of this run"
     elif place <= thresholds.bottom:
-        kind = Kind.OUT_OF_REACH
-        limit, end = ENOUGH * reward.wanted, other
-        found = replay(reward.name, limit) if replay and reward.live else ()
-        remedy = _advice(reward, (Cause.SPARSE,), found, limit, known) if found else _WARM_START
+        kind, end, remedy = Kind.OUT_OF_REACH, other, _UNEARNED
+    if not reward.live and kind is not Kind.SATURATED:
+        remedy = f"{CHECK}. If it is right, {remedy}"
     return finding(
         kind,
         (reward.name,),
         {**evidence, **({} if place is None else {"saturation": place})},
         severity=severity,
-        remedies=((), found),
         share=percent(reward.zero_variance),
         mean=f"{reward.mean:.3g}",
         end=end,
@@ -548,108 +506,3 @@ def few(count: int, of: int, share: float) -> float:
     steps = np.log((of - i + 1) / i) + log(share) - log1p(-share)
     terms = of * log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
     return float(min(1.0, np.sum(np.exp(terms))))
-
-
-ENOUGH = 0.5
-"""Part of its weight share that a setting must give a reward to help enough."""
-
-TRIED = ("gdpo", "per_reward_batch_std")
-"""Estimators that are replayed for a reward that has less influence than its weight."""
-
-FACTORS = (2, 3, 5, 10, 20)
-"""Factors by which the weight of the reward is raised, until its share is reached."""
-
-_MOST_VALUES = 2**18
-"""Number of reward values above which every second step is dropped, so that a replay is fast."""
-
-
-@dataclass(slots=True)
-class ScoredSteps:
-    """Keeps the rewards of steps for a replay, evenly thinned if too many."""
-
-    steps: dict[int, Scored] = field(default_factory=dict[int, Scored])
-    """The steps that are kept, keyed by their place in the order in which they were added."""
-    _every: int = 1
-    _added: int = 0
-    _values: int = 0
-
-    def add(self, step: Scored) -> None:
-        """Keep the next step, unless it is thinned out."""
-        place = self._added
-        self._added += 1
-        if place % self._every:
-            return
-        self.steps[place] = step
-        self._values += step.rewards.size
-        while self._values > _MOST_VALUES and len(self.steps) > 1:
-            self._every *= 2
-            self.steps = {at: kept for at, kept in self.steps.items() if at % self._every == 0}
-            self._values = sum(kept.rewards.size for kept in self.steps.values())
-
-
-def remedies(steps: Sequence[Scored], name: str, wanted: float) -> tuple[Remedy, ...]:
-    """Return other settings with the influence share that each gives a reward.
-
-    Larger weights are tried until the share is `wanted`. The settings are sorted by share.
-    """
-    if not any(name in step.names for step in steps):
-        return ()
-    batches = [PreparedStep.of(step.rewards, step.weights) for step in steps]
-    used = {step.estimator for step in steps}
-    others = [Remedy(estimator) for estimator in TRIED if {estimator} != used]
-    found = [_tried(steps, batches, name, other) for other in others]
-    base = steps[0].estimator if len(used) == 1 and used <= set(_WEIGHTED) else "grpo"
-    for factor in FACTORS:
-        raised = _tried(steps, batches, name, Remedy(str(base), factor))
-        if raised.share >= wanted:
-            found.append(raised)
-            break
-    return tuple(sorted(found, key=lambda remedy: -remedy.share))
-
-
-def best_remedy(
-    found: Sequence[Remedy], share: float, margin: float, limit: float
-) -> Remedy | None:
-    """Return the setting to use, or None if no setting helps.
-
-    A setting helps if its share reaches the limit, or twice the present share and the end of its
-    interval, and the interval of the new share is above the present share.
-    """
-    helps = max(_HELPS * share, share + margin)
-    better = [
-        remedy
-        for remedy in found
-        if remedy.share >= min(limit, helps) and remedy.share - remedy.margin > max(share, 0.0)
-    ]
-    # The best one reaches the limit, with the smallest change of the weight.
-    return min(
-        better,
-        key=lambda r: (not r.share + r.margin >= limit, r.factor, r.estimator != "gdpo"),
-        default=None,
-    )
-
-
-_HELPS = 2.0
-"""A replayed setting helps if it gives at least this multiple of the share."""
-
-_WEIGHTED = ("grpo", "grpo_no_std", "rloo", "grpo_batch_std", "grpo_batch_norm", "mo_grpo", *TRIED)
-"""Estimators for which a larger weight is replayed. Others need a state or options."""
-
-
-def _tried(
-    steps: Sequence[Scored], batches: Sequence[PreparedStep], name: str, remedy: Remedy
-) -> Remedy:
-    parts: list[Influence] = []
-    for step, batch in zip(steps, batches, strict=True):
-        weights = np.array(step.weights, np.float64)
-        weights[..., np.array(step.names) == name] *= remedy.factor
-        advantages = np.asarray(ESTIMATORS[remedy.estimator](step.rewards, weights), np.float64)
-        parts.append(influence_of(advantages, batch, step.names))
-    found = pooled(parts)
-    column = found.names.index(name)
-    return replace(
-        remedy,
-        share=float(found.shares[column]),
-        margin=float(found.margins[column]),
-        groups=found.groups,
-    )

@@ -11,7 +11,6 @@ from gdpo.diagnostics.diagnosis import (
     Diagnosis,
     Finding,
     Kind,
-    Remedy,
     Severity,
     percent,
 )
@@ -47,6 +46,11 @@ class Thresholds:
     In research/forks.md, rewards below it hardly moved."""
     reversed: float = 0.05
     """A reward is reversed if its influence share is negative, with a larger absolute value."""
+    nudge: float = 0.1
+    """A reward with less than this part of the largest weight has no warning about its influence.
+    It may be pushed against its weight as long as the others pay for it."""
+    falls: float = 0.1
+    """A reward falls if its mean drops by more than this part of its range."""
     opposed: float = 0.5
     """Minimum absolute value of a negative correlation at which two rewards count as opposed. At
     this value and with equal weights, each reward loses half of its influence to the other."""
@@ -63,10 +67,10 @@ class Thresholds:
             Kind.IGNORED: self.ignored * weight_share,
         }
 
-    def severity(self, kind: Kind, influence_share: float) -> Severity:
-        """Return the severity of a finding in `effect`."""
-        noted = kind is Kind.IGNORED and influence_share >= self.least_share
-        return Severity.NOTE if noted else Severity.WARNING
+
+DOMINANT = 1.5
+"""A reward is dominant if its influence share is above this multiple of its weight share, while
+another one has less than half of its own."""
 
 
 class Wording(NamedTuple):
@@ -85,7 +89,7 @@ class Wording(NamedTuple):
 
 _CONSTANT = "`{0}` is constant in {share} of its {groups} groups{start}, at {mean}"
 _EFFECT = (
-    "`{0}` {what}: over {groups} groups{start} it has {share} of the influence. Cause ({causes}): "
+    "`{0}` {what}: over {groups} groups{start} it has {share} of the influence. Cause ({named}): "
     "{reasons}"
 )
 
@@ -105,6 +109,13 @@ TABLE: Mapping[Kind, Wording] = {
         "dataset has the column that it reads",
         verdict="check the reward function: {names} is missing from every rollout",
     ),
+    Kind.FALLS: Wording(
+        Severity.WARNING,
+        "`{0}` falls: its mean went from {first} to {last}{beside}",
+        "read rollouts of the first and of the last steps before you train on",
+        verdict="read rollouts of the first and of the last steps before you train on: {names} "
+        "falls",
+    ),
     Kind.REVERSED: Wording(Severity.WARNING, _EFFECT, "{remedy}"),
     Kind.OUT_OF_REACH: Wording(
         Severity.WARNING,
@@ -112,13 +123,16 @@ TABLE: Mapping[Kind, Wording] = {
         "{remedy}",
     ),
     Kind.IGNORED: Wording(Severity.WARNING, _EFFECT, "{remedy}"),
+    Kind.DOMINANT: Wording(
+        Severity.NOTE,
+        "`{0}` has {share} of the influence for {weight} of the weight. It takes it from {others}",
+        "{remedy}",
+    ),
     Kind.OPPOSED: Wording(
         Severity.WARNING,
         "`{0}` and `{1}` pull in opposite directions: {related}",
-        "set the weights by priority, or gate one reward on the other, so that it counts only "
-        "where the other is reached",
-        verdict="set the weights by priority, or gate one reward on the other: {names} pull in "
-        "opposite directions",
+        "decide which of them matters more: what raises one lowers the other",
+        verdict="decide which of {names} matters more: they pull in opposite directions",
     ),
     Kind.BELOW_RESOLUTION: Wording(
         Severity.WARNING,
@@ -169,20 +183,19 @@ def finding(
     evidence: Mapping[str, float],
     *,
     severity: Severity | None = None,
-    remedies: tuple[tuple[Cause, ...], tuple[Remedy, ...]] = ((), ()),
+    causes: tuple[Cause, ...] = (),
     **words: Any,
 ) -> Finding:
     """Return a finding in the words of its row, with the numbers in `words`.
 
-    The number and the first step of the groups come from the evidence. `remedies`: the causes and
-    the replayed settings.
+    The number and the first step of the groups come from the evidence.
     """
     since = evidence.get("from_step")
     start = "" if since is None else f" from step {since:,.0f}"
     words = {"groups": f"{evidence.get('groups', 0):,.0f}", "start": start, **words}
     row = TABLE[kind]
     message, remedy = (text.format(*rewards, **words) for text in (row.message, row.remedy))
-    return Finding(kind, severity or row.severity, rewards, message, remedy, evidence, *remedies)
+    return Finding(kind, severity or row.severity, rewards, message, remedy, evidence, causes)
 
 
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ from gdpo.advantages.stages import (
     standardize,
 )
 from gdpo.diagnostics.diagnosis import Diagnosis, Kind, Range, RewardDiagnosis, Scored
-from gdpo.diagnostics.effect import findings_at_once, remedies
+from gdpo.diagnostics.effect import findings_at_once
 from gdpo.diagnostics.findings import Thresholds, of_batch
 from gdpo.diagnostics.influence import (
     Influence,
@@ -61,7 +61,6 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     low: Bounds = None,
     high: Bounds = None,
     thresholds: Thresholds | None = None,
-    replays: bool = True,
 ) -> Diagnosis:
     r"""Measure the influence of each reward in a batch and report problems.
 
@@ -88,7 +87,6 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
             unknown.
         high: Declared maximum of each reward, in the same form.
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
-        replays: Whether to try other settings for a reward with too little influence.
 
     Returns:
         A frozen `Diagnosis`. Print it, or log its `metrics()`.
@@ -146,10 +144,9 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     limits = thresholds or Thresholds()
     found = list(of_batch(diagnosis, limits))
     lost = {(each.kind, each.rewards) for each in found if each.kind is Kind.BELOW_RESOLUTION}
-    replay = partial(remedies, [scored]) if replays else None
     # The values of one batch do not tell the range of a reward.
     declared = {name: known for name, known in ranges.items() if known.declared}
-    found += findings_at_once(influence, declared, limits, replay, hidden=lost)
+    found += findings_at_once(influence, declared, limits, hidden=lost, sizes=ranges)
     return replace(diagnosis, findings=tuple(sorted(found, key=attrgetter("rank"))))
 
 

@@ -9,8 +9,7 @@ come from a single batch. In one batch, they may be due to chance, but hardly in
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
-from math import isnan, nan
+from math import isnan
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,9 +21,7 @@ from gdpo.diagnostics.diagnosis import (
     Finding,
     Kind,
     Range,
-    Remedy,
     RewardDiagnosis,
-    Scored,
     Severity,
 )
 from gdpo.diagnostics.effect import (
@@ -34,7 +31,6 @@ from gdpo.diagnostics.effect import (
     OF_SUMS,
     Look,
     Noticed,
-    Replay,
     as_measured,
     described,
     ended,
@@ -42,7 +38,7 @@ from gdpo.diagnostics.effect import (
     holds,
     learned_rewards,
     noticed,
-    remedies,
+    severity_of,
 )
 from gdpo.diagnostics.findings import Thresholds
 from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
@@ -52,8 +48,8 @@ logger = logging.getLogger(__name__)
 LASTING = 5
 """Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
-OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES)
-"""Kinds of findings that the sums of all groups show."""
+OF_GROUPS = (*OF_SUMS, Kind.NEVER_APPLIES, Kind.FALLS, Kind.DOMINANT)
+"""Kinds of findings about all groups of a run, or about a block of them."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
@@ -108,7 +104,6 @@ class Last(NamedTuple):
     steps: int
     first: int
     """Number of the first of these steps."""
-    replay: Replay | None = None
 
 
 @dataclass(slots=True)
@@ -154,7 +149,6 @@ class _Measuring:
     since: int | None = None
     """Number of the step after that block, if the steps have numbers."""
     influence: Influence | None = None
-    scored: list[Scored] = field(default_factory=list[Scored])
 
 
 class FindingHistory:
@@ -171,7 +165,8 @@ class FindingHistory:
         self._held: dict[Key, _Recorded] = {}
         self._looks = Looks()
         self._measuring: dict[tuple[str, ...], _Measuring] = {}
-        self._ranges: dict[str, Range] = {}
+        self.ranges: dict[str, Range] = {}
+        """Declared range of each reward, or else that of its values."""
 
     def add(
         self, step: Diagnosis, *, number: int | None = None
@@ -188,13 +183,13 @@ class FindingHistory:
         of_batch = [finding for finding in step.findings if finding.kind not in OF_GROUPS]
         for finding in of_batch:
             self._hold(finding, self.steps)
-        self._measure(influence, step.scored, number)
+        self._measure(influence, number)
         self._notice(influence)
         thresholds, in_force = self._thresholds, list[Finding]()
         lacking = np.any(self._all.sums.applies == 0)  # which is cheaper than to try every kind
-        for found in noticed(self._all, Look(), self._ranges, thresholds) if lacking else ():
+        for found in noticed(self._all, Look(), self.ranges, thresholds) if lacking else ():
             if found.sure and found.kind is Kind.NEVER_APPLIES:
-                in_force.append(described(found, self._all, self._ranges, thresholds))
+                in_force.append(described(found, self._all, self.ranges, thresholds))
                 self._hold(in_force[-1], 1)
         learned = set(self._learned(self._recent))
         for finding in [held.finding for held in self._held.values()]:
@@ -211,7 +206,7 @@ class FindingHistory:
         found = [HeldFinding(each.finding, tuple(each.spans), self.steps) for each in held]
         return sorted(found, key=_order)
 
-    def held_at_the_end(self, last: Last, replay: Replay | None = None) -> list[HeldFinding]:
+    def held_at_the_end(self, last: Last) -> list[HeldFinding]:
         """Return the findings of a finished run: those of all its groups, and of the last quarter.
 
         A finding of all groups that the last quarter rules out gives way to that of the quarter.
@@ -221,13 +216,11 @@ class FindingHistory:
         before = self.steps - last.steps
         hidden = {key for key in self._held if key[0] is Kind.BELOW_RESOLUTION}
         hidden |= {(kind, (name,)) for kind in EFFECT for name in self._learned(self._recent)}
-        numbers = (self._ranges, self._thresholds)
-        late = findings_at_once(
-            last.influence, *numbers, last.replay, hidden=hidden, since=last.first
-        )
+        numbers = (self.ranges, self._thresholds)
+        late = findings_at_once(last.influence, *numbers, hidden=hidden, since=last.first)
         found = [(before + 1, f) for f in late] + [
             (1, f)
-            for f in findings_at_once(self._all, *numbers, replay, hidden=hidden)
+            for f in findings_at_once(self._all, *numbers, hidden=hidden)
             if not ended(f, last.influence, self._thresholds)
         ]
         notes_first = sorted(found, key=lambda each: each[1].severity is Severity.WARNING)
@@ -244,7 +237,7 @@ class FindingHistory:
             if of_groups and again and not _is_apart(held, again[1], self.steps):
                 continue
             if of_groups or until <= before:
-                fact = replace(found, severity=Severity.NOTE, remedy="", remedies=())
+                fact = replace(found, severity=Severity.NOTE, remedy="")
                 held = replace(held, finding=fact, past=True)
             shown.append(held)
         return sorted(shown, key=_order)
@@ -253,6 +246,11 @@ class FindingHistory:
         """Return the rewards at their good end, over all groups or over the last 64 groups."""
         found = (*self._learned(self._all), *self._learned(self._recent))
         return tuple(dict.fromkeys(found))
+
+    def width(self, name: str) -> float:
+        """Return the width of a reward's range, in its unit."""
+        known = self.ranges.get(name, Range())
+        return known.high - known.low
 
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types, to be saved in a checkpoint."""
@@ -263,7 +261,7 @@ class FindingHistory:
             "held": list(self._held.values()),
             "looks": self._looks,
             "measuring": list(self._measuring.values()),
-            "ranges": self._ranges,
+            "ranges": self.ranges,
         }
         return _plain(kept)
 
@@ -293,33 +291,34 @@ class FindingHistory:
                 each["first"],
                 each["since"],
                 _known(each["influence"]),
-                [_scored(scored) for scored in each["scored"]],
             )
-        self._ranges = {name: Range(*known) for name, known in state["ranges"].items()}
+        self.ranges = {name: Range(*known) for name, known in state["ranges"].items()}
 
     def _learned(self, influence: Influence | None) -> tuple[str, ...]:
         if influence is None:
             return ()
-        return learned_rewards(influence, self._ranges, self._thresholds)
+        return learned_rewards(influence, self.ranges, self._thresholds)
 
     def _widen(self, ranges: Mapping[str, Range]) -> None:
         for name, now in ranges.items():
-            before = self._ranges.get(name)
+            before = self.ranges.get(name)
             if now.declared or before is None:
-                self._ranges[name] = now
+                self.ranges[name] = now
             elif not before.declared:
                 low, high = min(before.low, now.low), max(before.high, now.high)
-                self._ranges[name] = Range(low, high, declared=False)
+                self.ranges[name] = Range(low, high, declared=False)
 
     def _notice(self, step: Influence) -> None:
         """Test the blocks that the step completes, and start to measure the faults they show."""
         for block, look, steps in self._looks.add(step):
-            for found in noticed(block, look, self._ranges, self._thresholds):
+            for found in noticed(block, look, self.ranges, self._thresholds):
                 if not found.sure or found.kind is Kind.NEVER_APPLIES:
                     continue
                 # What was reported is not measured again, unless it has become worse.
-                share = block.shares[block.names.index(found.rewards[0])] if found.rewards else nan
-                place = _place(found.kind, self._thresholds.severity(found.kind, share))
+                severity = Severity.WARNING
+                if found.kind in EFFECT:
+                    severity = severity_of(found.kind, block, found.rewards[0], self._thresholds)
+                place = _place(found.kind, severity)
                 known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
                 if found.rewards in self._measuring or (known and place >= min(known)):
                     continue
@@ -329,14 +328,13 @@ class FindingHistory:
                     continue
                 self._measuring[found.rewards] = _Measuring(found, self.steps - steps + 1)
 
-    def _measure(self, step: Influence, scored: Scored | None, number: int | None) -> None:
+    def _measure(self, step: Influence, number: int | None) -> None:
         """Measure what was noticed on this step too, and hold the findings with enough groups."""
         for rewards, measuring in list(self._measuring.items()):
             if measuring.influence is None:
                 measuring.since, measuring.influence = number, step
             else:
                 measuring.influence = pooled([measuring.influence, step])
-            measuring.scored += [] if scored is None else [scored]
             influence, since = measuring.influence, measuring.since
             if influence.groups < LEAST_GROUPS:
                 continue
@@ -349,9 +347,8 @@ class FindingHistory:
             found = described(
                 shown,
                 influence,
-                self._ranges,
+                self.ranges,
                 self._thresholds,
-                partial(remedies, measuring.scored),
                 since=since,
             )
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
@@ -385,7 +382,7 @@ class FindingHistory:
         held.spans.append((first, self.steps))
 
 
-_FORM = 2
+_FORM = 3
 """Version of a saved state. Increase it with every change of the state or of the kinds."""
 
 
@@ -480,8 +477,6 @@ def _plain(value: Any) -> Any:
     """Return a value in JSON types: dataclasses as dicts, arrays and tuples as lists."""
     if is_dataclass(value):
         found = {each.name: getattr(value, each.name) for each in fields(value)}
-        if isinstance(value, Scored):
-            found["dtype"] = value.rewards.dtype.name
         return _plain(found)
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
@@ -499,18 +494,11 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
     return Influence(tuple(plain["names"]), plain["groups"], Sums(*sums), products)
 
 
-def _scored(plain: Mapping[str, Any]) -> Scored:
-    rewards = np.array(plain["rewards"], plain["dtype"])
-    weights = np.array(plain["weights"], np.float64)
-    return Scored(tuple(plain["names"]), rewards, weights, plain["estimator"])
-
-
 def _finding(plain: Mapping[str, Any]) -> Finding:
     known: dict[str, Any] = {
         "kind": Kind(plain["kind"]),
         "severity": Severity(plain["severity"]),
         "rewards": tuple(plain["rewards"]),
         "causes": tuple(map(Cause, plain["causes"])),
-        "remedies": tuple(Remedy(**remedy) for remedy in plain["remedies"]),
     }
     return Finding(**{**plain, **known})

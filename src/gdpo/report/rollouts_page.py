@@ -24,6 +24,7 @@ from gdpo.report.summaries import (
     read_sentences,
     reward_blocks,
     run_sentence,
+    share_blocks,
     turn_tables,
     unchecked,
     verdict_line,
@@ -69,7 +70,7 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
     paths = analysis.report.paths
     where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
-    answer = f"{capitalized(shortened(verdict_line(analysis).plain, 600))}."
+    answer = f"{capitalized(shortened(verdict_line(analysis).plain, 1_200))}."
     page = render(
         "rollouts.html",
         data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
@@ -104,6 +105,7 @@ def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
             Sentences(tuple(run_sentence(run, analysis) for run in runs)),
             *reward_blocks(analysis),
             Sentences(tuple(_verdicts(analysis))),
+            *share_blocks(analysis),
             Sentences(tuple(_left_out(analysis)), "dim"),
         ],
     )

@@ -3,27 +3,30 @@
 `rollouts_summary` fits on a screen, and ends with the checks that could not run.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, nan
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.text import Text
 
-from gdpo._text import counted, one_line
+from gdpo._text import counted, one_line, quoted
 from gdpo.analysis import Analysis
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.analysis.priorities import BOTH
 from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trend import end_means
+from gdpo.analysis.verdict import Action
 from gdpo.diagnostics import TurnDiagnosis
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.priority import table_of
 from gdpo.report.blocks import ALL, Block, FindingBlock, Sentences, Table, printed
 from gdpo.report.text import as_number, as_share, as_trend, short_name, without_middle
-from gdpo.rollouts.readers import ReadReport
+from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.report import NAMED, options_text
 
@@ -42,6 +45,12 @@ _LOGS = 3
 _TURNS = 6
 """Maximum number of turns in the table."""
 
+_TEXT = 200
+"""Maximum number of characters of a completion that shows what a reward function got."""
+
+_FIRST = 3
+"""Number of findings that are printed. The others are counted."""
+
 _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
 
@@ -50,7 +59,12 @@ _WHOLE = 500
 
 
 def rollouts_summary(
-    analysis: Analysis, *, width: int = 100, room: int = LINES, whole: bool = False
+    analysis: Analysis,
+    *,
+    width: int = 100,
+    room: int = LINES,
+    whole: bool = False,
+    page: Path | None = None,
 ) -> list[Text]:
     """Return lines to print with rich: the data read, the rewards, and findings by severity.
 
@@ -59,6 +73,7 @@ def rollouts_summary(
         width: Terminal width in cells. Longer lines are wrapped.
         room: Maximum number of lines.
         whole: Whether tables contain whole names and may be wider, as in a file.
+        page: Page with all findings, if one is written.
     """
     start = [*read_blocks(analysis), *_odd(analysis, width)]
     start.append(Sentences(tuple(run_sentence(run, analysis) for run in analysis.runs[:2])))
@@ -72,14 +87,10 @@ def rollouts_summary(
     most = max(3, min(rest, _REWARDS))
     lines += [*printed(reward_blocks(analysis), width, most=most, whole=whole), *turns]
     blocks = finding_blocks(analysis)
-    for place, block in enumerate(blocks):
-        more = printed([block], width, whole=whole)
-        last = place == len(blocks) - 1
-        if place and len(lines) + len(more) + len(end) + (not last) > room:
-            text = f"and {counted(len(blocks) - place, 'more finding')} {ALL}"
-            lines.append(Text(text, style="dim"))
-            break
-        lines += more
+    lines += printed(blocks[:_FIRST], width, whole=whole)
+    if (more := len(blocks) - _FIRST) > 0:
+        where = ALL if page is None else f"(on {one_line(str(page))})"
+        lines.append(Text(f"and {counted(more, 'more finding')} {where}", style="dim"))
     return [*lines, *end]
 
 
@@ -91,7 +102,8 @@ def verdict_line(analysis: Analysis) -> Text:
     where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
     text = f"verdict: {where}{one_line(verdict.sentence)}"
     # A command is printed whole, so that it can be copied.
-    return Text(text if verdict.command else _cut(text, _WHOLE), style="bold")
+    whole = verdict.command or verdict.readings
+    return Text(text if whole else _cut(text, _WHOLE), style="bold")
 
 
 def priority_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -125,6 +137,57 @@ def priority_blocks(analysis: Analysis) -> Iterator[Block]:
                 "had at least as large an advantage as one with more"
             )
         yield Sentences((*said, text))
+
+
+def share_blocks(analysis: Analysis) -> Iterator[Block]:
+    """Yield the influence share of every reward with each recommended or compared setting."""
+    rows: dict[str, Mapping[str, tuple[float, float]]] = {}
+    for run in analysis.runs:
+        readings = [each for each in analysis.verdict(run).readings if each.needed]
+        of = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
+        if readings:
+            now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
+            rows |= {f"{of}as trained": now, **{f"{of}{r.setting}": r.shares for r in readings}}
+    rows |= {one_line(each.estimator): each.shares for each in analysis.replayed if each.shares}
+    if not rows:
+        return
+    names = list(dict.fromkeys(name for shares in rows.values() for name in shares))
+    yield Table(
+        "influence share of every reward",
+        ("setting", *map(one_line, names)),
+        [
+            (setting, *(interval(*shares.get(name, (nan, nan))) for name in names))
+            for setting, shares in rows.items()
+        ],
+        "setting",
+        column="reward",
+    )
+
+
+def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
+    """Yield three rollouts of each run whose verdict is to check a function.
+
+    `reading` are options for `read_texts`.
+    """
+    for run in analysis.runs:
+        verdict = analysis.verdict(run)
+        if verdict.action is not Action.CHECK:
+            continue
+        table, places = analysis.to_look_at[run.run]
+        rows: list[tuple[str, ...]] = []
+        for place in places:
+            file, row = table.files[table.file[place]], int(table.row[place])
+            (text,) = read_texts(file, [row], format=table.format, **reading)
+            values = (table.rewards[place, table.names.index(name)] for name in verdict.rewards)
+            said = without_middle(one_line(str(text.completion)), _TEXT)
+            rows.append((f"{row:,}", *map(as_number, values), said))
+        yield Table(
+            f"three rollouts of step {table.steps[0]:,}, for the function of "
+            f"{quoted(map(one_line, verdict.rewards))}",
+            ("row", *map(one_line, verdict.rewards), "completion"),
+            rows,
+            "rollout",
+        )
 
 
 def estimator_blocks(analysis: Analysis) -> Iterator[Block]:

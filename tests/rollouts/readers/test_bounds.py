@@ -152,6 +152,13 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
 
 
 @pytest.mark.slow
+def test_no_more_numbers_are_looked_at_than_256(tmp_path):
+    record = {"reward": 1} | {f"n{i}": 1 for i in range(300)}
+    _, report = read(written.parquet(tmp_path / "a.parquet", [record]))
+    assert "'n11' and 243 more may be" in str(report)  # and the total, 'reward'
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rewards", [None, ["n02999"]])
 def test_of_wide_records_no_more_is_kept_than_may_be_rewards(tmp_path, rewards):
     fields = {f"n{i:05}": i / 7 for i in range(3000)}

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence, Set
+from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,16 +11,23 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainingArguments
 
+from gdpo._text import one_line
+from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.steps import StepAnalysis
+from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.integrations._turns import named
 from gdpo.rollouts import Rollout, StepWriter
+from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.record import Declared
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
 
 
-class Observer:
+class Observer(TrainerCallback):
+    """Diagnoses every batch, logs each warning once, and at the end what the run calls for."""
+
     def __init__(
         self,
         trainer: Any,
@@ -30,6 +38,7 @@ class Observer:
         high: Mapping[str, float | None] | None = None,
     ) -> None:
         self.watch = Watch()
+        self._run = RunAnalysis("")
         self._trainer, self._estimator = trainer, estimator
         self._detail, self._low, self._high = detail, low, high
 
@@ -47,6 +56,7 @@ class Observer:
         )
         if not self._trainer.model.training:
             return found
+        self._run.add(_step(found, self._trainer.state.global_step + 1))
         found = self.watch.update(found)
         if self._trainer.accelerator.is_main_process:
             for finding in self.watch.due:
@@ -54,11 +64,32 @@ class Observer:
                 logger.warning("gdpo, step %d: %s", step, finding.line)
         return found
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if state.is_world_process_zero and self._run.steps:
+            first, last = self._run.steps[0], self._run.steps[-1]
+            said = one_line(verdict_of(self._run, ReadReport(())).sentence)
+            logger.warning("gdpo, steps %d to %d: %s", first, last, said)
+
     def metrics(self, diagnosis: Diagnosis) -> dict[str, float]:
         by_trl = {f"diagnostics/{reward.name}/mean" for reward in diagnosis.rewards}
         by_trl.add("diagnostics/zero_advantage_groups")  # TRL: frac_reward_zero_std
         metrics = diagnosis.metrics(detail=self._detail)
         return {key: value for key, value in metrics.items() if key not in by_trl}
+
+
+def _step(diagnosis: Diagnosis, number: int) -> StepAnalysis:
+    return StepAnalysis(
+        run="",
+        step=number,
+        rollouts=diagnosis.rollouts,
+        diagnosis=diagnosis,
+        recorded=True,
+        weights_from="as trained",
+        left_out=0,
+        cut=nan,
+        num_tokens=nan,
+        with_length=(nan,) * len(diagnosis.rewards),
+    )
 
 
 class Stateful(Protocol):

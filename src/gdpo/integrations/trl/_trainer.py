@@ -196,6 +196,7 @@ class GDPOTrainer(GRPOTrainer):
         self._observer = Observer(
             self, objective.rule.name, args.diagnostics, low=objective.low, high=objective.high
         )
+        self.add_callback(self._observer)
         kept = (objective.rule, self._observer.watch, self._batches)
         self.add_callback(KeptState({f"gdpo.{type(each).__name__}": each for each in kept}))
         self._rollout_log: RolloutLog | None = None

@@ -161,6 +161,9 @@ class _Watched(TrainerCallback):
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         self._harmless(self._kept.on_step_end, *args, **kwargs)
 
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._harmless(self._observer.on_train_end, *args, **kwargs)
+
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         @functools.wraps(calculate)
         def calculated(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -1,0 +1,199 @@
+r"""Says what the weights of a run may mean, and which setting gives each meaning.
+
+Weights that the user gives, or that differ from each other, are the purpose of a run. Equal weights
+are the default of every trainer, so the sizes of the rewards may say what matters instead. The size
+of reward k is $\lvert w_k \rvert (h_k - l_k)$, with its declared range, or the range of its values.
+
+| meaning | weights of `gdpo` |
+|---|---|
+| weights | as they are |
+| equal | 1 for each reward, but a dense reward at most its size |
+| sizes | its size |
+
+Sizes are relative to the largest one, and for a dense reward to the largest of the others. A reward
+is dense if it varies in 90 % of its groups, with a standard deviation of less than 30 % of its
+range: for example, a length penalty. If a dense reward is raised against sparse ones, a policy can
+give up those to earn it (docs/explanation/following_the_verdict.md).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from gdpo._text import quoted
+from gdpo.advantages import ESTIMATORS
+from gdpo.diagnostics.diagnosis import Range, Scored, interval
+from gdpo.diagnostics.influence import Influence, PreparedStep, Vector, influence_of, pooled
+
+
+class Meaning(StrEnum):
+    """Lists what may say how much each reward matters."""
+
+    WEIGHTS = "weights"
+    """The weights, which the user gave or which differ."""
+    EQUAL = "equal"
+    """Nothing: all rewards matter equally."""
+    SIZES = "sizes"
+    """The sizes of the rewards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Stores one meaning of the weights, with the setting that gives it."""
+
+    meaning: Meaning
+    weights: Mapping[str, float]
+    """Weights of all rewards, the largest of which is 1 or -1."""
+    sizes: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Size of each reward, in its unit. NaN: unknown."""
+    dense: tuple[str, ...] = ()
+    """Dense rewards that are smaller than the largest of the others."""
+    estimator: str = "gdpo"
+    shares: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]]
+    )
+    """Influence share of every reward with this setting, and its margin. Empty: not replayed."""
+    groups: int = 0
+    """Number of groups on which the setting was replayed."""
+    needed: bool = True
+    """Whether this meaning calls for a change."""
+
+    @property
+    def weight_shares(self) -> dict[str, float]:
+        """The share of the weight of each reward."""
+        total = sum(map(abs, self.weights.values())) or 1.0
+        return {name: abs(weight) / total for name, weight in self.weights.items()}
+
+    @property
+    def condition(self) -> str:
+        """Return when this reading is right, as a clause."""
+        if self.meaning is Meaning.SIZES:
+            sizes = " : ".join(f"{size:.2g}" for size in self.sizes.values() if size)
+            return f"if the sizes of the rewards say what matters ({sizes})"
+        if self.meaning is Meaning.WEIGHTS:
+            return "if the weights say what matters"
+        dense = f"{quoted(self.dense)} {'is' if len(self.dense) == 1 else 'are'} dense, at "
+        kept = f" ({dense}its own size)" if self.dense else ""
+        return f"if the rewards should count equally{kept}"
+
+    @property
+    def setting(self) -> str:
+        """Return the setting, as in the arguments of a trainer."""
+        weights = ", ".join(f"{weight:.2g}" for weight in self.weights.values())
+        return f"{self.estimator} with reward_weights=[{weights}]"
+
+    @property
+    def advice(self) -> str:
+        """Return the setting, and the influence share that it gives every reward."""
+        if not self.needed:
+            return "nothing to do"
+        shares = ", ".join(f"`{name}` {interval(*each)}" for name, each in self.shares.items())
+        return f"{self.setting} ({shares})" if shares else self.setting
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.advice}"
+
+
+def readings_of(
+    influence: Influence, ranges: Mapping[str, Range], purpose: Meaning | None = None
+) -> tuple[Reading, ...]:
+    """Return what the weights of these groups may mean: one reading, or two.
+
+    `purpose` is what the user answered, if anything. A weight that changes counts with its mean.
+    """
+    weights, names = influence.sums.weight / influence.groups, influence.names
+    trained = weights != 0
+    if not np.any(trained):
+        return ()
+    width = np.array([known.high - known.low for known in (ranges.get(n, Range()) for n in names)])
+    size, dense = weights * width, _dense(influence, width)
+    largest = np.max(np.abs(size), where=trained & ~dense, initial=0.0)
+    small = trained & dense & (np.abs(size) < largest)
+    facts = {
+        "sizes": dict(zip(names, np.abs(size).tolist(), strict=True)),
+        "dense": tuple(names[k] for k in np.flatnonzero(small)),
+    }
+    used = np.abs(weights)[trained]
+    differ = np.ptp(used) > 1e-6 * np.max(used)
+    if purpose is Meaning.WEIGHTS or (differ and purpose is None):
+        return (_reading(Meaning.WEIGHTS, names, weights, **facts),)
+    by_size = _reading(Meaning.SIZES, names, size, **facts)
+    if purpose is Meaning.SIZES:
+        return (by_size,)
+    even = np.where(small, size / (largest or 1.0), np.sign(weights))
+    equal = _reading(Meaning.EQUAL, names, even, **facts)
+    pairs = (np.array(list(each.weights.values()))[trained] for each in (equal, by_size))
+    known = np.all(width[trained] > 0)
+    return (equal, by_size) if known and not np.allclose(*pairs, rtol=_SAME) else (equal,)
+
+
+def _dense(influence: Influence, width: Vector) -> Any:
+    sums = influence.sums
+    with np.errstate(all="ignore"):
+        varies = sums.live >= _LIVE * sums.applies
+        return varies & (sums.std < _SPREAD * width * sums.live)
+
+
+_LIVE, _SPREAD = 0.9, 0.3
+"""Limits of a dense reward: its share of varying groups, and its relative standard deviation. With
+two values that are equally likely, the latter is 0.5, and for evenly spread values 0.29."""
+
+_SAME = 0.5
+"""Relative difference of weights up to which two readings are the same."""
+
+
+def _reading(meaning: Meaning, names: Sequence[str], weights: Vector, **facts: Any) -> Reading:
+    largest = np.nanmax(np.abs(weights), initial=0.0) or 1.0
+    rounded = (float(f"{weight:.2g}") for weight in np.nan_to_num(weights / largest))
+    return Reading(meaning, dict(zip(names, rounded, strict=True)), **facts)
+
+
+def replayed(reading: Reading, steps: Sequence[Scored]) -> Reading:
+    """Return the reading with the influence shares that its setting gives on these steps."""
+    parts = list(_replayed(reading, steps))
+    if not parts:
+        return reading
+    found = pooled(parts)
+    shares = {name: (share, margin) for name, (_, share, margin) in found.by_reward.items()}
+    return replace(reading, shares=shares, groups=found.groups)
+
+
+def _replayed(reading: Reading, steps: Sequence[Scored]) -> Iterator[Influence]:
+    for step in steps:
+        # A weight is 0 for prompts to which its reward does not apply.
+        applies = np.isfinite(np.array(step.weights, np.float64))
+        weights = np.where(applies, [reading.weights[name] for name in step.names], np.nan)
+        advantages = np.asarray(ESTIMATORS[reading.estimator](step.rewards, weights), np.float64)
+        prepared = PreparedStep.of(step.rewards, weights)
+        yield influence_of(advantages, prepared, step.names)
+
+
+_MOST_VALUES = 2**18
+"""Number of reward values above which every second step is dropped, so that a replay is fast."""
+
+
+@dataclass(slots=True)
+class ScoredSteps:
+    """Keeps the rewards of steps for a replay, evenly thinned if too many."""
+
+    steps: dict[int, Scored] = field(default_factory=dict[int, Scored])
+    """The steps that are kept, keyed by their place in the order in which they were added."""
+    _every: int = 1
+    _added: int = 0
+    _values: int = 0
+
+    def add(self, step: Scored) -> None:
+        """Keep the next step, unless it is thinned out."""
+        place = self._added
+        self._added += 1
+        if place % self._every:
+            return
+        self.steps[place] = step
+        self._values += step.rewards.size
+        while self._values > _MOST_VALUES and len(self.steps) > 1:
+            self._every *= 2
+            self.steps = {at: kept for at, kept in self.steps.items() if at % self._every == 0}
+            self._values = sum(kept.rewards.size for kept in self.steps.values())
