@@ -127,6 +127,7 @@ TABLE: Mapping[Kind, Wording] = {
         Severity.NOTE,
         "`{0}` has {share} of the influence for {weight} of the weight. It takes it from {others}",
         "{remedy}",
+        verdict="decide how much {names} matters: it takes influence from the others",
     ),
     Kind.OPPOSED: Wording(
         Severity.WARNING,
