@@ -11,7 +11,6 @@ it was. research/preregistration/2026-11-29-advice.md says what is measured.
 
 import argparse
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import get_context
@@ -33,18 +32,13 @@ def read(file: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file.read_text(encoding="utf-8").splitlines())
 
 
-def _unit(job: tuple[str, int], folder: str) -> dict[str, Any]:
-    warnings.simplefilter("ignore")
-    return run_unit(*job, Path(folder))
-
-
 def run(scripts: Sequence[str], warm_starts: Sequence[int], file: Path, *, jobs: int) -> None:
     """Run the units whose records are missing, and add each record to the file."""
     done = {(record["scenario"], record["seed"]) for record in read(file)}
     units = [(script, seed) for seed in warm_starts for script in scripts]
     left = [unit for unit in units if unit not in done]
     with TemporaryDirectory() as folder, get_context("spawn").Pool(jobs) as pool:
-        for record in pool.imap_unordered(partial(_unit, folder=folder), left):
+        for record in pool.imap_unordered(partial(run_unit, folder=Path(folder)), left):
             text = json.dumps(record, ensure_ascii=False)
             short = json.loads(text, parse_float=lambda number: round(float(number), 4))
             with file.open("a", encoding="utf-8") as records:
