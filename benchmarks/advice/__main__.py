@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.advice._scenarios import SCENARIOS
-from benchmarks.advice._tables import lines
+from benchmarks.advice._tables import print_tables
 from benchmarks.advice._unit import run_unit
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "run":
         run(given.scripts, given.warm_starts, given.records, jobs=given.jobs)
-    print("\n".join(lines(list(read(given.records)))))
+    print_tables(list(read(given.records)))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def run_unit(unit: tuple[str, int], folder: Path) -> dict[str, Any]:
         "kind": verdict.kind and verdict.kind.value,
         "rewards": list(verdict.rewards),
         "sentence": verdict.sentence,
+        "meaning": (chosen := _chosen(verdict, scenario)) and chosen.meaning.value,
         "setting": setting and {"estimator": setting.estimator, "weights": dict(setting.weights)},
         "before": at_the_end(first[:STEPS]),
         "begin": at_the_end(first[:5]),
