@@ -15,7 +15,7 @@ from pathlib import Path
 from gdpo.analysis import EXAMPLE
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "analyze_example.png"
-_WIDTH, _HEIGHT = 960, 390
+_WIDTH, _HEIGHT = 960, 442
 """Size of the window in CSS pixels: the verdict and the table fit."""
 _SCALE = 1.25
 """Pixels of the picture per CSS pixel."""

@@ -29,9 +29,18 @@
 # larger standard deviation within a group dominates.
 #
 # Then read the findings. Each finding names the reward and the evidence. The text after the arrow
-# is the remedy, with the influence share that it would give on the same groups. The last line is the
-# verdict: what to do next.
+# says what follows. The last line is the verdict. Both weights are 1, so it has two readings:
 #
+# - The rewards should count equally. Then train with `gdpo`. On the same groups, it would give
+#   `brevity` 47 % of the influence. The table above the verdict shows the share of every reward.
+# - The sizes say what matters: a range of 6 beside one of 1. Then there is nothing to do.
+#
+# Only you know which is right. Say it with `--weights` or `--sizes-are-weights`.
+
+# %% language="bash"
+# gdpo analyze --example --sizes-are-weights --output none | tail -n 1
+
+# %% [markdown]
 # The HTML page `rewards.html` adds curves over the steps, and rollouts with their advantages. The
 # page starts like this:
 #
