@@ -75,8 +75,8 @@ class Reading:
             return f"if the sizes of the rewards say what matters ({sizes})"
         if self.meaning is Meaning.WEIGHTS:
             return "if the weights say what matters"
-        dense = f"{quoted(self.dense)} {'is' if len(self.dense) == 1 else 'are'} dense, at "
-        kept = f" ({dense}its own size)" if self.dense else ""
+        is_its = "is dense, at its" if len(self.dense) == 1 else "are dense, at their"
+        kept = f" ({quoted(self.dense)} {is_its} own size)" if self.dense else ""
         return f"if the rewards should count equally{kept}"
 
     @property
