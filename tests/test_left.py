@@ -7,6 +7,7 @@ import pytest
 
 from gdpo._left import LEFT
 from gdpo._naming import did_you_mean
+from gdpo.advantages import AdvantageRule
 from gdpo.cli import main
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
@@ -46,9 +47,17 @@ def test_a_command_that_never_had_an_option_names_no_option_of_another(verb, cap
     assert "--columns" not in said
 
 
+@pytest.mark.parametrize("option", [("--rewards", "influence"), ("--weights", "influence=1")])
+def test_a_reward_may_have_the_name_of_what_was_removed(option, capsys):
+    assert "removed" not in refused(capsys, "analyze", "--example", *option)
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
-    assert did_you_mean(key, ["other"]) == f"it was removed: {LEFT[key]}. Allowed: other"
+    said = did_you_mean(key, ["other"], is_setting=True)
+    assert said == f"it was removed: {LEFT[key]}. Allowed: other"
+    with pytest.raises(ConfigError, match=LEFT[key]):
+        AdvantageRule("gdpo", ["a"], {key: 1})
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"task: gsm8k\n{key}: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError) as raised:
@@ -63,7 +72,8 @@ def test_a_recipe_that_the_last_version_saved_is_read(tmp_path):
         "task: gsm8k\nmodel: m\ndata: {source: x.jsonl, near_duplicates: null}\ninfluence: null\n",
         encoding="utf-8",
     )
-    assert read_recipe(recipe).data.source == "x.jsonl"
+    assert read_recipe(recipe, left_out=(left_out := set())).data.source == "x.jsonl"
+    assert not left_out
 
 
 def test_scripts_with_the_last_version_s_output_options_go_on(capsys):

@@ -136,7 +136,7 @@ class Scenario:
 
 
 _S = Scripted
-_RARE = Careless(tagged=0.02, half=0.02)
+_RARE = Careless(tagged=0.05, half=0.02)
 _NEAR = Careless(tagged=0.85)
 _SELDOM = Careless(right=0.25)
 _RIGHT = {"correctness": _S("correct")}
@@ -151,7 +151,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             "length": _S("words", -0.1),
         },
         {"correct": 2.0, "format": 0.5},
-        "healthy",
+        "open",
     ),
     "penalty beside a sentence": Scenario(
         "small dense penalty",
@@ -161,7 +161,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             "length": _S("words", -0.1),
         },
         {"correct": 2.0, "sentence": 0.5},
-        "healthy",
+        "open",
     ),
     "judge to 10": Scenario(
         "judge",
@@ -224,23 +224,23 @@ SCENARIOS: Mapping[str, Scenario] = {
         "duplicate",
         {**_BOTH, "lenient": _S("lenient")},
         {"correct": 1.0, "format": 1.0},
-        "fault",
+        "open",
         sizes_mean=False,
     ),
     "format twice": Scenario(
         "duplicate",
         {**_BOTH, "soft_format": _S("soft")},
         {"correct": 1.0, "format": 1.0},
-        "fault",
+        "open",
         sizes_mean=False,
         start=_SELDOM,
     ),
     "noise to 1": Scenario(
-        "noise", {**_RIGHT, "quality": _S("noise")}, {"correct": 1.0}, "fault", start=_SELDOM
+        "noise", {**_RIGHT, "quality": _S("noise")}, {"correct": 1.0}, "open", start=_SELDOM
     ),
-    "noise to 3": Scenario(
+    "noise to 10": Scenario(
         "noise",
-        {**_BOTH, "quality": _S("noise", 3.0)},
+        {**_BOTH, "quality": _S("noise", 10.0)},
         {"correct": 1.0, "format": 1.0},
         "fault",
         sizes_mean=False,
@@ -299,7 +299,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         start=_RARE,
     ),
     "heavy penalty": Scenario(
-        "the point falls", {**_RIGHT, "length": _S("words", -4.0)}, {"correct": 1.0}, "fault"
+        "the point falls", {**_RIGHT, "length": _S("words", -10.0)}, {"correct": 1.0}, "fault"
     ),
     "format of one digit": Scenario(
         "the point falls",

@@ -43,8 +43,11 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return next(iter((*attribute, *transposed, *get_close_matches(name, names, n=1))), None)
 
 
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+def did_you_mean(name: str, allowed: Iterable[str], *, is_setting: bool = False) -> str:
     r"""Return the end of an unknown-name message: what was meant or removed, and what is allowed.
+
+    `is_setting`: the name is a key or an option, which may have been removed, and not that of a
+    user's reward.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
@@ -54,7 +57,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     near = nearest(name, names)
     meant = f"did you mean {near!r}? " if near is not None else ""
-    if name in LEFT:
+    if is_setting and name in LEFT:
         meant = f"it was removed: {LEFT[name]}. "
     # Reward names can come from a file, so they may contain control characters.
     shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
@@ -62,14 +65,17 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     return f"{meant}Allowed: {', '.join(shown)}{more}"
 
 
-def refuse_unknown(names: Iterable[Any], allowed: Collection[str], what: str) -> None:
+def refuse_unknown(
+    names: Iterable[Any], allowed: Collection[str], what: str, *, is_setting: bool = False
+) -> None:
     """Raise a ConfigError for the first of the names that is not allowed.
 
-    `what` begins the message: "unknown option".
+    `what` begins the message: "unknown option". `is_setting` is that of `did_you_mean`.
     """
     for name in names:
         if name not in allowed:
-            raise ConfigError(f"{what} {name!r}: {did_you_mean(str(name), allowed)}")
+            meant = did_you_mean(str(name), allowed, is_setting=is_setting)
+            raise ConfigError(f"{what} {name!r}: {meant}")
 
 
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:

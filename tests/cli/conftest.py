@@ -14,14 +14,18 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.fixture
-def gdpo_says(capsys):
-    """Runs the command line; returns the exit code, stdout and stderr."""
+def saying(captured):
+    """Return a function that runs the command line. It returns the exit code, stdout and stderr."""
 
     def run(*arguments) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as leaving:
             main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
+        printed = captured.readouterr()
         return int(leaving.value.code or 0), printed.out, printed.err
 
     return run
+
+
+@pytest.fixture
+def gdpo_says(capsys):
+    return saying(capsys)

@@ -56,6 +56,14 @@ def machine(says, *arguments):
     return json.loads(out, parse_constant=pytest.fail), code
 
 
+@pytest.mark.parametrize(("size", "verdict"), [(8, "these columns were"), (12, "groups formed")])
+def test_groups_that_mix_prompts_give_no_verdict(gdpo_says, tmp_path, size, verdict):
+    options = ("--columns", f"format=verl,group_size={size}", "--output", "none")
+    _, out, _ = gdpo_says("analyze", ignored(tmp_path / "run"), *options)
+    assert out.splitlines()[-1].startswith(f"verdict: unknown: {verdict}")
+    assert ("! 60 groups formed by group_size" in out) == (size == 12)
+
+
 def test_the_numbers_are_those_of_a_table_worked_out_by_hand(gdpo_says, dump, here):
     """Groups of 2: a z-score is ±1/√2 where the reward varies, and so is GRPO's advantage.
 
@@ -300,7 +308,10 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
         (("run", "--range", "wide=1"), "write NAME=LOW:HIGH"),
         (("run", *COLUMNS, "--range", "wide=1:0"), "must have low < high"),
         (("run", "--weights", "wide=1,wide=2"), "--weights lists wide twice"),
-        (("run", "--columns", "format=verl", "--columns", "step=a"), "combined with format=verl"),
+        (
+            ("run", "--columns", "format=verl", "--columns", "step=a"),
+            "does not apply to format=verl",
+        ),
         (("run", *COLUMNS, "--estimators", "recorded"), "contain no advantages"),
         (("run", "--fail-on", "error"), "Allowed: note, warning"),
         (("run", "--estimators", "gpdo"), "did you mean 'gdpo'"),
@@ -312,6 +323,8 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
             "--rescore cannot be combined with --rewards",
         ),
         (("run", "--output", "no/a.html"), "not a writable folder"),
+        (("run", "--output", "JSON"), "--output JSON: write json, or ./JSON"),
+        (("run", "--columns", "format=metrics,group_size=8"), "group_size=8 does not apply to"),
         (("run", "--columns", "group_size=0"), "write a whole number"),
         (("run", "--no-such-option"), "no-such-option"),
         (("empty",), "no rollout files found"),

@@ -47,18 +47,6 @@ def test_several_formats_in_one_folder(analyzed, tmp_path):
     }
 
 
-def test_groups_of_different_size(analyzed, tmp_path):
-    prompts = ["a"] * 2 + ["b"] * 2 + ["c"] * 4 + ["d"]
-    record = {"output": "b", "gts": None, "step": 1}
-    rows = [{**record, "input": p, "score": float(i)} for i, p in enumerate(prompts)]
-    written.lines(tmp_path / "run" / "1.jsonl", rows)
-    found, out = analyzed(tmp_path / "run")
-    assert found["groups"]["sizes"] == {"1": 1, "2": 2, "4": 1}
-    assert "! 2 of 4 groups do not have the usual size 2" in out
-    assert "--columns group_size=2" in out
-    assert found["runs"][0]["rewards"][0]["missing"] == 0
-
-
 def test_every_reward_missing_is_no_crash(analyzed, tmp_path):
     written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "q": None}] * 4)
     found, out = analyzed(tmp_path / "run", "--rewards", "q")

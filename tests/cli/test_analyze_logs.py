@@ -70,7 +70,6 @@ def test_json_holds_everything(gdpo_says):
         ("--columns", "group_size=4"),
         ("--range", "vowels=0:1"),
         ("--output", "x.html"),
-        ("--columns", "format=trl"),
     ],
 )
 def test_an_option_that_needs_rollouts_is_refused(gdpo_says, options):

@@ -14,25 +14,19 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_the_numbers_are_exported_beside_the_page(gdpo_says, runs, tmp_path):
+def test_the_summary_is_printed_and_its_numbers_are_exported(gdpo_says, runs, tmp_path):
     code, out, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
     assert (code, err) == (0, "")
     assert str(tmp_path / "paper") in out
+    assert "gdpo ends 0.7" in " ".join(out.split())
+    assert "raw" in out
+    assert len(out.splitlines()) <= 20
     assert (runs / "report.html").is_file()
     with (tmp_path / "paper" / "results.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["estimator"] for row in rows] == ["grpo", "gdpo"]
     assert float(rows[1]["difference"]) == pytest.approx(0.7)
     assert (tmp_path / "paper" / "curves.csv").is_file()
-
-
-def test_the_summary_is_printed_and_the_page_stands_in_the_folder(gdpo_says, runs):
-    code, out, _ = gdpo_says("report", str(runs))
-    assert code == 0
-    assert "gdpo ends 0.7" in " ".join(out.split())
-    assert "raw" in out
-    assert len(out.splitlines()) <= 20
-    assert (runs / "report.html").is_file()
 
 
 def test_a_folder_without_runs_is_named(gdpo_says, tmp_path):

@@ -295,12 +295,18 @@ def test_what_the_whole_run_shows_hides_no_finding_of_single_batches_about_the_s
     assert kinds == {Kind.IGNORED, Kind.MOSTLY_MISSING}
 
 
-def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it():
-    """It is rare in the first half of the block, learned in the second, and healthy after that."""
+@pytest.mark.parametrize(
+    ("groups", "size", "rates"), [(64, 1, [0.02, 0.99, 0.5]), (256, 0.02, [0.5, 0.99])]
+)
+def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it(groups, size, rates):
+    """It is rare in the first half of the block, learned in the second, and healthy after that.
+
+    Or it is small and noticed in the first half, and learned when it is measured in the second.
+    """
     history, random = FindingHistory(), np.random.default_rng(0)
-    for rate in (0.02, 0.99, 0.5):
-        rewards = random.random((64, 8, 2))
-        rewards[..., 1] = random.random((64, 8)) < rate
+    for rate in rates:
+        rewards = random.random((groups, 8, 2))
+        rewards[..., 1] = size * (random.random((groups, 8)) < rate)
         history.add(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
     assert not history.held()
 

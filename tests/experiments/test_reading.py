@@ -23,6 +23,7 @@ from gdpo.lab.experiments.reading import (
     read_plan,
     run_name,
 )
+from gdpo.lab.report._summary import setup
 from gdpo.lab.runs.lock import is_locked, lock, unlock
 
 
@@ -45,6 +46,16 @@ def test_one_run_is_an_experiment_too(two_estimators):
     experiment = read_experiment(two_estimators / "gdpo-seed-2")
     assert (experiment.labels, experiment.seeds) == (("gdpo",), (2,))
     assert experiment.runs[0].steps == 4
+
+
+def test_removed_keys_of_an_old_run_are_left_out_and_named(two_estimators):
+    for file in two_estimators.glob("*/recipe.yaml"):
+        old = "influence: {format: 1}\ndata:\n  near_duplicates: drop\n"
+        file.write_text(file.read_text().replace("data:\n", old))
+    alone = read_experiment(two_estimators)
+    ComparisonPlan("task: x", alone.labels, alone.seeds).write(two_estimators)
+    for experiment in (alone, read_experiment(two_estimators)):
+        assert "removed recipe keys left out: influence, near_duplicates" in setup(experiment)
 
 
 def test_a_plan_keeps_the_estimators_of_names_of_ones_own(tmp_path):

@@ -14,12 +14,6 @@ from gdpo.rollouts import read_rollouts, rollout_file
 pytestmark = pytest.mark.slow
 
 
-def trl_formula(rewards, weights):
-    """Return TRL's sum-then-normalize advantages, with its ε."""
-    total = (rewards.float() * weights).sum(-1)
-    return (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-4)
-
-
 @pytest.fixture(scope="module")
 def theirs(tiny_policy, tmp_path_factory):
     """Return the gradients of TRL's trainer."""
@@ -32,7 +26,7 @@ def theirs(tiny_policy, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("advantage", "tolerance"),
-    [("grpo", 1e-3), ("tests.integrations.test_trl_images:trl_formula", 1e-6)],
+    [("grpo", 1e-3), ("tests.integrations.test_trl_environments:trl_formula", 1e-6)],
 )
 def test_gradients_on_images_are_trls(advantage, tolerance, theirs, tiny_policy, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):

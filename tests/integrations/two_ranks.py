@@ -15,14 +15,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from tests.checkout import environment
 from tests.integrations.needs import NEEDS_TRITON
 
 
-def launched(function, policy, folder, *, nodes=1):
-    """Return the function's results on rank 0 and on rank 1."""
+def launched(function, policy, folder, *, nodes=1, timeout=600):
+    """Return the function's results on rank 0 and on rank 1, which end after `timeout` seconds."""
     module = ["-m", "tests.integrations.two_ranks", function, str(policy), str(folder)]
     launchers = [
         subprocess.Popen(
@@ -34,7 +35,11 @@ def launched(function, policy, folder, *, nodes=1):
         )
         for where in (_one_node() if nodes == 1 else _two_nodes())
     ]
+    # A launcher that is terminated ends its ranks.
+    timer = Timer(timeout, lambda: [launcher.terminate() for launcher in launchers])
+    timer.start()
     outputs = [launcher.communicate()[1] for launcher in launchers]
+    timer.cancel()
     if any("'NoneType' object has no attribute 'apply'" in output for output in outputs):
         pytest.skip(NEEDS_TRITON)
     for launcher, output in zip(launchers, outputs, strict=True):

@@ -121,21 +121,19 @@ def gdpo(rewards, weights, epsilon=0.0):
         _weighted([_standardized(c, epsilon) for c in _columns(group)], weights)
         for group in rewards
     ]
-    flat = _standardized([a for group in groups for a in group], epsilon)
-    size = len(rewards[0])
-    return _filled([flat[i : i + size] for i in range(0, len(flat), size)])
+    return _batch_standardized(groups, epsilon=epsilon)
 
 
 def _signs(weights):
     return [(w > 0) - (w < 0) for w in weights]
 
 
-def _batch_standardized(groups, counts=None):
+def _batch_standardized(groups, counts=None, epsilon=0.0):
     """The sums of a batch, each counted once, or as often as it has tokens."""
     size = len(groups[0])
     flat = [a for group in groups for a in group]
     if counts is None:
-        flat = _standardized(flat)
+        flat = _standardized(flat, epsilon)
     else:
         weighted = [(a, n) for a, n in zip(flat, counts, strict=True) if a is not None]
         tokens = math.fsum(n for _, n in weighted)

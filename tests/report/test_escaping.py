@@ -32,32 +32,32 @@ def unescaped(page):
     return found
 
 
+NAMES = (f"{EVIL}1", f"{EVIL}2")
+REWARDS = (Measured(NAMES[0], 0.0, 1.0, 1.0), Measured(NAMES[1], -3.0, 3.0, 1.0))
+
+
 def of_a_comparison(folder):
     """Names, texts, why a run failed, and why an estimator cannot be called."""
-    names = (f"{EVIL}1", f"{EVIL}2")
-    rewards = (Measured(names[0], 0.0, 1.0, 1.0), Measured(names[1], -3.0, 3.0, 1.0))
     (folder / IN_A_PATH).mkdir()
     runs = [
-        trained(folder / IN_A_PATH, label, seed, names=names, texts=(EVIL, EVIL))
+        trained(folder / IN_A_PATH, label, seed, names=NAMES, texts=(EVIL, EVIL))
         for label in ("gdpo", "grpo", EVIL)
         for seed in (1, 2)
     ]
     (runs[2].path / "recipe.yaml").write_text(f"advantage_options: {{{EVIL}")
     runs[0] = replace(runs[0], state="failed", why=EVIL)
     runs[1] = replace(runs[1], path=runs[1].path.rename(folder / IN_A_PATH / IN_A_PATH))
-    experiment = experiment_of(folder, runs, rewards=rewards, name=EVIL)
-    experiment = replace(experiment, unlike=frozenset({(EVIL, names[0])}))
+    experiment = experiment_of(folder, runs, rewards=REWARDS, name=EVIL)
+    experiment = replace(experiment, unlike=frozenset({(EVIL, NAMES[0])}))
     return analyse(experiment)
 
 
 def of_a_run(folder):
-    names = (f"{EVIL}1", f"{EVIL}2")
-    rewards = (Measured(names[0], 0.0, 1.0, 1.0), Measured(names[1], -3.0, 3.0, 1.0))
-    run = trained(folder, EVIL, 1, names=names, texts=(EVIL, EVIL))
+    run = trained(folder, EVIL, 1, names=NAMES, texts=(EVIL, EVIL))
     stuck = np.random.default_rng(0).random((8, 4, 2)) * [0, 1]
     for step in range(1, 9):
-        record(run.path, EVIL, step, stuck, names=names, texts=(EVIL, EVIL))
-    return analyse(experiment_of(folder, [run], rewards=rewards, name=EVIL))
+        record(run.path, EVIL, step, stuck, names=NAMES, texts=(EVIL, EVIL))
+    return analyse(experiment_of(folder, [run], rewards=REWARDS, name=EVIL))
 
 
 def runs_page(folder, comparison):

@@ -212,7 +212,7 @@ def test_labels_that_differ_in_the_options_of_their_estimator_are_replayed_with_
         run = replace(trained(tmp_path, "gdpo", place), label=f"gdpo bound={bound}")
         options = {} if bound is None else {"max_advantage": bound}
         recipe = Recipe(task="x", model="m", data=DataConfig(source="r"), advantage_options=options)
-        (run.path / "recipe.yaml").write_text(recipe.to_yaml())
+        (run.path / "recipe.yaml").write_text(recipe.to_yaml() + "influence: {format: 1}\n")
         runs.append(run)
     analysis = analyze_experiment(experiment_of(tmp_path, runs))
     assert list(analysis.estimators) == ["gdpo", "gdpo bound=None"]

@@ -266,7 +266,7 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     rows = re.findall(r'<tr><th scope="row"><bdi>(\d)</bdi></th>(.*?)</tr>', section)
     assert [int(turn) for turn, _ in rows] == [turn.turn for turn in run.turns()]
     assert "more turns" not in section
-    cells = [re.sub("<.*?>|&nbsp;", "", cell) for cell in re.findall("<td>.*?</td>", rows[1][1])]
+    cells = [re.sub("<.*?>| ", "", cell) for cell in re.findall("<td>.*?</td>", rows[1][1])]
     second = run.turns()[1]
     shares = [cell for r in second.rewards for cell in (r.zero_variance_groups, r.influence_share)]
     assert cells[0] == f"{100 * second.alive:.0f}%"

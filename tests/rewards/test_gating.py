@@ -15,19 +15,18 @@ from gdpo.rewards.named import read_gates
 NAMES = ["correct", "short"]
 GATES = {"short": Gate("correct", at_least=1)}
 NAN = float("nan")
+R = np.array([[[1.0, 0.7], [0.99, 0.7], [0.0, -3.0]]])
 
 
 def test_a_closed_gate_gives_zero_and_an_open_one_leaves_the_reward():
-    r = np.array([[[1.0, 0.7], [0.99, 0.7], [0.0, -3.0]]])
-    gated = apply_gates(r, NAMES, GATES)
+    gated = apply_gates(R, NAMES, GATES)
     np.testing.assert_array_equal(gated[0], [[1, 0.7], [0.99, 0], [0, 0]])
-    assert r[0, 1, 1] == 0.7  # the caller's array stays as it is
+    assert R[0, 1, 1] == 0.7  # the caller's array stays as it is
 
 
 def test_a_closed_gate_can_make_the_reward_missing():
     gates = {"short": Gate("correct", 1, otherwise="missing")}
-    r = np.array([[[1.0, 0.7], [0.99, 0.7], [0.0, -3.0]]])
-    np.testing.assert_array_equal(apply_gates(r, NAMES, gates)[0, :, 1], [0.7, NAN, NAN])
+    np.testing.assert_array_equal(apply_gates(R, NAMES, gates)[0, :, 1], [0.7, NAN, NAN])
     with pytest.raises(ConfigError, match=r"'none': write zero .* or missing"):
         Gate("correct", 1, otherwise="none")
 

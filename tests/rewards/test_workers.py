@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -219,8 +220,15 @@ def test_closing_ends_the_processes_and_scoring_starts_them_again():
 
 def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
     lock = threading.Lock()
-    reward = Reward("locked", lambda *_: float(lock.locked()), 0, 1, deadline=1)
-    with Scorer([reward]) as scorer, pytest.raises(ConfigError, match=r"module.* deadline"):
+
+    async def judge(*_):
+        return float(lock.locked())
+
+    free = Reward("free", lambda *_: float(lock.locked()), 0, 1)
+    with Scorer([free, SLOW, Reward("judge", judge, 0, 1, deadline=9)], workers=1) as scorer:
+        assert scorer.score(["a"], [{}]).values.tolist() == [[0.0, 0.5, 0.0]]
+    locked = replace(free, deadline=1)
+    with Scorer([locked]) as scorer, pytest.raises(ConfigError, match=r"module.* deadline"):
         scorer.score(["a"], [{}])
 
 

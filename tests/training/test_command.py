@@ -3,22 +3,14 @@
 import re
 
 import pytest
+from tests.cli.conftest import saying
 
-from gdpo.cli import main
 from gdpo.lab.runs.directory import RunDirectory
 
 
 @pytest.fixture
 def gdpo_says(capfd):
-    """Runs the command line; returns the exit code, stdout and stderr of the process."""
-
-    def run(*arguments) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main([str(argument) for argument in arguments])
-        printed = capfd.readouterr()
-        return int(leaving.value.code or 0), printed.out, printed.err
-
-    return run
+    return saying(capfd)  # stdout and stderr of the process
 
 
 def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):

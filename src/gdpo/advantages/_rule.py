@@ -105,7 +105,9 @@ class AdvantageRule:
         self.wants_turns = parameters.pop(_TURNS, None) is not None
         if self.estimator is gdpo:
             parameters[_SCALE_OPTION] = parameters.pop(_SCALE)
-        self._refuse_unknown(given, parameters)
+        duals = _DUAL_OPTIONS if _DUALS in parameters else ()
+        allowed = [_SCHEDULES, *(key for key in parameters if key != _DUALS), *duals]
+        refuse_unknown(given, allowed, f"estimator {name!r} has no option", is_setting=True)
         has_schedules, schedules = _SCHEDULES in given, given.pop(_SCHEDULES, None)
         self.wants_token_counts = given.pop(_BY_BATCH, False)
         if not isinstance(self.wants_token_counts, bool):
@@ -294,11 +296,6 @@ class AdvantageRule:
         if self.wants_turns:
             return self(rewards[:, :, None, :], weights, token_counts=ones, turns=ones)
         return self(rewards, weights, token_counts=ones)
-
-    def _refuse_unknown(self, given: Options, parameters: Mapping[str, Parameter]) -> None:
-        duals = _DUAL_OPTIONS if _DUALS in parameters else ()
-        allowed = [_SCHEDULES, *(key for key in parameters if key != _DUALS), *duals]
-        refuse_unknown(given, allowed, f"estimator {self.name!r} has no option")
 
     def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
         for key, parameter in parameters.items():

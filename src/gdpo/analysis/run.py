@@ -228,25 +228,25 @@ class RunAnalysis:
     def _falling(self) -> Iterator[HeldFinding]:
         """Yield the trained rewards whose mean falls over the run.
 
-        A reward is small, and falling a note, if its weight times its range is below a tenth of the
-        largest one: a length penalty may fall while correctness rises.
+        If a small dense reward falls, this is a note: a length penalty may fall while correctness
+        rises.
         """
         limits = Thresholds()
         rewards = [reward for reward in self.rewards() if reward.weight_share > 0]
         rise = {reward.name: self._sign(reward.name) * reward.change for reward in rewards}
         least = {name: limits.falls * self._history.width(name) for name in rise}
-        sizes = {r.name: r.weight_share * self._history.width(r.name) for r in rewards}
+        found = readings_of(self.influence(set(self.steps)), self._history.ranges)
+        small = {name for reading in found[:1] for name in reading.dense}
         up = [r.name for r in rewards if rise[r.name] - r.change_margin > least[r.name]]
         for reward in rewards:
             if not -rise[reward.name] - reward.change_margin > least[reward.name]:
                 continue
-            small = sizes[reward.name] < limits.nudge * max(sizes.values())
             yield self._of_whole_run(
                 finding(
                     Kind.FALLS,
                     (reward.name,),
                     {"change": reward.change, "margin": reward.change_margin},
-                    severity=Severity.NOTE if small else None,
+                    severity=Severity.NOTE if reward.name in small else None,
                     first=f"{reward.first:.2g}",
                     last=f"{reward.last:.2g}",
                     beside=f", while {quoted(up)} rose" if up else "",

@@ -234,6 +234,12 @@ def _unchecked(
     run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
+    if run.run in report.mixed_runs:
+        yield Unchecked(
+            "effect of each reward",
+            "groups formed by --columns group_size contain several prompts",
+            "remove group_size, so that equal prompts form a group, or correct the number",
+        )
     if report.scalar_only:
         yield Unchecked(
             "effect of each reward",
@@ -306,7 +312,8 @@ def verdict_of(
         no_interval=whole.no_interval,
     )
     assumed, denied = report.assumed(run.run, weighted), not weighted and report.denied(run.run)
-    if not report.scalar_only and (assumed or denied):
+    mixed = run.run in report.mixed_runs
+    if not (mixed or report.scalar_only) and (assumed or denied):
         unweighted = {"--weights": ",".join(f"{name}=NUMBER" for name in run.names)}
         options = assumed | (unweighted if denied else {})
         command = report.command(options, report.paths_of(run.run))
@@ -315,7 +322,7 @@ def verdict_of(
         return replace(base, action=Action.UNKNOWN, **known)
     purpose = Meaning.SIZES if sizes else Meaning.WEIGHTS if weighted else None
     warned = _of_warnings(run, base, purpose, primary)
-    if warned is not None:
+    if warned is not None and not mixed:
         return warned
     if unchecked:
         return replace(base, action=Action.UNKNOWN)

@@ -73,7 +73,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
     others = [name for name in given if name not in ("--rewards", "--columns", "--output")]
     of_metrics = {"--rewards", "--weights"}
     of_metrics |= {"--output"} if output in (NONE, JSON) else set()
-    of_metrics |= {"--columns"} if given.get("--columns") == f"format={METRICS}" else set()
+    of_metrics |= {"--columns"} if reading["format"] == METRICS else set()
     return AnalyzeOptions(
         paths=paths,
         reading=reading,
@@ -96,21 +96,22 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
 
 def _reading(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the keyword arguments of `read_rollout_files`."""
-    rewards, size = given.get("--rewards"), None
-    columns = _pairs_of(given.get("--columns", ""), "--columns", "MEANING=COLUMN")
+    rewards, columns, size = given.get("--rewards"), dict[str, str](), None
+    if "--columns" in given:
+        columns = _pairs_of(given["--columns"], "--columns", "MEANING=COLUMN")
     refuse_unknown(columns, (*MEANINGS, "format", "group_size"), "--columns: unknown meaning")
+    if (form := columns.pop("format", None)) not in (None, *FORMATS, METRICS):
+        raise ConfigError(f"--columns format={form}: {did_you_mean(form, (*FORMATS, METRICS))}")
+    for meaning, column in columns.items() if form not in (None, "columns") else ():
+        if meaning != "group_size" or form == METRICS:
+            raise ConfigError(
+                f"--columns {meaning}={column} does not apply to format={form}: remove one of the "
+                "two"
+            )
     if (text := columns.pop("group_size", None)) is not None:
         if not text.isdecimal() or not int(text):
             raise ConfigError(f"--columns group_size={text}: write a whole number, 1 or more")
         size = int(text)
-    if (form := columns.pop("format", None)) is not None:
-        if form not in (*FORMATS, METRICS):
-            raise ConfigError(f"--columns format={form}: {did_you_mean(form, (*FORMATS, METRICS))}")
-        if columns and form != "columns":
-            raise ConfigError(
-                f"--columns {next(iter(columns))}={next(iter(columns.values()))} cannot be "
-                f"combined with format={form}, whose columns are known: remove one of the two"
-            )
     names = [name.strip() for name in (rewards or "").split(",") if name.strip()]
     if rewards is not None and not names:
         raise ConfigError("--rewards is empty: list at least one column")
@@ -127,6 +128,10 @@ def _page_of(paths: Sequence[Path], output: str | None) -> tuple[Path | None, st
     """Return the path of the HTML page, or None and the reason to print."""
     if output in (NONE, JSON):
         return None, ""
+    if output and output.lower() in (NONE, JSON):
+        raise ConfigError(
+            f"--output {output}: write {output.lower()}, or ./{output} for a page of this name"
+        )
     page = PAGE if output is None else Path(output)
     try:
         if output is None and (run := _run_around_here(paths)):
@@ -168,6 +173,8 @@ def _is_ours(page: Path) -> bool:
 def _pairs_of(given: str, option: str, form: str) -> dict[str, str]:
     """Return comma-separated pairs of a name and a value."""
     pairs = [part.partition("=") for part in given.split(",") if part.strip()]
+    if not pairs:
+        raise ConfigError(f"{option} is empty: write {form}")
     for name, equals, value in pairs:
         if not (name.strip() and equals and value.strip()):
             raise ConfigError(f"{option} {name}{equals}{value}: write {form}")
@@ -180,10 +187,10 @@ def _pairs_of(given: str, option: str, form: str) -> dict[str, str]:
 def _numbers_of(given: str, option: str) -> dict[str, float]:
     """Return comma-separated pairs of a name and a finite number."""
     form = "NAME=NUMBER, as in correctness=1,format=0.5"
-    pairs = _pairs_of(given, option, form)
-    if not pairs:
-        raise ConfigError(f"{option} is empty: write {form}")
-    return {name: _number(text, f"{option} {name}={text}") for name, text in pairs.items()}
+    return {
+        name: _number(text, f"{option} {name}={text}")
+        for name, text in _pairs_of(given, option, form).items()
+    }
 
 
 def _ranges_of(given: str) -> dict[str, tuple[float | None, float | None]]:
@@ -199,8 +206,6 @@ def _ranges_of(given: str) -> dict[str, tuple[float | None, float | None]]:
             _number(low, where) if low else None,
             _number(high, where) if high else None,
         )
-    if not found:
-        raise ConfigError(f"--range is empty: write {form}")
     return found
 
 

@@ -186,7 +186,8 @@ class FindingHistory:
         self._measure(influence, number)
         self._notice(influence)
         thresholds, in_force = self._thresholds, list[Finding]()
-        for found in noticed(self._all, Look(), self.ranges, thresholds):
+        lacking = np.any(self._all.sums.applies == 0)  # which is cheaper than to try every kind
+        for found in noticed(self._all, Look(), self.ranges, thresholds) if lacking else ():
             if found.sure and found.kind is Kind.NEVER_APPLIES:
                 in_force.append(described(found, self._all, self.ranges, thresholds))
                 self._hold(in_force[-1], 1)

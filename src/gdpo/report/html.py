@@ -66,7 +66,7 @@ def _environment(package: str) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": breakable, "coded": _coded, "unbroken": _unbroken}
+    environment.filters |= {"breakable": breakable, "coded": _coded}
     names: dict[str, Any] = environment.globals
     names.update(
         NAMES=NAMES,
@@ -144,9 +144,3 @@ def _coded(text: str) -> "Markup":
     from markupsafe import Markup
 
     return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", str(breakable(text))))
-
-
-def _unbroken(text: str) -> "Markup":
-    from markupsafe import Markup, escape
-
-    return escape(visible(text)).replace(" ", Markup("&nbsp;"))

@@ -229,9 +229,11 @@ def _pickled(rewards: Sequence[Reward]) -> bytes:
     try:
         import cloudpickle
     except ImportError as error:
-        purpose = "to score in a separate process, because a reward has a deadline"
-        raise MissingExtraError("cloudpickle", "lab", purpose) from error
-    for reward in rewards:
+        raise MissingExtraError(
+            "cloudpickle", "lab", "to score in a separate process, because a reward has a deadline"
+        ) from error
+    sent = [r if r.deadline is not None and not r.asks_elsewhere else None for r in rewards]
+    for reward in filter(None, sent):
         try:
             cloudpickle.dumps(reward)
         except Exception as error:
@@ -243,4 +245,4 @@ def _pickled(rewards: Sequence[Reward]) -> bytes:
                 "cannot be pickled. Move the function to a module that the process can import, or "
                 "remove the deadline"
             ) from error
-    return cloudpickle.dumps(list(rewards))
+    return cloudpickle.dumps(sent)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from tests.integrations.nemo_rl.recorded import environment
+from tests.integrations.verl.test_compute_score import never, said
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -12,10 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from gdpo import DataError, Reward
 from gdpo.lab.tasks import resolve_task
 
-said = Reward("said", lambda text, reference: float(reference["word"] in text), low=0, high=1)
 short = Reward("short", lambda text, reference: 1 - len(text) / 64, low=0, high=1)
 brief = Reward("brief", lambda count, reference: 1 - count / 8, low=0, high=1, of="tokens")
-never = Reward("never", lambda text, reference: None, low=0, high=1)
 two, counted = [short, said, never], [brief]
 HERE = f"{__name__}:"
 

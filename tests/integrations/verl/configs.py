@@ -2,9 +2,14 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 
 from gdpo.integrations.verl._run import VerlRun
+
+COLUMNS = {"correct": [0.0, 1.0, 1.0, 0.0], "format": [1.0, 1.0, 0.0, 0.0]}
+UIDS = np.array(["a", "a", "b", "b"], dtype=object)
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1]])
 
 
 class Config(dict):

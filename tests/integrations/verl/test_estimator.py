@@ -6,7 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
+from tests.integrations.verl.configs import (
+    COLUMNS,
+    MASK,
+    UIDS,
+    Config,
+    Queue,
+    Trainer,
+    batch_of,
+    scored,
+)
 
 from gdpo import ConfigError, gdpo
 from gdpo.integrations.verl._carried import Carried
@@ -19,11 +28,9 @@ from gdpo.integrations.verl._trainers import (
 )
 
 ALGORITHM = {"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["correct", "format"]}
-CORRECT, FORMAT = [0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]
-COLUMNS = {"correct": CORRECT, "format": FORMAT}
-UIDS = np.array(["a", "a", "b", "b"], dtype=object)
-MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1]])
-EXPECTED = gdpo(np.stack([CORRECT, FORMAT], -1).reshape(2, 2, 2), [1.0, 1.0]).reshape(-1)
+CORRECT, FORMAT = COLUMNS.values()
+REWARDS = np.stack([CORRECT, FORMAT], -1).reshape(2, 2, 2)
+EXPECTED = gdpo(REWARDS, [1.0, 1.0]).reshape(-1)
 
 
 def called(run, **more):
@@ -55,8 +62,7 @@ def test_a_column_gives_each_prompt_its_own_weights(run):
     cells = [{"correct": 2.0}] * 2 + [None] * 2
     config = ALGORITHM | {"gdpo_reward_weights": [1.0, 0.5], "gdpo_weights_column": "w"}
     advantages, _ = called(run, config=config, non_tensor_batch=COLUMNS | {"w": cells})
-    rewards = np.stack([CORRECT, FORMAT], -1).reshape(2, 2, 2)
-    wanted = gdpo(rewards, np.array([[2.0, np.nan], [1.0, 0.5]])).reshape(-1)
+    wanted = gdpo(REWARDS, np.array([[2.0, np.nan], [1.0, 0.5]])).reshape(-1)
     torch.testing.assert_close(advantages, torch.tensor(wanted)[:, None].float() * MASK)
     assert run.metrics()["gdpo/format/mean"] == 0  # only where it applies
 

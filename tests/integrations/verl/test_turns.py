@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.verl import configs
-from tests.integrations.verl.configs import Config, Queue, batch_of, scored
+from tests.integrations.verl.configs import UIDS, Config, Queue, batch_of, scored
 
 from gdpo import ConfigError, gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
@@ -27,7 +27,6 @@ ALGORITHM = {
     "gdpo_reward_keys": ["steps", "won"],
     "gdpo_reward_weights": [1.0, 0.5],
 }
-UIDS = np.array(["a", "a", "b", "b"], dtype=object)
 MASK = torch.tensor(
     [[1, 1, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1, 0]]
 )

@@ -2,10 +2,18 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
+from tests.integrations.verl.configs import (
+    COLUMNS,
+    MASK,
+    UIDS,
+    Config,
+    Queue,
+    Trainer,
+    batch_of,
+    scored,
+)
 
 from gdpo.integrations.verl._carried import Carried
 from gdpo.integrations.verl._trainers import (
@@ -17,9 +25,6 @@ from gdpo.integrations.verl._trainers import (
 )
 from gdpo.rollouts import read_rollouts
 
-COLUMNS = {"correct": [0.0, 1.0, 1.0, 0.0], "format": [1.0, 1.0, 0.0, 0.0]}
-UIDS = np.array(["a", "a", "b", "b"], dtype=object)
-MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1]])
 ROWS = torch.tensor([-0.1, 0.1, 0.3, -0.3])
 KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct", "format"])

@@ -111,6 +111,9 @@ def test_a_group_size_that_does_not_fit_is_told(tmp_path):
     _, report = read(written.verl(tmp_path), group_size=3)
     assert report.mixed_blocks == 1
     assert "1 groups formed by group_size" in str(report)
+    # Prompts that all differ do not tell which rollouts belong together.
+    path = written.lines(tmp_path / "9.jsonl", [verl_line(input=each, score=1.0) for each in "abc"])
+    assert read(path, group_size=3)[1].mixed_runs == set()
 
 
 def test_a_dump_in_which_nothing_tells_the_groups_needs_their_size(tmp_path):

@@ -283,8 +283,11 @@ def make_grid(
     varied = tuple(key for key in changed if not may_differ(key))
     plan = ComparisonPlan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
-    _refuse_same({label: _meaning(label) for label in plan.labels}, "are the same configuration")
-    _refuse_same({label: _folder_of(label) for label in plan.labels}, "would share a run folder")
+    meanings = {label: (estimator_of(label), label.partition(" ")[2]) for label in plan.labels}
+    _refuse_same(meanings, "are the same configuration")
+    # Some file systems (macOS) ignore case.
+    folders = {label: run_name(label, 0).casefold() for label in plan.labels}
+    _refuse_same(folders, "would share a run folder")
     cells = [
         Cell(label, seed, one, failure_file(folder, label, seed))
         for (label, seed), one in found.items()
@@ -439,16 +442,6 @@ def _joined(folder: Path, plan: ComparisonPlan) -> ComparisonPlan:
         plan.reach,
         tuple(dict.fromkeys((*there.varied, *plan.varied))),
     )
-
-
-def _folder_of(label: str) -> str:
-    """Return the folder name in lower case, because some file systems (macOS) ignore case."""
-    return run_name(label, 0).casefold()
-
-
-def _meaning(label: str) -> tuple[str, str]:
-    """Return a label's estimator and varied values, ignoring the estimator's name."""
-    return estimator_of(label), label.partition(" ")[2]
 
 
 def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:

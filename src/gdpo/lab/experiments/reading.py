@@ -140,6 +140,8 @@ class Experiment:
     unlike: frozenset[tuple[str, str]] = frozenset()
     """Pairs of label and reward in which the reward's gate or options differ from those of the
     baseline. The means of these pairs measure something different and are not compared."""
+    left_out: tuple[str, ...] = ()
+    """Removed keys that have a value in a recipe. They are not read."""
 
     def runs_of(self, label: str) -> tuple[ComparedRun, ...]:
         """Return the runs of a label, one per seed."""
@@ -299,12 +301,13 @@ def read_experiment(folder: Path) -> Experiment:
             f"{folder} contains no runs: pass a run directory, a folder of run directories, or a "
             "folder written by gdpo compare"
         )
-    found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
-    own = _own([recipe for recipe, _ in found])
-    recipes = [(_label_by_hand(recipe, path, own), recipe) for recipe, path in found]
+    left_out = set[str]()
+    read = [read_recipe(path, left_out=left_out) for path in paths]
+    own = _own(read)
+    recipes = [(_label_by_hand(r, path, own), r) for r, path in zip(read, paths, strict=True)]
     runs: list[ComparedRun] = []
     seen: dict[tuple[str, int], Path] = {}
-    for (label, recipe), (_, path) in zip(recipes, found, strict=True):
+    for (label, recipe), path in zip(recipes, paths, strict=True):
         if (other := seen.setdefault((label, recipe.seed), path)) != path:
             raise DataError(
                 f"{other} and {path} are both runs of {label} with seed {recipe.seed}. "
@@ -324,8 +327,9 @@ def read_experiment(folder: Path) -> Experiment:
     labels = tuple(sorted(places, key=places.__getitem__))
     seeds = tuple(sorted({run.seed for run in runs}))
     ordered = tuple(sorted(runs, key=lambda run: (labels.index(run.label), run.seed)))
-    varied = [f"rewards.{place}.{key}" for place, key in own]
-    return _experiment(folder, labels, seeds, ordered, recipes, REACHED, varied=varied)
+    varied = tuple(f"rewards.{place}.{key}" for place, key in own)
+    plan = ComparisonPlan("", labels, seeds, varied=varied)
+    return _experiment(folder, plan, ordered, recipes, left_out)
 
 
 def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
@@ -357,42 +361,39 @@ def _compared(folder: Path, plan: ComparisonPlan) -> Experiment:
         for label, seed in cells
     )
     begun = [run for run in runs if _is_run(run.path)]
-    recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
+    left_out = set[str]()
+    recipes = [(run.label, read_recipe(run.path, left_out=left_out)) for run in begun]
     if not recipes:
         raise DataError(
             f"{folder}: none of this comparison's runs has started yet. Rerun the gdpo compare "
             "command to start the runs"
         )
-    return _experiment(
-        folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied
-    )
+    return _experiment(folder, plan, runs, recipes, left_out)
 
 
 def _experiment(
     folder: Path,
-    labels: tuple[str, ...],
-    seeds: tuple[int, ...],
+    plan: ComparisonPlan,
     runs: tuple[ComparedRun, ...],
     recipes: Sequence[tuple[str, Recipe]],
-    reach: float,
-    *,
-    varied: Sequence[str] = (),
+    left_out: set[str],
 ) -> Experiment:
     """Build an experiment from all runs and from the labelled recipes of the started runs."""
-    _refuse_different(folder, [recipe for _, recipe in recipes], varied)
+    _refuse_different(folder, [recipe for _, recipe in recipes], plan.varied)
     planned = [recipe.trainer.get("max_steps", -1) for _, recipe in recipes]
     steps = [each for each in planned if isinstance(each, int)] + [run.steps for run in runs]
     rewards = _measured([recipe for _, recipe in recipes], runs)
     return Experiment(
         name=recipes[0][1].task,
         path=folder,
-        labels=labels,
-        seeds=seeds,
+        labels=plan.labels,
+        seeds=plan.seeds,
         rewards=rewards,
         total_steps=max(steps),
         runs=runs,
-        reach=reach,
-        unlike=unlike(labels, [reward.name for reward in rewards], dict(recipes)),
+        reach=plan.reach,
+        unlike=unlike(plan.labels, [reward.name for reward in rewards], dict(recipes)),
+        left_out=tuple(sorted(left_out)),
     )
 
 

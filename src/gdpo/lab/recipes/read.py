@@ -72,12 +72,14 @@ def read_recipe(
     *,
     varied: Sequence[str] = (),
     resume: bool = False,
+    left_out: set[str] | None = None,
 ) -> Recipe:
     """Read a recipe, and look up its task and rewards only if an override needs them.
 
     `path` and `overrides` are those of `load_recipe`. Messages call `varied` assignments `--vary`.
     With `resume` and a run directory as the path, the recipe refers to that directory, wherever it
-    was moved.
+    was moved. With `left_out`, the recipe is only shown: removed keys are no error, and those that
+    have a value are added to `left_out`.
 
     Raises:
         ConfigError: If the file is not valid YAML, or a key or a type is wrong.
@@ -87,7 +89,7 @@ def read_recipe(
     for option, assignments in (("--set", overrides), ("--vary", varied)):
         for each in assignments:
             document = _spelled_out(_overridden(document, each, override_place(each, option)))
-    recipe = _validated(document)
+    recipe = _validated(document, left_out)
     if resume and (file.parent / ENVIRONMENT_FILE).is_file():
         return _lying_in(file.parent, recipe, overrides)
     folder, parts = file.parent, ("metrics.jsonl", "checkpoints", "rollouts")
@@ -131,9 +133,9 @@ def _spelled_out(document: Document) -> Document:
     return replace(document, data={**document.data, "rewards": spelled})
 
 
-def _validated(document: Document) -> Recipe:
+def _validated(document: Document, left_out: set[str] | None = None) -> Recipe:
     try:
-        recipe = Recipe.model_validate(document.data)
+        recipe = Recipe.model_validate(document.data, context=left_out)
     except ValidationError as error:
         raise ConfigError(_explain(error, document)) from error
     recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
@@ -255,7 +257,7 @@ def _explain(error: ValidationError, document: Document) -> str:
 def _meant(path: KeyPath) -> str:
     """Return the key that was probably meant, and the allowed keys."""
     key, allowed = str(path[-1]), _keys_at(path[:-1])
-    known = did_you_mean(key, allowed)
+    known = did_you_mean(key, allowed, is_setting=True)
     if len(path) > 1 or nearest(key, allowed) is not None:
         return known
     within = recipe_key(key)

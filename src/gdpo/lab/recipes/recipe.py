@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     PositiveInt,
     PrivateAttr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -47,12 +48,20 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_empty_removed_keys(cls, data: Any) -> Any:
-        """Drop removed keys without a value, which the last version saved with every recipe."""
+    def _without_removed_keys(cls, data: Any, info: ValidationInfo) -> Any:
+        """Drop removed keys without a value, which the last version saved with every recipe.
+
+        With a set as the context, the recipe is only shown. Removed keys with a value are then
+        added to the set, and dropped too.
+        """
         if not isinstance(data, Mapping):
             return data
         pairs = cast("Mapping[Any, Any]", data).items()
-        return {key: value for key, value in pairs if value is not None or key not in LEFT}
+        given = {key: value for key, value in pairs if value is not None or key not in LEFT}
+        if info.context is None:
+            return given
+        info.context.update(given.keys() & LEFT.keys())
+        return {key: value for key, value in given.items() if key not in LEFT}
 
 
 def _one_or_several(source: Any) -> Any:

@@ -73,7 +73,7 @@ def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], 
     recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
     first = next((recipe for recipe in recipes if recipe.is_file()), None)
     try:
-        return read_recipe(first).advantage_options if first is not None else {}, ""
+        return read_recipe(first, left_out=set()).advantage_options if first is not None else {}, ""
     except GdpoError as error:
         return {}, str(error)
 

@@ -39,7 +39,7 @@ def summary(comparison: Comparison) -> RenderableType:
 
 
 def setup(experiment: Experiment) -> str:
-    """Return the numbers of runs, steps, seeds, failed runs and runs that have not ended."""
+    """Return the numbers of runs, steps, seeds, failed and unended runs, and what is left out."""
     states = [run.state for run in experiment.runs]
     failed, going = states.count("failed"), sum(state in OPEN for state in states)
     seeds = shortened(", ".join(map(str, experiment.seeds)))
@@ -48,6 +48,9 @@ def setup(experiment: Experiment) -> str:
         f"seed{'s' * (len(experiment.seeds) != 1)} {seeds}",
         f"{failed} failed" if failed else "",
         f"{going} not ended" if going else "",
+        f"removed recipe keys left out: {', '.join(experiment.left_out)}"
+        if experiment.left_out
+        else "",
     ]
     return " · ".join(filter(None, parts))
 

@@ -93,7 +93,8 @@ def _page(comparison: Comparison) -> str:
         finals=finals,
         last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
         analysis=analysis,
-        off_record=_off_record,
+        # Differences from recorded advantages have two significant digits.
+        off_record=lambda off: "–" if off is None else f"{off:.1e}".replace("-", "−"),
         lasting=LASTING,
         findings=[
             (label, recorded, [_finding(each, experiment) for each in found])
@@ -127,11 +128,6 @@ def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]
     floors = " to ".join(map(probability, sorted({d.p_floor for d in found})))
     return max((end for end in ends if end == end), default=0.0) or 1.0, floors
-
-
-def _off_record(value: float | None) -> str:
-    """Return a difference from recorded advantages, with two significant digits."""
-    return "–" if value is None else f"{value:.1e}".replace("-", "−")
 
 
 def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:

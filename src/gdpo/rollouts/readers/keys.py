@@ -57,15 +57,16 @@ def grouping(
     apart = np.bincount(group, weights=asked != asked[first][group]) > 0
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
     if not split and (2 * differing <= compared or not compared):
-        alone = not compared and _mostly_shared(pair(steps[rows], asked))
+        alone = not compared and mostly_shared(pair(steps[rows], asked))
         return Grouping(keys, False, alone, differing)
-    split = split or _mostly_shared(pair(given, asked))
+    split = split or mostly_shared(pair(given, asked))
     if split:
         keys[rows] = pair(ids[rows], asked)
     return Grouping(keys, split, False, differing)
 
 
-def _mostly_shared(keys: Key) -> bool:
+def mostly_shared(keys: Key) -> bool:
+    """Return whether most rows share their key with another row."""
     _, place, alike = np.unique(keys, return_inverse=True, return_counts=True)
     return 2 * int(np.sum(alike[place] > 1)) > len(keys)
 
@@ -115,7 +116,10 @@ def key_of(value: Any) -> int:
     if isinstance(value, int) and NO_KEY < value < 2**63:
         return int(value)
     if not isinstance(value, str):
-        value = _text_of(value)
+        try:
+            value = json.dumps(value, sort_keys=True, default=str)
+        except (RecursionError, TypeError):  # TypeError: keys are not texts, or have mixed types
+            value = "".join(_flat(value))
     key = _digest(value.encode("utf-8", "surrogatepass"))
     return key - 2**64 if key >= 2**63 else key
 
@@ -175,13 +179,6 @@ def _of_list(column: Any) -> Keys:
     mixed = _mixed(children + place.astype(np.uint64) * _ODD)
     sums = np.append(np.uint64(0), np.cumsum(mixed, dtype=np.uint64))
     return sums[starts + counts] - sums[starts] + counts.astype(np.uint64)
-
-
-def _text_of(value: Any) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, default=str)
-    except (RecursionError, TypeError):  # TypeError: keys are not texts, or have mixed types
-        return "".join(_flat(value))
 
 
 def _flat(value: Any) -> Iterator[str]:

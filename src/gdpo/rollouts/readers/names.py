@@ -496,7 +496,8 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
         or "_".join(words) in _NEVER_WHOLE
         or not _NEVER.isdisjoint(words)
         or any(_is_time(word) or word.startswith("iter") for word in words)
-        or (bool(words) and (words[-1] in _LENGTHS or _is_count(words)))
+        or (bool(words) and words[-1] in _LENGTHS)
+        or (len(words) > 1 and words[0] in {"num", "n", "count"} and words[1].isalpha())
         or (not named and bool({"has", "is", "was", "did", "flag"} & set(words[:1])))
         or (not named and not _REFERENCES.isdisjoint(words))
         or (not _REWARD.isdisjoint(words) and not is_total(path) and name not in GUESSES["total"])
@@ -514,10 +515,6 @@ def may_be_total(path: str) -> bool:
 def is_form(path: str) -> bool:
     """Return whether a name says that a number is a form of a reward, such as `raw_judge`."""
     return not (_RAW | _SHAPED).isdisjoint(last_words(path))
-
-
-def _is_count(words: Sequence[str]) -> bool:
-    return words[0] in {"num", "n", "count"} and len(words) > 1 and words[1].isalpha()
 
 
 def _is_time(word: str) -> bool:

@@ -191,7 +191,9 @@ def propose(
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
     `described`: the user has named the columns that are not rewards.
     """
-    out = _other_forms(first.numbers) | _flags(first.numbers, kind)
+    out = _other_forms(first.numbers)
+    flags = [path for path in first.numbers if kind != _NAMED and is_flag(path)]
+    out |= {path: "name" for path in flags if set(first.numbers[path].tolist()) <= _ZERO_OR_ONE}
     numbers = {path: values for path, values in first.numbers.items() if path not in out}
     taken = known.taken() - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
@@ -246,11 +248,6 @@ def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
         added_up = is_of_turns(above) or bool(np.any(there != there[0]))
         out |= dict.fromkeys(places if added_up else [above], "list")
     return out
-
-
-def _flags(numbers: Mapping[str, Values], kind: Where) -> dict[str, Reason]:
-    named = [path for path in numbers if kind != _NAMED and is_flag(path)]
-    return {path: "name" for path in named if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
 
 
 def _constants(rest: Sequence[str], numbers: Mapping[str, Values], kind: Where) -> list[str]:

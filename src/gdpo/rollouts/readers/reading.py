@@ -23,7 +23,7 @@ from gdpo.rollouts.readers.columns import (
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.keys import Values
+from gdpo.rollouts.readers.keys import Values, mostly_shared
 from gdpo.rollouts.readers.propose import InTotal
 from gdpo.rollouts.readers.report import (
     BY_BOTH,
@@ -110,8 +110,11 @@ class RolloutReading(Iterator[RolloutTable]):
             report.size_unused += len(groups) if size is not None else 0
         elif size is not None:
             blocks, starts = np.arange(len(groups)) // size, np.arange(0, len(groups), size)
-            low, high = (f.reduceat(groups, starts) for f in (np.minimum, np.maximum))
-            report.mixed_blocks += int(np.sum(low != high))
+            mixed = np.minimum.reduceat(groups, starts) != np.maximum.reduceat(groups, starts)
+            report.mixed_blocks += int(np.sum(mixed))
+            # Prompts with text of a single rollout (a path) do not tell which rows belong together.
+            if mixed.any() and mostly_shared(groups):
+                report.mixed_runs.add(table.run)
             groups, how = blocks, f"group_size={size}"
         elif how != BY_PROMPT:
             groups = np.arange(len(groups))

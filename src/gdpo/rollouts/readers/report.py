@@ -308,6 +308,8 @@ class ReadReport:
     """Number of rollouts with group ids, for which `group_size` was ignored."""
     mixed_blocks: int = 0
     """Number of groups formed by `group_size` that contain more than one prompt."""
+    mixed_runs: set[str] = field(default_factory=set[str])
+    """Runs in which `group_size` puts several prompts into a group, although prompts recur."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     """Number of separate pieces of each step, which are not joined."""
 

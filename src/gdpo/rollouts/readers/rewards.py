@@ -26,7 +26,7 @@ from gdpo.rollouts.readers.columns import (
     spread_column,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions
-from gdpo.rollouts.readers.keys import NO_KEY, Key, Values, grouping, pair
+from gdpo.rollouts.readers.keys import NO_KEY, Key, grouping, pair
 from gdpo.rollouts.readers.names import (
     NEVER,
     WEIGHTS,
@@ -375,7 +375,12 @@ def _proposed(
     """
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
     numbers = {
-        path: _joined([_values_in(batch, path) for batch in batches])
+        path: _joined(
+            [
+                np.full(len(batch), nan) if (found := batch.column(path)) is None else found.values
+                for batch in batches
+            ]
+        )
         for path in paths
         if path in kept
     }
@@ -420,11 +425,6 @@ def _first_groups(asked: ReaderOptions, file: FileReport, batches: Sequence[Roll
     if groups.split or alone:
         file.report.ids[file.run] = BY_BOTH if groups.split else BY_PROMPT
     return pair(steps, prompts if alone else groups.keys)
-
-
-def _values_in(batch: RolloutBatch, path: str) -> Values:
-    column = batch.column(path)
-    return np.full(len(batch), nan) if column is None else column.values
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:

@@ -178,7 +178,8 @@ class _Text:
 
     def peek(self) -> str:
         while True:
-            self._move(_after_space(self._text, self._at))
+            space = _SPACE.match(self._text, self._at)
+            self._move(self._at if space is None else space.end())
             if self._at < len(self._text) or self._ended or not self._more():
                 return self._text[self._at : self._at + 1]
 
@@ -216,11 +217,6 @@ class _Text:
     def _move(self, end: int) -> None:
         self.line += self._text.count("\n", self._at, end)
         self._at = end
-
-
-def _after_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return at if match is None else match.end()
 
 
 def _listed(path: Path, decoder: Decoder) -> _Elements | None:
