@@ -254,7 +254,7 @@ class RunAnalysis:
             )
 
     def _dominant(self) -> Iterator[HeldFinding]:
-        """Yield the rewards that take influence from others, over all groups."""
+        """Yield the rewards with far more influence than their weight, if another has far less."""
         whole, learned = self.influence(set(self.steps)), self.learned()
         rows = {name: row for name, row in whole.by_reward.items() if row[0] > 0}
         for name, (weight, share, margin) in rows.items():

@@ -395,22 +395,24 @@ def _about(
     readings = tuple(each for each in every if each is not None)
     if any(each.needed for each in readings):
         return replace(verdict, action=Action.TRAIN, readings=readings)
-    return None if readings and finding.kind in EFFECT else verdict
+    return None if readings and None not in every and finding.kind in EFFECT else verdict
 
 
 def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     """Return the reading, with whether the reward needs its setting. None: the setting is no help.
 
-    A reward needs it if it has less than a quarter of the weight share of the reading, or less than
-    half if it falls. The setting helps if the share reaches half of that weight share, or twice the
-    present share and the end of its interval, and if the interval of the new share is above the
-    present share. A dense reward is not raised: then the setting only says what the sizes mean.
+    A reward needs it if the interval of its share lies below a quarter of the weight share of the
+    reading, or below half if it falls. The setting helps if the share reaches half of that weight
+    share, or twice the present share and the end of its interval, and if the interval of the new
+    share is above the present share. A dense reward is not raised: then the setting only says what
+    the sizes mean.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
     if name in reading.dense:
         return None if reading.meaning is Meaning.WEIGHTS else reading
     due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))
-    if share >= (0.5 if verdict.kind is Kind.FALLS else Thresholds().ignored) * due:
+    most = share if isnan(margin) else share + margin
+    if most >= (0.5 if verdict.kind is Kind.FALLS else Thresholds().ignored) * due:
         return replace(reading, needed=False)
     reached = new[0] >= min(due / 2, max(2 * share, share + margin))
     return reading if reached and new[0] - new[1] > share else None
