@@ -1,6 +1,7 @@
 """`gdpo analyze` on what goes wrong in practice: named with file and line, the rest analyzed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def analyzed(gdpo_says, here):
             run["rollouts"] + run["left_out"] for run in found["runs"]
         )
         assert f"{rows['all']:,} rows: {rows['read']:,} read, {rows['skipped']:,} skipped" in out
-        lines = out.split("advantages with other estimators")[0].splitlines()
+        lines = re.split("influence share of every reward|advantages with", out)[0].splitlines()
         assert len(lines) <= (29 if "turns:" in out else 24)
         assert all(c.isprintable() or c == "\n" for c in out)
         return found, out

@@ -149,9 +149,9 @@ def share_blocks(analysis: Analysis) -> Iterator[Block]:
             now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
             rows |= {f"{of}as trained": now, **{f"{of}{r.setting}": r.shares for r in readings}}
     rows |= {one_line(each.estimator): each.shares for each in analysis.replayed if each.shares}
-    if not rows:
-        return
     names = list(dict.fromkeys(name for shares in rows.values() for name in shares))
+    if len(names) < 2:
+        return
     yield Table(
         "influence share of every reward",
         ("setting", *map(one_line, names)),
