@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gdpo._student import student_quantile
+from gdpo.analysis.trend import student_quantile
 
 
 def row(name: str, cells: Iterable[object], *, head: bool = False) -> None:

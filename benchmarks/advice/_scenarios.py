@@ -75,6 +75,7 @@ def _noise(text: str, answer: str) -> float:
 
 FEATURES: Mapping[str, Feature] = {
     "correct": lambda text, answer: float(re.findall(r"\d+", text) == [answer]),
+    "parsed": lambda text, answer: float(re.findall(r"\[(\d+)\]", text) == [answer]),
     "lenient": lambda text, answer: float(answer in re.findall(r"\d+", text)),
     "format": lambda text, _: float(bool(re.search(r"\[\d+\]", text))),
     "sentence": lambda text, _: float(bool(re.search(r"it is \[?\d+\]? ok\.", text))),
@@ -190,7 +191,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "rare format": Scenario(
         "rare format",
         {"correctness": _S("correct", 6.0, base=-3.0), "format": _S("format")},
-        {"correct": 1.0, "format": 1.0},
+        {"parsed": 1.0},
         "fault",
         sizes_mean=False,
         start=_RARE,
@@ -198,7 +199,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "rare format of 0.2": Scenario(
         "rare format",
         {**_RIGHT, "format": _S("format", 0.2)},
-        {"correct": 1.0, "format": 1.0},
+        {"parsed": 1.0},
         "fault",
         sizes_mean=False,
         start=_RARE,
@@ -263,7 +264,11 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "brief beside ok": Scenario(
         "exclude each other",
-        {"correctness": _S("correct", 2.0), "brief": _S("brief"), "explained": _S("explained", 0.5)},
+        {
+            "correctness": _S("correct", 2.0),
+            "brief": _S("brief"),
+            "explained": _S("explained", 0.5),
+        },
         {"correct": 2.0, "brief": 1.0},
         "open",
     ),
@@ -293,19 +298,24 @@ SCENARIOS: Mapping[str, Scenario] = {
     "weights 1, 1 and 0.5": Scenario(
         "declared weights",
         {**_RIGHT, "format": _S("format", 0.2), "ok": _S("ok")},
-        {"correct": 1.0, "format": 1.0, "ok": 0.5},
+        {"parsed": 1.0, "ok": 0.2},
         "fault",
         weights={"correctness": 1.0, "format": 1.0, "ok": 0.5},
         start=_RARE,
     ),
     "heavy penalty": Scenario(
-        "the point falls", {**_RIGHT, "length": _S("words", -10.0)}, {"correct": 1.0}, "fault"
+        "the point falls",
+        {**_RIGHT, "length": _S("words", -10.0)},
+        {"correct": 1.0},
+        "fault",
+        sizes_mean=False,
     ),
     "format of one digit": Scenario(
         "the point falls",
-        {**_RIGHT, "format": _S("one digit", 2.0)},
+        {**_RIGHT, "format": _S("one digit", 5.0)},
         {"correct": 1.0, "format": 0.5},
-        "fault",
+        "open",
+        sizes_mean=False,
     ),
 }
 """Two or more scripts of each kind."""

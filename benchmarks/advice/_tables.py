@@ -1,106 +1,129 @@
 """Prints what following the verdict gained or lost, per script and per kind, from the records."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from benchmarks._shown import half_width, row
 from benchmarks.advice._scenarios import SCENARIOS, Scenario
 
-from gdpo._student import student_quantile
-
-Records = Sequence[Mapping[str, Any]]
-Arms = Mapping[str, Mapping[str, float]]
+Record = Mapping[str, Any]
+Ends = Mapping[str, float]
+"""Mean of every feature at the end of a training."""
 
 CLEAR = 0.02
 """A mean gain or loss below this size counts as no change, whatever its interval."""
 
+FELL = 0.1
+"""A point that fell by more than this from the first 5 steps to the last 10 before the analysis has
+fallen."""
 
-def purpose(scenario: Scenario, features: Mapping[str, float]) -> float:
+THERE, START = "from there", "from the start"
+
+
+def purpose(scenario: Scenario, ends: Ends) -> float:
     """Return the mean of the features that the author wants, weighted by their importance."""
     total = sum(scenario.purpose.values())
-    return sum(of * features[name] for name, of in scenario.purpose.items()) / total
+    return sum(importance * ends[name] for name, importance in scenario.purpose.items()) / total
 
 
-def point(scenario: Scenario, features: Mapping[str, float]) -> float:
+def point(scenario: Scenario, ends: Ends) -> float:
     """Return the feature that is the point of the training."""
-    return features[scenario.point]
+    return ends[scenario.point]
 
 
-Measure = Callable[[Scenario, Mapping[str, float]], float]
+Measure = Callable[[Scenario, Ends], float]
+Measured = ((THERE, purpose), (START, purpose), (THERE, point), (START, point))
 
 
-def gains(records: Records, where: str, measure: Measure) -> np.ndarray:
-    """Return the gain of the followed verdict in every record that has a setting."""
+def gains(records: Iterable[Record], where: str, of: Measure, arm: str = "obeyed") -> list[float]:
+    """Return the gain of an arm over the unchanged script, in every record that has both."""
     found: list[float] = []
     for record in records:
         scenario, arms = SCENARIOS[record["scenario"]], record[where]
-        if "obeyed" in arms:
-            found.append(
-                measure(scenario, arms["obeyed"]) - measure(scenario, arms["unchanged"])
-            )
-    return np.array(found)
+        if arm in arms:
+            found.append(of(scenario, arms[arm]) - of(scenario, arms["unchanged"]))
+    return found
 
 
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the mean and the half-width of its 95 % interval. Infinite for one value."""
-    count = len(values)
-    if count < 2:
-        return float(np.mean(values)) if count else np.nan, np.inf
-    error = float(np.std(values, ddof=1)) / count**0.5
-    return float(np.mean(values)), student_quantile(0.975, count - 1) * error
-
-
-def outcome(values: np.ndarray) -> str:
+def outcome(values: Sequence[float]) -> str:
     """Return `helped`, `hurt` or `nothing`, by the interval over warm starts."""
-    mean, margin = interval(values)
-    if abs(mean) < CLEAR or not abs(mean) > margin:
+    if not values:
+        return "not followed"
+    mean = float(np.mean(values))
+    if abs(mean) < CLEAR or not abs(mean) > half_width(values):
         return "nothing"
     return "helped" if mean > 0 else "hurt"
 
 
-def _shown(values: np.ndarray) -> str:
-    mean, margin = interval(values)
-    if not len(values):
+def by_warm_start(records: Sequence[Record], where: str, of: Measure) -> list[float]:
+    """Return the gain of each warm start, averaged over its scripts."""
+    seeds = sorted({record["seed"] for record in records})
+    each = [gains([r for r in records if r["seed"] == seed], where, of) for seed in seeds]
+    return [float(np.mean(of_seed)) for of_seed in each if of_seed]
+
+
+def print_tables(records: Sequence[Record]) -> None:
+    """Print the tables, as Markdown."""
+    scripts = {name: [r for r in records if r["scenario"] == name] for name in SCENARIOS}
+    scripts = {name: own for name, own in scripts.items() if own}
+    _scripts(scripts)
+    print()
+    row("kind", _HEADS, head=True)
+    for kind in dict.fromkeys(SCENARIOS[name].kind for name in scripts):
+        own = [r for r in records if SCENARIOS[r["scenario"]].kind == kind]
+        row(kind, [_shown(by_warm_start(own, *each)) for each in Measured])
+    print()
+    _settings(scripts)
+    print()
+    _nothing(records)
+
+
+_HEADS = [f"{of.__name__}, {where}" for where, of in Measured]
+
+
+def _shown(values: Sequence[float]) -> str:
+    if not values:
         return "–"
-    return f"{mean:+.2f}" + (f" ± {margin:.2f}" if np.isfinite(margin) else "")
+    return f"{np.mean(values):+.2f} ± {half_width(values):.2f}"
 
 
-def _of(records: Records, key: str, value: str) -> list[Mapping[str, Any]]:
-    return [record for record in records if record[key] == value]
+def _scripts(scripts: Mapping[str, Sequence[Record]]) -> None:
+    row("script", ["sort", "verdicts", "unchanged point", *_HEADS, "outcome"], head=True)
+    for name, own in scripts.items():
+        said = Counter(f"{r['action']} {r['kind'] or ''}".strip() for r in own)
+        begin = np.mean([point(SCENARIOS[name], r["begin"]) for r in own])
+        end = np.mean([point(SCENARIOS[name], r[START]["unchanged"]) for r in own])
+        cells = [_shown(gains(own, *each)) for each in Measured]
+        verdicts = ", ".join(f"{count} {what}" for what, count in said.items())
+        course = f"{begin:.2f} → {end:.2f}"
+        result = outcome(gains(own, START, purpose))
+        row(name, [SCENARIOS[name].sort, verdicts, course, *cells, result])
 
 
-def lines(records: Records) -> Iterator[str]:
-    """Yield the tables, as Markdown."""
-    yield from _scripts(records)
-    yield ""
-    yield from _kinds(records)
-    yield ""
-    yield from _commands(records)
-    yield ""
-    yield from _nothing(records)
+def _settings(scripts: Mapping[str, Sequence[Record]]) -> None:
+    """Print how often the setting of each meaning helped, hurt or did nothing, by script."""
+    row("setting for", ["scripts", "runs", "helped", "hurt", "nothing"], head=True)
+    for meaning in ("weights", "equal", "sizes"):
+        found = {name: [r for r in own if r["meaning"] == meaning] for name, own in scripts.items()}
+        found = {name: own for name, own in found.items() if own}
+        counts = Counter(outcome(gains(own, START, purpose)) for own in found.values())
+        counted = [counts[what] for what in ("helped", "hurt", "nothing")]
+        row(meaning, [len(found), sum(map(len, found.values())), *counted])
 
 
-def _scripts(records: Records) -> Iterator[str]:
-    yield "| script | | verdicts | unchanged: point, before and after | purpose, from there | purpose, from the start | point, from the start |"
-    yield "|---|---|---|---|---|---|---|"
-    for name, scenario in SCENARIOS.items():
-        own = _of(records, "scenario", name)
-        said = ", ".join(f"{count} {what}" for what, count in _counted(own).items())
-        before, after = (
-            np.mean([point(scenario, each) for each in ends])
-            for ends in (
-                [r["begin"] for r in own],
-                [r["from the start"]["unchanged"] for r in own],
-            )
-        )
-        cells = (
-            _shown(gains(own, "from there", purpose)),
-            _shown(gains(own, "from the start", purpose)),
-            _shown(gains(own, "from the start", point)),
-        )
-        yield f"| {name} | {scenario.sort} | {said} | {before:.2f}, {after:.2f} | {' | '.join(cells)} |"
-
-
-def _counted(records: Records) -> dict[str, int]:
-    said = [f"{r['action']}{f' ({r['kind']})' if r['kind'] else ''}" for r in records]
-    return {what: said.count(what) for what in dict.fromkeys(said)}
+def _nothing(records: Sequence[Record]) -> None:
+    """Print the runs with "nothing to do", and what GDPO would have given."""
+    row("sort", ["runs", "nothing to do", "its point fell", "gdpo instead: purpose"], head=True)
+    for sort in ("healthy", "open", "fault"):
+        own = [r for r in records if SCENARIOS[r["scenario"]].sort == sort]
+        calm = [r for r in own if r["action"] == "nothing"]
+        fallen = [
+            r
+            for r in calm
+            if point(SCENARIOS[r["scenario"]], r["before"])
+            < point(SCENARIOS[r["scenario"]], r["begin"]) - FELL
+        ]
+        instead = _shown(gains(calm, START, purpose, "gdpo"))
+        row(sort, [len(own), len(calm), len(fallen), instead])

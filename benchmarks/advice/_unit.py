@@ -1,6 +1,7 @@
 """Follows the verdict on one script from one warm start, beside the script as it was."""
 
 import shutil
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,13 @@ UNCHANGED, OBEYED, OTHER = "unchanged", "obeyed", "gdpo"
 """Arms: the script as it was, the setting of the verdict, and, beside "nothing to do", GDPO."""
 
 
-def run_unit(name: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Train, analyze, follow the verdict from there and from the start, and return the record."""
+def run_unit(unit: tuple[str, int], folder: Path) -> dict[str, Any]:
+    """Train, analyze, follow the verdict from there and from the start, and return the record.
+
+    A unit is the name of a script and the seed of a warm start.
+    """
+    warnings.simplefilter("ignore")
+    name, seed = unit
     scenario, here = SCENARIOS[name], folder / f"{name.replace(' ', '-')}-{seed}"
     shutil.rmtree(here, ignore_errors=True)
     start, script = policy(scenario, seed), Setting.of(scenario)
@@ -48,6 +54,7 @@ def run_unit(name: str, seed: int, folder: Path) -> dict[str, Any]:
         "kind": verdict.kind and verdict.kind.value,
         "rewards": list(verdict.rewards),
         "sentence": verdict.sentence,
+        "meaning": (chosen := _chosen(verdict, scenario)) and chosen.meaning.value,
         "setting": setting and {"estimator": setting.estimator, "weights": dict(setting.weights)},
         "before": at_the_end(first[:STEPS]),
         "begin": at_the_end(first[:5]),

@@ -99,9 +99,6 @@ def state(rewards: Any, names: Sequence[str], estimator: str, ranges: Mapping[st
             "share": float(diagnosis.influence.shares[k]),
             "margin": float(diagnosis.influence.margins[k]),
             "finding": found[each.name].kind.value if each.name in found else "",
-            "remedies": [[r.estimator, r.factor, r.share] for r in found[each.name].remedies]
-            if each.name in found
-            else [],
         }
         for k, each in enumerate(diagnosis.rewards)
     }

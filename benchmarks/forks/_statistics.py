@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._student import student_quantile
+from gdpo.analysis.trend import student_quantile
 
 
 def concordance(

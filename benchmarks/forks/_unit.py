@@ -17,7 +17,6 @@ from benchmarks.forks._fork import (
     fork,
     named,
     unclipped,
-    weighted,
     without,
 )
 from benchmarks.forks._measure import Fresh, effect, state, weighed
@@ -85,7 +84,6 @@ class Unit:
         effects = {"as it is": self._effects(point, self.recipe, usual, HORIZONS)}
         if point == POINTS[0]:
             self._compare_unchanged(point)
-        effects |= self._remedies(point, found)
         if switches and point == POINTS[1]:
             effects |= self._switched(point)
         return {"step": point, "rewards": found, "effects": effects}
@@ -137,21 +135,6 @@ class Unit:
         for step, weights in models.items():
             own = self.run.models[step]
             self.equal.append(all(torch.equal(weights[key], own[key]) for key in own))
-
-    def _remedies(self, point: int, found: Any) -> dict[str, Any]:
-        """Return the effects after the first remedy that each finding prints."""
-        result: dict[str, Any] = {}
-        for name, of_reward in found.items():
-            if not of_reward["remedies"]:
-                continue
-            estimator, factor, _ = of_reward["remedies"][0]
-            changed = weighted(self.recipe, {name: factor}, advantage=estimator)
-            usual = self._of_models(self._fork(point, changed, SWITCHED), point, (SWITCHED,))
-            taken = self._fork(point, without(changed, name), SWITCHED)
-            measured = self._of_models(taken, point, (SWITCHED,))
-            apart = {SWITCHED: effect(usual[SWITCHED], measured[SWITCHED])}
-            result[f"remedy for {name}"] = {name: apart}
-        return result
 
     def _switched(self, point: int) -> dict[str, Any]:
         result = {}

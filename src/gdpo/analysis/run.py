@@ -236,7 +236,7 @@ class RunAnalysis:
         rise = {reward.name: self._sign(reward.name) * reward.change for reward in rewards}
         least = {name: limits.falls * self._history.width(name) for name in rise}
         found = readings_of(self.influence(set(self.steps)), self._history.ranges)
-        small = {name for reading in found[:1] for name in reading.dense}
+        small = {name for reading in found[:1] for name in reading.small}
         up = [r.name for r in rewards if rise[r.name] - r.change_margin > least[r.name]]
         for reward in rewards:
             if not -rise[reward.name] - reward.change_margin > least[reward.name]:
@@ -256,6 +256,8 @@ class RunAnalysis:
     def _dominant(self) -> Iterator[HeldFinding]:
         """Yield the rewards with far more influence than their weight, if another has far less."""
         whole, learned = self.influence(set(self.steps)), self.learned()
+        readings = self.readings()
+        dense = readings[0].dense if readings else ()
         rows = {name: row for name, row in whole.by_reward.items() if row[0] > 0}
         for name, (weight, share, margin) in rows.items():
             less = [
@@ -270,10 +272,11 @@ class RunAnalysis:
                     Kind.DOMINANT,
                     (name,),
                     {"weight_share": weight, "influence_share": share, "influence_margin": margin},
+                    severity=Severity.WARNING if name in dense else None,
                     share=interval(share, margin),
                     weight=percent(weight),
                     others=" and ".join(less),
-                    remedy="; ".join(map(str, self.readings())),
+                    remedy="; ".join(map(str, readings)),
                 )
             )
 

@@ -17,7 +17,7 @@ from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity, interval, percent
 from gdpo.diagnostics.effect import EFFECT, Noticed, ended
-from gdpo.diagnostics.findings import TABLE
+from gdpo.diagnostics.findings import DOMINANT, TABLE
 from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.readings import Meaning, Reading
 from gdpo.diagnostics.watch import LEAST_GROUPS
@@ -25,7 +25,7 @@ from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.report import can_be_named
 
-_REPLAYED = (*EFFECT, Kind.FALLS)
+_REPLAYED = (*EFFECT, Kind.FALLS, Kind.DOMINANT)
 """Kinds of findings for which the settings of each reading are replayed."""
 
 
@@ -395,27 +395,33 @@ def _about(
     readings = tuple(each for each in every if each is not None)
     if any(each.needed for each in readings):
         return replace(verdict, action=Action.TRAIN, readings=readings)
-    return None if readings and None not in every and finding.kind in EFFECT else verdict
+    return None if readings and None not in every and finding.kind is not Kind.FALLS else verdict
 
 
 def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     """Return the reading, with whether the reward needs its setting. None: the setting is no help.
 
-    A reward needs it if the interval of its share lies below a quarter of the weight share of the
-    reading, or below half if it falls. The setting helps if the share reaches half of that weight
-    share, or twice the present share and the end of its interval, and if the interval of the new
-    share is above the present share. A dense reward is not raised: then the setting only says what
-    the sizes mean.
+    A reward needs it if it falls, if the interval of its share lies below a quarter of the weight
+    share of the reading, or if it dominates and the interval lies above 1.5 times that weight
+    share. The setting helps if the interval of the new share lies beyond the present share, and for
+    too small a share, if the new one reaches half of the weight share, or twice the present share
+    and the end of its interval. A small dense reward is not raised: the setting only says what the
+    sizes mean.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
-    if name in reading.dense:
+    if name in reading.small:
         return None if reading.meaning is Meaning.WEIGHTS else reading
     due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))
-    most = share if isnan(margin) else share + margin
-    if most >= (0.5 if verdict.kind is Kind.FALLS else Thresholds().ignored) * due:
+    off = 0.0 if isnan(margin) else margin
+    if verdict.kind is Kind.DOMINANT:
+        calm, helps = share - off <= DOMINANT * due, new[0] + new[1] < share
+    else:
+        calm = verdict.kind is not Kind.FALLS and share + off >= Thresholds().ignored * due
+        reached = new[0] >= min(due / 2, max(2 * share, share + margin))
+        helps = (verdict.kind is Kind.FALLS or reached) and new[0] - new[1] > share
+    if calm:
         return replace(reading, needed=False)
-    reached = new[0] >= min(due / 2, max(2 * share, share + margin))
-    return reading if reached and new[0] - new[1] > share else None
+    return reading if helps else None
 
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:

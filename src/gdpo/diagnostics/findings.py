@@ -128,6 +128,7 @@ TABLE: Mapping[Kind, Wording] = {
         "`{0}` has {share} of the influence for {weight} of the weight. Less than half of its "
         "weight share is left for {others}",
         "{remedy}",
+        verdict="decide how much {names} matters: it has far more influence than its weight",
     ),
     Kind.OPPOSED: Wording(
         Severity.WARNING,

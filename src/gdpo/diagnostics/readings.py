@@ -7,13 +7,14 @@ of reward k is $\lvert w_k \rvert (h_k - l_k)$, with its declared range, or the 
 | meaning | weights of `gdpo` |
 |---|---|
 | weights | as they are |
-| equal | 1 for each reward, but a dense reward at most its size |
+| equal | 1 for each reward, but at most its size for a dense one, and 0.3 for a graded penalty |
 | sizes | its size |
 
-Sizes are relative to the largest one, and for a dense reward to the largest of the others. A reward
-is dense if it varies in 90 % of its groups, with a standard deviation of less than 30 % of its
-range: for example, a length penalty. If a dense reward is raised against sparse ones, a policy can
-give up those to earn it (docs/explanation/following_the_verdict.md).
+Sizes are relative to the largest one, and for a dense reward or a penalty to the largest of the
+others. A reward is graded if its standard deviation in a group is below 30 % of its range, as for a
+length or a judge. It is dense if it is graded and varies in 90 % of its groups, and a penalty if
+its best value is 0 or less. If such a reward is raised against sparse ones, a policy can give up
+those to earn it: an empty answer has no length (docs/explanation/following_the_verdict.md).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,9 @@ class Reading:
     sizes: Mapping[str, float] = field(default_factory=dict[str, float])
     """Size of each reward, in its unit. NaN: unknown."""
     dense: tuple[str, ...] = ()
-    """Dense rewards that are smaller than the largest of the others."""
+    """Dense rewards and graded penalties."""
+    less: tuple[str, ...] = ()
+    """Those that count less than the others, if all should count equally."""
     estimator: str = "gdpo"
     shares: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
@@ -75,9 +78,14 @@ class Reading:
             return f"if the sizes of the rewards say what matters ({sizes})"
         if self.meaning is Meaning.WEIGHTS:
             return "if the weights say what matters"
-        is_its = "is dense, at its" if len(self.dense) == 1 else "are dense, at their"
-        kept = f" ({quoted(self.dense)} {is_its} own size)" if self.dense else ""
-        return f"if the rewards should count equally{kept}"
+        less = f" ({quoted(self.less)} less, or the others are given up)" if self.less else ""
+        return f"if the rewards should count equally{less}"
+
+    @property
+    def small(self) -> tuple[str, ...]:
+        """Those of `less` whose size is below that of the largest other reward."""
+        largest = max((s for name, s in self.sizes.items() if name not in self.dense), default=0.0)
+        return tuple(name for name in self.less if self.sizes[name] < largest)
 
     @property
     def setting(self) -> str:
@@ -108,38 +116,50 @@ def readings_of(
     trained = weights != 0
     if not np.any(trained):
         return ()
-    width = np.array([known.high - known.low for known in (ranges.get(n, Range()) for n in names)])
-    size, dense = weights * width, _dense(influence, width)
-    largest = np.max(np.abs(size), where=trained & ~dense, initial=0.0)
-    small = trained & dense & (np.abs(size) < largest)
+    known = np.array([ranges.get(name, Range())[:2] for name in names])
+    width = known[:, 1] - known[:, 0]
+    size = weights / np.max(np.abs(weights)) * width
+    dense, penalty = _graded(influence, known)
+    others = trained & ~dense & ~penalty
+    most = np.ones(len(names))
+    if np.any(others):
+        relative = np.abs(size) / np.max(np.abs(size[others]))
+        most = np.where(dense, np.fmin(relative, most), most)
+        most = np.where(penalty, np.fmin(relative, _PENALTY), most)
     facts = {
         "sizes": dict(zip(names, np.abs(size).tolist(), strict=True)),
-        "dense": tuple(names[k] for k in np.flatnonzero(small)),
+        "dense": tuple(names[k] for k in np.flatnonzero(trained & (dense | penalty))),
+        "less": tuple(names[k] for k in np.flatnonzero(trained & (most < 1))),
     }
     used = np.abs(weights)[trained]
     differ = np.ptp(used) > 1e-6 * np.max(used)
     if purpose is Meaning.WEIGHTS or (differ and purpose is None):
         return (_reading(Meaning.WEIGHTS, names, weights, **facts),)
     by_size = _reading(Meaning.SIZES, names, size, **facts)
+    every = np.all(width[trained] > 0)
     if purpose is Meaning.SIZES:
-        return (by_size,)
-    even = np.where(small, size / (largest or 1.0), np.sign(weights))
-    equal = _reading(Meaning.EQUAL, names, even, **facts)
+        return (by_size,) if every else ()
+    equal = _reading(Meaning.EQUAL, names, np.sign(weights) * most, **facts)
     pairs = (np.array(list(each.weights.values()))[trained] for each in (equal, by_size))
-    known = np.all(width[trained] > 0)
-    return (equal, by_size) if known and not np.allclose(*pairs, rtol=_SAME) else (equal,)
+    return (equal, by_size) if every and not np.allclose(*pairs, rtol=_SAME) else (equal,)
 
 
-def _dense(influence: Influence, width: Vector) -> Any:
-    sums = influence.sums
+def _graded(influence: Influence, ranges: Any) -> tuple[Any, Any]:
+    """Return which rewards are dense, and which are graded penalties."""
+    sums, (low, high) = influence.sums, ranges.T
     with np.errstate(all="ignore"):
-        varies = sums.live >= _LIVE * sums.applies
-        return varies & (sums.std < _SPREAD * width * sums.live)
+        graded = sums.std < _SPREAD * (high - low) * sums.live
+        best = np.where(sums.weight > 0, high, -low)
+        return graded & (sums.live >= _LIVE * sums.applies), graded & (best <= 0)
 
 
 _LIVE, _SPREAD = 0.9, 0.3
 """Limits of a dense reward: its share of varying groups, and its relative standard deviation. With
 two values that are equally likely, the latter is 0.5, and for evenly spread values 0.29."""
+
+_PENALTY = 0.3
+"""Largest weight of a graded penalty beside other rewards. With 1, trial runs ended with empty
+answers (research/preregistration/2026-11-29-advice.md)."""
 
 _SAME = 0.5
 """Relative difference of weights up to which two readings are the same."""
