@@ -122,7 +122,7 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     verdict = only_verdict(analyze(read_rollout_files(folder)))
     (missing,) = verdict.unchecked
     assert missing.check == "whether `form` and `tone` are learned"
-    never = "it has not varied in any of 128 groups, from the first step on (1 more warning)"
+    never = "it has not varied in any of 128 groups, from the first step on (2 more warnings)"
     assert verdict.sentence == f"check the function of `form` first: {never}"
     assert missing.reason.startswith("the ranges of `form` and `tone` are unknown")
     pasted = missing.remedy.removeprefix("add ").replace("LOWEST", "0").replace("HIGHEST", "1")
@@ -165,7 +165,11 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
 
 
 def test_a_share_whose_interval_contains_its_limit_needs_more_groups():
-    verdict = only_verdict(analyzed(run_with(1, 50, steps=4, size=(32, 2))))
+    def untied(random, step, size):
+        return coin(random, step, size) + 0.05 * random.standard_normal(size)
+
+    run = drawn(steps=4, r0=untied, r1=lambda *each: 50 * untied(*each))
+    verdict = only_verdict(analyzed(replace(run, size=(32, 3))))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.UNKNOWN, None, ("r0",))
     assert "128 groups are too few" in verdict.sentence
     assert "`r0` has a quarter of its weight share, or 5 % of the influence" in verdict.sentence
@@ -203,7 +207,7 @@ def test_a_reward_that_never_varied_is_to_be_checked_whatever_else_is_wrong(rang
         return {**run_with(1, 100).draw(random, step, size), **constant}
 
     verdict = only_verdict(analyzed(Run(draw, (), {}, steps=32), **ranges))
-    assert (verdict.action, verdict.kind, verdict.more) == (Action.CHECK, Kind.CONSTANT, 2)
+    assert (verdict.action, verdict.kind, verdict.more) == (Action.CHECK, Kind.CONSTANT, 3)
     assert verdict.rewards == ("form",)
 
 
@@ -215,8 +219,10 @@ def test_a_constant_reward_that_varied_once_is_not_to_be_checked():
 
     known = {"low": {"form": 0.0}, "high": {"form": 2.0}}
     verdict = only_verdict(analyzed(Run(draw, (), {}, steps=32), **known))
-    assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.IGNORED, ("r0",), 1)
-    even = Run(lambda *each: {**draw(*each), "r1": coin(*each)}, (), {}, steps=32)
+    assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.IGNORED, ("r0",), 2)
+    even = Run(
+        lambda *each: {**draw(*each), "r0": coin(*each), "r1": coin(*each)}, (), {}, steps=32
+    )
     wrong = {"low": {"form": 0.0}, "high": {"form": 0.5}}
     verdict = only_verdict(analyzed(even, **wrong))
     assert (verdict.action, len(verdict.unchecked)) == (Action.UNKNOWN, 1)
@@ -244,8 +250,10 @@ def test_rewards_whose_correlation_is_minus_1_are_to_be_checked():
         (Kind.IGNORED, (0.11, 0.01), (0.22, 0.01), True),
         (Kind.IGNORED, (0.11, 0.01), (0.22, 0.12), False),
         (Kind.IGNORED, (0.05, 0.06), (0.10, 0.01), False),
-        (Kind.FALLS, (0.2, 0.01), (0.24, 0.01), False),
-        (Kind.FALLS, (0.2, 0.01), (0.26, 0.01), True),
+        (Kind.FALLS, (0.6, 0.01), (0.61, 0.02), False),
+        (Kind.FALLS, (0.6, 0.01), (0.63, 0.02), True),
+        (Kind.DOMINANT, (0.9, 0.01), (0.87, 0.02), True),
+        (Kind.DOMINANT, (0.9, 0.01), (0.89, 0.02), False),
     ],
 )
 def test_a_setting_helps_that_gives_half_of_the_weight_share_or_twice_the_share(
@@ -256,18 +264,29 @@ def test_a_setting_helps_that_gives_half_of_the_weight_share_or_twice_the_share(
     assert _applied(reading, verdict) == (reading if helps else None)
 
 
-def test_a_reading_needs_no_change_if_the_reward_has_a_quarter_of_its_share_or_half_if_it_falls():
-    for kind, enough in ((Kind.IGNORED, 0.125), (Kind.FALLS, 0.25)):
-        for share, needed in ((enough, False), (enough - 0.01, True)):
-            sure = {"influence_share": share, "influence_margin": nan}
-            found = _applied(EQUAL, replace(BASE, kind=kind, **sure))
-            assert found is None or found.needed == needed
-            assert needed or "nothing to do" in str(found)
-            unclear = replace(BASE, kind=kind, influence_share=share, influence_margin=0.02)
-            assert not _applied(EQUAL, unclear).needed
-    small = replace(EQUAL, dense=("format",), shares={})
+@pytest.mark.parametrize(
+    ("kind", "enough", "less"), [(Kind.IGNORED, 0.125, -0.01), (Kind.DOMINANT, 0.75, 0.01)]
+)
+def test_a_reading_needs_no_change_if_the_interval_of_the_share_reaches_its_limit(
+    kind, enough, less
+):
+    reading = replace(EQUAL, shares={"format": (0.5, 0.01)})
+    for share, margin, needed in (
+        (enough, nan, False),
+        (enough + less, nan, True),
+        (enough + less, 0.02, False),
+    ):
+        of = replace(BASE, kind=kind, influence_share=share, influence_margin=margin)
+        assert _applied(reading, of) == replace(reading, needed=needed)
+        assert ("nothing to do" in str(_applied(reading, of))) != needed
+
+
+def test_a_small_dense_reward_is_not_raised():
+    sizes = {"a": 1.0, "format": 0.1}
+    small = replace(EQUAL, dense=("format",), less=("format",), sizes=sizes, shares={})
     assert _applied(small, BASE) == small
     assert _applied(replace(small, meaning=Meaning.WEIGHTS), BASE) is None
+    assert _applied(replace(small, sizes={"a": 1.0, "format": 2.0}), BASE) is None
 
 
 def test_what_a_single_step_shows_calls_for_nothing():
@@ -452,7 +471,7 @@ def test_a_fall_of_a_reward_that_lacks_influence_names_the_setting_and_the_prima
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.TRAIN, Kind.FALLS, ("b",))
     assert verdict.sentence.startswith("`b` falls, and has ")
-    assert [each.needed for each in verdict.readings] == [True, False]
+    assert [each.meaning for each in verdict.readings] == [Meaning.EQUAL]
     verdict = only_verdict(analyzed(run, primary="a"))
     assert (verdict.action, verdict.rewards) == (Action.CHANGE, ("a",))
 

@@ -49,23 +49,35 @@ def test_sizes_are_another_reading_only_if_they_differ_by_more_than_half(width, 
     assert len(said(uniform(2) < 0.5, correct=(0, width))) == count
 
 
-def test_a_dense_reward_keeps_its_size_beside_a_larger_sparse_one():
+def test_a_dense_reward_has_at_most_its_size_beside_a_sparse_one():
     """Else, a policy could give up the sparse one to earn it."""
     (only,) = said(0.05 * uniform(2))
-    assert (only.meaning, only.dense) == (Meaning.EQUAL, ("style",))
+    assert (only.meaning, only.dense, only.less) == (Meaning.EQUAL, ("style",), ("style",))
     assert list(only.weights.values()) == [1, 0.05]
+    assert only.small == ("style",)
     assert only.condition == (
-        "if the rewards should count equally (`style` is dense, at its own size)"
+        "if the rewards should count equally (`style` less, or the others are given up)"
     )
-    assert not said(2 * uniform(2))[0].dense
-    most = np.where(np.arange(GROUPS)[:, None] < 0.8 * GROUPS, uniform(2), 0)
-    assert not said(0.1 * most)[0].dense
-    both = said(0.2 * uniform(2), first=0.1 * uniform(3))
-    assert as_pairs(both) == [(Meaning.EQUAL, [1, 1]), (Meaning.SIZES, [0.5, 1])]
+    large, _ = said(4 * uniform(2))
+    assert (large.dense, large.less, large.weights["style"]) == (("style",), (), 1)
+    varies = np.where(np.arange(GROUPS)[:, None] < 0.8 * GROUPS, uniform(2), 0)
+    assert not said(0.1 * varies)[0].dense
     spread = 0.05 * (uniform(2) < 0.5)  # its standard deviation is half of its range
-    assert said(spread)[0].weights["style"] == 1
-    penalty = said(-0.05 * uniform(2), [1, 1])[0]
-    assert (penalty.weights["style"], penalty.dense) == (0.05, ("style",))
+    assert (said(spread)[0].weights["style"], said(spread)[0].dense) == (1, ())
+    for other in (0.1 * uniform(3), np.ones((GROUPS, 8))):  # dense, too; constant
+        both, *_ = said(0.2 * uniform(2), first=other)
+        assert (both.less, list(both.weights.values())) == ((), [1, 1])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_graded_penalty_counts_for_0_3_at_most_also_in_few_groups(sign):
+    rare = np.where(np.arange(GROUPS)[:, None] < 0.5 * GROUPS, uniform(2), 0)
+    for size, weight, small in ((4, 0.3, ()), (0.1, 0.1, ("style",))):
+        (equal, *_) = said(-sign * size * rare, [1, sign])
+        assert equal.weights == {"correct": 1, "style": pytest.approx(sign * weight, rel=0.02)}
+        assert (equal.dense, equal.less, equal.small) == (("style",), ("style",), small)
+        assert not said(sign * size * rare, [1, sign])[0].dense
+    assert not said(-sign * (uniform(2) < 0.5), [1, sign])[0].dense
 
 
 def test_weights_that_differ_or_that_the_user_gives_are_the_purpose():
@@ -80,7 +92,7 @@ def test_weights_that_differ_or_that_the_user_gives_are_the_purpose():
 def test_sizes_are_the_only_reading_if_the_user_says_so_whatever_the_weights():
     (only,) = said(4 * (uniform(2) < 0.5), [1, 1], Meaning.SIZES)
     assert as_pairs([only]) == [(Meaning.SIZES, [0.25, 1])]
-    assert only.condition == "if the sizes of the rewards say what matters (0.5 : 2)"
+    assert only.condition == "if the sizes of the rewards say what matters (1 : 4)"
     assert as_pairs(said(uniform(2) < 0.5, [1, 3], Meaning.SIZES, correct=(-1, 1))) == [
         (Meaning.SIZES, [0.67, 1])
     ]
@@ -96,6 +108,7 @@ def test_a_reward_without_a_weight_has_no_part_in_a_reading():
 
 def test_a_reward_without_a_known_range_has_no_size():
     assert as_pairs(said(4 * (uniform(2) < 0.5), correct=())) == [(Meaning.EQUAL, [1, 1])]
+    assert said(4 * (uniform(2) < 0.5), None, Meaning.SIZES, correct=()) == ()
     assert as_pairs(said(4 * (uniform(2) < 0.5), first=np.ones((GROUPS, 8)))) == [
         (Meaning.EQUAL, [1, 1])
     ]
@@ -141,8 +154,8 @@ def test_a_reading_says_the_setting_and_the_share_that_every_reward_would_have()
     )
     assert str(replace(reading, shares={})).endswith(f"equally: {setting}")
     assert str(replace(reading, needed=False)).endswith("equally: nothing to do")
-    two = replace(reading, dense=("correct", "style")).condition
-    assert two.endswith("(`correct` and `style` are dense, at their own size)")
+    two = replace(reading, less=("correct", "style")).condition
+    assert two.endswith("equally (`correct` and `style` less, or the others are given up)")
 
 
 def test_long_runs_are_thinned_evenly():

@@ -120,7 +120,7 @@ def readings_of(
     width = known[:, 1] - known[:, 0]
     size = weights / np.max(np.abs(weights)) * width
     dense, penalty = _graded(influence, known)
-    others = trained & ~dense & ~penalty
+    others = trained & ~dense & ~penalty & (np.abs(size) > 0)
     most = np.ones(len(names))
     if np.any(others):
         relative = np.abs(size) / np.max(np.abs(size[others]))
