@@ -35,12 +35,10 @@ def run_unit(unit: tuple[str, int], folder: Path) -> dict[str, Any]:
     there = here / UNCHANGED / f"checkpoint-{STEPS}"
     setting = followed(verdict, scenario, script)
     from_start = {UNCHANGED: at_the_end(first)}
-    from_there = {}
+    from_there = {UNCHANGED: at_the_end(first)}
     if setting is not None:
-        arms = {UNCHANGED: script, OBEYED: setting}
-        for arm, each in arms.items():
-            seen = training(each, there, here / f"{arm}-there", steps=STEPS)
-            from_there[arm] = at_the_end(seen)
+        seen = training(setting, there, here / f"{OBEYED}-there", steps=STEPS)
+        from_there[OBEYED] = at_the_end(seen)
         seen = training(setting, start, here / OBEYED, steps=2 * STEPS)
         from_start[OBEYED] = at_the_end(seen)
     elif verdict.action is Action.NOTHING:

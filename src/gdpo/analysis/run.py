@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import nan, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from gdpo.diagnostics import Influence, TurnDiagnosis
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, interval, percent
 from gdpo.diagnostics.effect import LEAST_GROUPS
 from gdpo.diagnostics.findings import DOMINANT, Thresholds, finding
-from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.influence import NORMAL_95, pooled
 from gdpo.diagnostics.readings import Meaning, Reading, ScoredSteps, readings_of, replayed
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last
@@ -89,6 +89,8 @@ class RunAnalysis:
     _scored: ScoredSteps = field(default_factory=ScoredSteps, repr=False)
     _found: list[HeldFinding] | None = field(default=None, repr=False)
     """The findings, if they were computed since the last step was added."""
+    _readings: dict[Meaning | None, tuple[Reading, ...]] = field(default_factory=dict, repr=False)
+    """The replayed readings by purpose, since the last step was added."""
 
     @property
     def steps(self) -> list[int]:
@@ -111,7 +113,7 @@ class RunAnalysis:
 
     def add(self, step: StepAnalysis) -> None:
         """Add the next step."""
-        diagnosis, self._found = step.diagnosis, None
+        diagnosis, self._found, self._readings = step.diagnosis, None, {}
         self.rollouts += step.rollouts
         self.left_out += step.left_out
         self.recorded += step.recorded
@@ -228,24 +230,30 @@ class RunAnalysis:
     def _falling(self) -> Iterator[HeldFinding]:
         """Yield the trained rewards whose mean falls over the run.
 
-        If a small dense reward falls, this is a note: a length penalty may fall while correctness
-        rises.
+        The interval is that of the trend, or that of drawing the groups, if it is narrower: the
+        standard deviation of a group mean is at most half of the range. If a small dense reward
+        falls, this is a note: a length penalty may fall while correctness rises.
         """
         limits = Thresholds()
         rewards = [reward for reward in self.rewards() if reward.weight_share > 0]
-        rise = {reward.name: self._sign(reward.name) * reward.change for reward in rewards}
+        weights = {r.name: known_mean(self.over_time(r.name, "weight")) for r in rewards}
+        rise = {r.name: float(np.sign(weights[r.name])) * r.change for r in rewards}
         least = {name: limits.falls * self._history.width(name) for name in rise}
         found = readings_of(self.influence(set(self.steps)), self._history.ranges)
         small = {name for reading in found[:1] for name in reading.small}
-        up = [r.name for r in rewards if rise[r.name] - r.change_margin > least[r.name]]
+        drawn = {
+            r.name: self._history.width(r.name) * sqrt(1.5 / max(r.groups, 1)) for r in rewards
+        }
+        off = {r.name: min(r.change_margin, NORMAL_95 * drawn[r.name]) for r in rewards}
+        up = [name for name in rise if rise[name] - off[name] > least[name]]
         for reward in rewards:
-            if not -rise[reward.name] - reward.change_margin > least[reward.name]:
+            if not -rise[reward.name] - off[reward.name] > least[reward.name]:
                 continue
             yield self._of_whole_run(
                 finding(
                     Kind.FALLS,
                     (reward.name,),
-                    {"change": reward.change, "margin": reward.change_margin},
+                    {"change": reward.change, "margin": off[reward.name]},
                     severity=Severity.NOTE if reward.name in small else None,
                     first=f"{reward.first:.2g}",
                     last=f"{reward.last:.2g}",
@@ -282,13 +290,12 @@ class RunAnalysis:
 
     def readings(self, purpose: Meaning | None = None) -> tuple[Reading, ...]:
         """Return what the weights may mean, with the influence that each setting would give."""
-        self._follow()
-        kept = [step for step in self._scored.steps.values() if step is not None]
-        found = readings_of(self.influence(set(self.steps)), self._history.ranges, purpose)
-        return tuple(replayed(reading, kept) for reading in found)
-
-    def _sign(self, name: str) -> float:
-        return float(np.sign(known_mean(self.over_time(name, "weight"))))
+        if purpose not in self._readings:
+            self._follow()
+            kept = list(self._scored.steps.values())
+            found = readings_of(self.influence(set(self.steps)), self._history.ranges, purpose)
+            self._readings[purpose] = tuple(replayed(reading, kept) for reading in found)
+        return self._readings[purpose]
 
     def _of_whole_run(self, found: Finding) -> HeldFinding:
         steps = len(self._steps)

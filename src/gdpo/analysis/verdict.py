@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations
 from math import isnan, nan
 from typing import Any
 
@@ -150,12 +151,9 @@ class Verdict:
         if [each.meaning for each in self.readings] == [Meaning.WEIGHTS]:
             return f"train with {self.readings[0].advice}: {what}{_IN_TRL}"
         each = ". ".join(capitalized(str(reading)) for reading in self.readings)
-        return f"{what}. {each}{_IN_TRL}{self._ask()}"
-
-    def _ask(self) -> str:
-        """Return how to answer which reading is right, if there are several."""
         several = len(self.readings) > 1
-        return ". For one verdict, add --weights or --sizes-are-weights" if several else ""
+        ask = ". For one verdict, add --weights or --sizes-are-weights" if several else ""
+        return f"{what}. {each}{_IN_TRL}{ask}"
 
     def _change(self) -> str:
         assert self.kind is not None, "a warning calls for the change"
@@ -364,11 +362,12 @@ def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
     groups = {r.name: r.groups for r in run.rewards() if r.zero_variance_groups == r.groups}
     for found in warnings:
         name = found.rewards[0] if found.rewards else ""
-        fields = {"kind": found.kind, "rewards": found.rewards}
         if found.kind in _BROKEN and name in groups:
-            return {**fields, "of_groups": groups[name]}
-        if found.kind is Kind.OPPOSED and run.correlation(*found.rewards) <= _EXACT:
-            return fields
+            return {"kind": found.kind, "rewards": (name,), "of_groups": groups[name]}
+    trained = [reward.name for reward in run.rewards() if reward.weight_share > 0]
+    for pair in combinations(trained, 2):
+        if run.correlation(*pair) <= _EXACT:
+            return {"kind": Kind.OPPOSED, "rewards": pair}
     return {}
 
 

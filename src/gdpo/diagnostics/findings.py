@@ -49,7 +49,7 @@ class Thresholds:
     nudge: float = 0.1
     """A reward with less than this part of the largest weight has no warning about its influence.
     It may be pushed against its weight as long as the others pay for it."""
-    falls: float = 0.1
+    falls: float = 0.05
     """A reward falls if its mean drops by more than this part of its range."""
     opposed: float = 0.5
     """Minimum absolute value of a negative correlation at which two rewards count as opposed. At
