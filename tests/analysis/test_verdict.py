@@ -243,6 +243,22 @@ def test_rewards_whose_correlation_is_minus_1_are_to_be_checked():
             )
 
 
+def test_a_correlation_of_minus_1_that_is_asked_for_or_due_to_chance_is_no_error_of_a_function():
+    def draw(random, step, size):
+        first = random.random(size)
+        return {"a": first, "b": 1 - first}
+
+    run = Run(draw, (), {}, steps=8)
+    for sign, action in ((1.0, Action.CHECK), (-1.0, Action.CHANGE)):
+        assert only_verdict(analyzed(run, weights={"a": -1.0, "b": -sign})).action is action
+
+    for shared, found in ((4, False), (5, True)):
+        # Both vary in the same groups of two, but seldom.
+        both = {"a": rare(shared), "b": rare(shared, turned=True)}
+        run = replace(drawn(steps=24, **both, c=coin), size=(16, 2))
+        assert (only_verdict(analyzed(run)).kind is Kind.OPPOSED) == found
+
+
 @pytest.mark.parametrize(
     ("kind", "share", "new", "helps"),
     [
@@ -416,7 +432,7 @@ def kinds(analysis):
     ]
 
 
-def test_a_reward_that_falls_by_more_than_a_tenth_of_its_range_is_a_warning_with_what_rose():
+def test_a_reward_that_falls_by_more_than_a_twentieth_of_its_range_is_a_warning_with_what_rose():
     falls = rate(0.8, 0.3)
     analysis = analyzed(drawn(a=rate(0.3, 0.7), b=falls, c=coin, d=coin))
     (held,) = analysis.runs[0].findings()
@@ -429,7 +445,6 @@ def test_a_reward_that_falls_by_more_than_a_tenth_of_its_range_is_a_warning_with
     assert (held.lasting, held.certain, held.spans) == (True, False, ((1, 40),))
     reward = analysis.runs[0].rewards()[1]
     assert finding.evidence == {"change": reward.change, "margin": reward.change_margin}
-    assert reward.change + reward.change_margin < -0.1
     assert finding.message == (
         f"`b` falls: its mean went from {reward.first:.2g} to {reward.last:.2g}, while `a` rose"
     )
@@ -437,9 +452,9 @@ def test_a_reward_that_falls_by_more_than_a_tenth_of_its_range_is_a_warning_with
     assert verdict.sentence == (
         "read rollouts of the first and of the last steps before you train on: `b` falls"
     )
-    for other in (rate(0.7, 0.55), rate(0.6, 0.46), rate(0.4, 0.7)):  # less; less by chance; up
+    for other in (rate(0.7, 0.64), rate(0.65, 0.55), rate(0.4, 0.7)):  # less; unclear; up
         assert not kinds(analyzed(drawn(b=other, c=coin)))
-    wider = {"low": {"b": 0.0, "c": 0.0}, "high": {"b": 5.0, "c": 1.0}}
+    wider = {"low": {"b": 0.0, "c": 0.0}, "high": {"b": 10.0, "c": 1.0}}
     assert not kinds(analyzed(drawn(b=falls, c=coin), **wider))
 
 
@@ -510,6 +525,15 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
     assert not [kind for kind, *_ in kinds(analyzed(run, **learned)) if kind is Kind.DOMINANT]
 
 
+def rare(steps, *, turned=False):
+    """A reward that varies in two groups of each of the first steps."""
+
+    def draw(random, step, size):
+        return np.eye(*size)[:, :: -1 if turned else 1] * (step <= steps)
+
+    return draw
+
+
 def judged(random, step, size):
     return 50 + 20 * random.standard_normal(size)
 
@@ -575,15 +599,12 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tm
 
 def test_a_reward_that_fell_asleep_decides_the_verdict_with_the_groups_of_the_last_quarter():
     verdict = only_verdict(analyzed(of_two(lambda step: 0.5 if step <= 30 else 0.001)))
-    assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.OUT_OF_REACH)
-    assert verdict.sentence == (
-        "samples that earn `b` are rare, and no setting of the weights changes that"
-    )
+    assert (verdict.action, verdict.kind, verdict.rewards) == (Action.CHANGE, Kind.FALLS, ("b",))
     narrowed = run_with(1, 1, steps=40).draw
 
     def draw(random, step, size):
         return narrowed(random, step, size) | {
-            "b": random.random(size) * (1 if step <= 30 else 0.01)
+            "b": 0.5 + (random.random(size) - 0.5) * (1 if step <= 30 else 0.01)
         }
 
     verdict = only_verdict(analyzed(Run(draw, (), {}, steps=40, size=(16, 8))))

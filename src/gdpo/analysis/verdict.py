@@ -224,8 +224,9 @@ _IN_TRL = '. gdpo is multi_objective_aggregation="normalize_then_sum" in TRL'
 _BROKEN = (Kind.NEVER_APPLIES, Kind.CONSTANT, Kind.OUT_OF_REACH)
 """Kinds of findings that may come from an error in a reward function."""
 
-_EXACT = -0.995
-"""Correlation at or below which two rewards are the same number with opposite signs."""
+_EXACT, _DEGREES = -0.995, 9.0
+"""Correlation at or below which two rewards are the same number with opposite signs, and its least
+degrees of freedom: then it is three standard errors below 0."""
 
 
 def _unchecked(
@@ -364,10 +365,12 @@ def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
         name = found.rewards[0] if found.rewards else ""
         if found.kind in _BROKEN and name in groups:
             return {"kind": found.kind, "rewards": (name,), "of_groups": groups[name]}
-    trained = [reward.name for reward in run.rewards() if reward.weight_share > 0]
-    for pair in combinations(trained, 2):
-        if run.correlation(*pair) <= _EXACT:
-            return {"kind": Kind.OPPOSED, "rewards": pair}
+    whole = run.influence(set(run.steps))
+    signs = dict(zip(whole.names, np.sign(whole.sums.weight).tolist(), strict=True))
+    for one, other in combinations(signs, 2):
+        same = signs[one] * signs[other] > 0
+        if same and run.correlation(one, other, least=_DEGREES) <= _EXACT:
+            return {"kind": Kind.OPPOSED, "rewards": (one, other)}
     return {}
 
 
