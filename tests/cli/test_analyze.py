@@ -131,6 +131,66 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert "\x1b" not in out
 
 
+def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_for_machines(
+    gdpo_says, tmp_path, here
+):
+    arguments = (ignored(tmp_path / "run"), "--rewards", "loud,quiet")
+    _, out, _ = gdpo_says("analyze", *arguments, "--estimators", "grpo,gdpo")
+    lines = out.splitlines()
+    first = lines.index("influence share of every reward") + 1
+    rows = [re.split(r" {2,}", line) for line in lines[first : first + 5]]
+    settings = ["setting", "as trained", "gdpo with reward_weights=[1, 1]", "grpo", "gdpo"]
+    assert [row[0] for row in rows] == settings
+    assert rows[0][1:] == ["loud", "quiet"]
+    assert rows[1][1:] == rows[3][1:] == ["98 % ± 7", "under 9 %"]
+    assert rows[2][1:] == rows[4][1:] == ["50 %", "50 %"]
+    page = Path("analysis.html").read_text().replace("<wbr>", "")
+    assert all(cell in page for row in rows for cell in row)
+    found, _ = machine(gdpo_says, *arguments, "--estimators", "grpo,gdpo")
+    equal, sizes = found["runs"][0]["verdict"]["readings"]
+    assert (equal["setting"], equal["needed"], sizes["needed"]) == (settings[2], True, False)
+    assert equal["condition"] == "if the rewards should count equally"
+    replayed = {each["estimator"]: each["shares"] for each in found["estimators"]}
+    shares = {name: pytest.approx(share) for name, share in equal["shares"].items()}
+    assert replayed["gdpo"] == shares
+    for sure in ("--weights", "loud=1,quiet=1"), ("--sizes-are-weights",):
+        verdict = machine(gdpo_says, *arguments, *sure)[0]["runs"][0]["verdict"]
+        assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
+
+
+def test_weights_and_sizes_as_weights_are_refused_together(gdpo_says, tmp_path, here):
+    options = ("--weights", "loud=1,quiet=1", "--sizes-are-weights")
+    code, _, err = gdpo_says("analyze", ignored(tmp_path / "run"), *options)
+    assert code == 2
+    assert err == (
+        "gdpo: --weights and --sizes-are-weights both say how much each reward should count: "
+        "remove one of the two\n"
+    )
+
+
+def test_three_rollouts_are_printed_for_a_function_that_never_varied(gdpo_says, tmp_path, here):
+    rows = [
+        {"prompt": f"q{i // 4}", "completion": f"a\x1b{i}\n" + 300 * "x", "step": i // 128}
+        | {"form": 0.5, "tone": i % 3}
+        for i in range(256)
+    ]
+    path = written.lines(tmp_path / "run" / "1.jsonl", rows)
+    columns = ("--columns", "prompt=prompt,completion=completion,step=step")
+    options = ("--rewards", "form,tone", *columns, "--output", "none")
+    _, out, _ = gdpo_says("analyze", path, *options)
+    lines = out.splitlines()
+    assert lines[-1].startswith("verdict: check the function of `form` first: it has not varied")
+    first = lines.index("three rollouts of step 1, for the function of `form`") + 1
+    assert lines[first].split() == ["row", "form", "completion"]
+    assert [line.split()[:2] for line in lines[first + 1 : first + 4]] == [
+        [row, "0.5"] for row in ("128", "191", "255")
+    ]
+    shown = lines[first + 1]
+    assert "a⟨U+001B⟩128 x" in shown
+    assert len(shown) < 260
+    assert "three rollouts" not in gdpo_says("analyze", ignored(tmp_path / "other"))[1]
+
+
 def test_what_is_worst_comes_first_and_is_told_with_what_to_do(gdpo_says, tmp_path, here):
     found, _ = machine(gdpo_says, ignored(tmp_path / "run"))
     findings = found["runs"][0]["findings"]

@@ -101,7 +101,8 @@ def test_sizes_are_the_only_reading_if_the_user_says_so_whatever_the_weights():
 def test_a_reward_without_a_weight_has_no_part_in_a_reading():
     readings = said(4 * (uniform(2) < 0.5), [1, 0])
     assert as_pairs(readings) == [(Meaning.EQUAL, [1, 0])]
-    assert said(0.1 * uniform(2), [1, 0])[0].dense == ()
+    watched = said(0.1 * uniform(2), [1, 0])[0]
+    assert (watched.dense, watched.less) == ((), ())
     assert said(uniform(2), [1, 0], Meaning.SIZES)[0].condition.endswith(" (1)")
     assert said(uniform(2), [0, 0]) == ()
 
@@ -154,6 +155,9 @@ def test_a_reading_says_the_setting_and_the_share_that_every_reward_would_have()
     )
     assert str(replace(reading, shares={})).endswith(f"equally: {setting}")
     assert str(replace(reading, needed=False)).endswith("equally: nothing to do")
+    sizes = {"correct": 1.0, "style": 2.0, "length": 3.0}
+    many = replace(reading, sizes=sizes, dense=("style", "length"), less=("style", "length"))
+    assert many.small == ()  # each is larger than the only other one
     two = replace(reading, less=("correct", "style")).condition
     assert two.endswith("equally (`correct` and `style` less, or the others are given up)")
 
