@@ -115,7 +115,7 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
                 for group in range(8)
                 for sample in range(8)
                 for values in [
-                    (100 * rng.random() - 5 * step, rng.random() < 0.5, flat or rng.random())
+                    (100 * rng.random(), rng.random() < 0.9 - step / 25, flat or rng.random())
                 ]
             ]
             write_rollouts(rollout_file(tmp_path / str(flat), step), rollouts)
