@@ -126,7 +126,7 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
         assert verdict.startswith("verdict: check the function" if flat else "verdict: `")
         said = " ".join(out.split())
         assert " falls: its mean went from " in said
-        assert "Less than half of its" in said
+        assert flat or "Less than half of its" in said
         page = Path("analysis.html").read_text()
         assert page.count("<script") == 2
         assert "<img" not in page
