@@ -5,12 +5,14 @@
     python -m benchmarks.influence anytime     # runs at a limit, watched
     python -m benchmarks.influence delay       # runs with a planted fault: when it is reported
     python -m benchmarks.influence found       # single batches with a planted fault
+    python -m benchmarks.influence finished    # verdicts on finished healthy runs
 
 Rewards are simulated. Advantages are those of the estimators themselves. A watched run is diagnosed
 step by step, and each step is passed to `Watch`.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +22,13 @@ import numpy as np
 from benchmarks._shown import interval, row
 
 from gdpo.advantages import gdpo, grpo, grpo_no_std
+from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.steps import StepAnalysis
+from gdpo.analysis.verdict import Action, verdict_of
 from gdpo.diagnostics import Diagnosis, Finding, Influence, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.diagnostics.influence import NORMAL_95, pooled
+from gdpo.rollouts.readers import ReadReport
 
 GROUPS = 800
 EQUAL = (1.0, 1.0, 1.0)
@@ -354,12 +360,28 @@ def found(runs: int) -> None:
             row(f"{estimator.__name__}, {name}", [share, f"{len(told)} of {runs} ({kinds})"])
 
 
+def finished(runs: int) -> None:
+    """Verdicts on finished healthy runs of 400 groups, and the kinds of their warnings."""
+    row("scenario", ["nothing to do", "with a warning"], head=True)
+    for name, scenario in HEALTHY.items():
+        calm, kinds = 0, Counter[str]()
+        for seed in range(runs):
+            run = RunAnalysis("")
+            for number, diagnosis in enumerate(scenario.steps(seed, 400, 16), start=1):
+                run.add(StepAnalysis.of(diagnosis, number))
+            calm += verdict_of(run, ReadReport(())).action is Action.NOTHING
+            found = (held.finding for held in run.findings() if held.lasting)
+            kinds.update({f.kind.value for f in found if f.severity is Severity.WARNING})
+        warned = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "0"
+        row(name, [f"{calm} of {runs}", warned])
+
+
 def is_told(finding: Finding) -> bool:
     """Return whether a finding is a warning, or about the influence of a reward."""
     return finding.severity is Severity.WARNING or finding.kind in (Kind.IGNORED, Kind.REVERSED)
 
 
-TABLES = {each.__name__: each for each in (coverage, alarms, anytime, delay, found)}
+TABLES = {each.__name__: each for each in (coverage, alarms, anytime, delay, found, finished)}
 
 
 def main() -> None:

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
@@ -49,10 +47,8 @@ class Analysis:
     """Rewards by completion length, for each run."""
     priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
     """Whether the primary reward won, for each run. Empty if no primary reward was named."""
-    to_look_at: dict[str, tuple[RolloutTable, tuple[int, ...]]] = field(
-        default_factory=dict[str, tuple[RolloutTable, tuple[int, ...]]]
-    )
-    """Three rollouts of the last step of each run: its table, without turns, and their places."""
+    last: dict[str, RolloutTable] = field(default_factory=dict[str, RolloutTable])
+    """The last step of each run, without its turns."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
@@ -65,9 +61,7 @@ class Analysis:
             run = RunAnalysis(step.run)
             self.runs.append(run)
         run.add(step)
-        table = batch.table
-        places = dict.fromkeys(np.linspace(0, len(table) - 1, 3).astype(int).tolist())
-        self.to_look_at[step.run] = replace(table, turns=None), tuple(places)
+        self.last[step.run] = replace(batch.table, turns=None)
         if step.recorded:
             run.equal_to = equal_to(batch, _VIEWED if run.equal_to is None else run.equal_to)
         bins = self.lengths.setdefault(step.run, LengthBins())

@@ -267,11 +267,13 @@ class RunAnalysis:
         readings = self.readings()
         dense = readings[0].dense if readings else ()
         rows = {name: row for name, row in whole.by_reward.items() if row[0] > 0}
+        least = (1 - Thresholds().zero_variance) * whole.sums.applies
+        varies = {whole.names[k] for k in np.flatnonzero(whole.sums.live > least)} - {*learned}
         for name, (weight, share, margin) in rows.items():
             less = [
                 f"`{other}` ({interval(theirs, off)} for {percent(due)})"
                 for other, (due, theirs, off) in rows.items()
-                if other not in learned and theirs + off < due / 2
+                if other in varies and theirs + off < due / 2
             ]
             if not share - margin > DOMINANT * weight or not less:
                 continue

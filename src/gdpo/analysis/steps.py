@@ -44,6 +44,22 @@ class StepAnalysis:
     """Correlation of each reward with the number of tokens, both centered within groups."""
     turns: TurnsDiagnosis | None = None
 
+    @staticmethod
+    def of(diagnosis: Diagnosis, step: int) -> "StepAnalysis":
+        """Return the results for the batch of a running training, without lengths."""
+        return StepAnalysis(
+            run="",
+            step=step,
+            rollouts=diagnosis.rollouts,
+            diagnosis=diagnosis,
+            recorded=True,
+            weights_from="as trained",
+            left_out=0,
+            cut=nan,
+            num_tokens=nan,
+            with_length=(nan,) * len(diagnosis.rewards),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:

@@ -340,11 +340,8 @@ def _of_warnings(
     run: RunAnalysis, base: Verdict, purpose: Meaning | None, primary: str | None
 ) -> Verdict | None:
     """Return the verdict on the warnings of a run. None: it has none that says anything."""
-    warnings = [
-        held.finding
-        for held in run.findings()
-        if held.lasting and not held.past and held.finding.severity is Severity.WARNING
-    ]
+    found = [held.finding for held in run.findings() if held.lasting and not held.past]
+    warnings = [finding for finding in found if finding.severity is Severity.WARNING]
     base = replace(base, more=max(len(warnings) - 1, 0))
     if broken := _broken(run, warnings):
         return replace(base, action=Action.CHECK, **broken)
@@ -354,6 +351,11 @@ def _of_warnings(
     for finding in known:
         about = _about(finding, run, base, purpose)
         if about is not None:
+            return about
+    # A note calls for a setting, too, if one helps.
+    for finding in found:
+        about = _about(finding, run, base, purpose) if finding.kind is Kind.IGNORED else None
+        if about is not None and about.action is Action.TRAIN:
             return about
     return replace(base, more=0, satisfied=True) if known else None
 

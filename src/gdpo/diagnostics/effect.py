@@ -328,10 +328,7 @@ def described(
         return finding(of.kind, of.rewards, {"missing": 1.0, **evidence})
     if not of.rewards:
         share = influence.zero_advantage_groups
-        remedy = (
-            "add prompts of a different difficulty, take more samples per prompt, or warm-start "
-            "the policy"
-        )
+        remedy = "all samples of such a group earn the same"
         if not np.any(influence.sums.weight):
             remedy = "give at least one reward a weight other than 0"
         numbers = {"zero_advantage_groups": share, **evidence}

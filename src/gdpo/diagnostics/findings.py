@@ -99,8 +99,7 @@ TABLE: Mapping[Kind, Wording] = {
         "all advantages are exactly 0 in {share} of the {groups} groups{start}, so these groups do "
         "not train the policy",
         "{remedy}",
-        "use prompts of another difficulty, more samples per prompt or a warm start: most groups "
-        "have no signal",
+        "most groups have no signal: all of their samples earn the same",
     ),
     Kind.NEVER_APPLIES: Wording(
         Severity.WARNING,
@@ -149,13 +148,13 @@ TABLE: Mapping[Kind, Wording] = {
         Severity.WARNING,
         f"{_CONSTANT}, {{where}}",
         "{remedy}",
-        "change {names}, or remove it: it does not vary within groups",
+        "{names} does not vary within groups, so it does not train the policy",
     ),
     Kind.REDUNDANT: Wording(
         Severity.WARNING,
         "`{0}` and `{1}` measure nearly the same thing, which counts twice: {related}",
-        "remove one of them, halve both weights, or use the gdpo_decorrelated estimator",
-        verdict="remove one of {names}: they measure nearly the same thing",
+        "together, they count as one reward with both weights",
+        verdict="decide whether {names} should count twice: they measure nearly the same thing",
     ),
     Kind.ONE_GROUP: Wording(
         Severity.WARNING,

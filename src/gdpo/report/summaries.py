@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich.text import Text
 
 from gdpo._text import counted, one_line, quoted
@@ -173,21 +174,19 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
         verdict = analysis.verdict(run)
         if verdict.action is not Action.CHECK:
             continue
-        table, places = analysis.to_look_at[run.run]
+        table = analysis.last[run.run]
+        columns = [table.names.index(name) for name in verdict.rewards]
+        order = np.argsort(table.rewards[:, columns[0]], kind="stable")
         rows: list[tuple[str, ...]] = []
-        for place in places:
+        for place in dict.fromkeys(order[[0, len(order) // 2, -1]].tolist()):
             file, row = table.files[table.file[place]], int(table.row[place])
             (text,) = read_texts(file, [row], format=table.format, **reading)
-            values = (table.rewards[place, table.names.index(name)] for name in verdict.rewards)
+            values = map(as_number, table.rewards[place, columns].tolist())
             said = without_middle(one_line(str(text.completion)), _TEXT)
-            rows.append((f"{row:,}", *map(as_number, values), said))
-        yield Table(
-            f"three rollouts of step {table.steps[0]:,}, for the function of "
-            f"{quoted(map(one_line, verdict.rewards))}",
-            ("row", *map(one_line, verdict.rewards), "completion"),
-            rows,
-            "rollout",
-        )
+            rows.append((f"{short_name(file.name)}, row {row:,}", *values, said))
+        names = list(map(one_line, verdict.rewards))
+        title = f"three rollouts of step {table.steps[0]:,}, for the function of {quoted(names)}"
+        yield Table(title, ("rollout", *names, "completion"), rows, "rollout")
 
 
 def estimator_blocks(analysis: Analysis) -> Iterator[Block]:

@@ -13,7 +13,7 @@ from gdpo.diagnostics.diagnosis import MARKS, Severity, percent
 NAME = 20
 """Number of characters of a reward's name that a terminal shows on one line."""
 
-NAMES = ("run", "reward", "estimator", "turn", "setting", "completion")
+NAMES = ("run", "reward", "estimator", "turn", "setting", "rollout", "completion")
 """Headings of the columns with names, which are aligned to the left and may be shortened."""
 
 _NAME = 32

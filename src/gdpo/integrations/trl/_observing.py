@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,7 +55,7 @@ class Observer(TrainerCallback):
         )
         if not self._trainer.model.training:
             return found
-        self._run.add(_step(found, self._trainer.state.global_step + 1))
+        self._run.add(StepAnalysis.of(found, self._trainer.state.global_step + 1))
         found = self.watch.update(found)
         if self._trainer.accelerator.is_main_process:
             for finding in self.watch.due:
@@ -75,21 +74,6 @@ class Observer(TrainerCallback):
         by_trl.add("diagnostics/zero_advantage_groups")  # TRL: frac_reward_zero_std
         metrics = diagnosis.metrics(detail=self._detail)
         return {key: value for key, value in metrics.items() if key not in by_trl}
-
-
-def _step(diagnosis: Diagnosis, number: int) -> StepAnalysis:
-    return StepAnalysis(
-        run="",
-        step=number,
-        rollouts=diagnosis.rollouts,
-        diagnosis=diagnosis,
-        recorded=True,
-        weights_from="as trained",
-        left_out=0,
-        cut=nan,
-        num_tokens=nan,
-        with_length=(nan,) * len(diagnosis.rewards),
-    )
 
 
 class Stateful(Protocol):
