@@ -181,9 +181,9 @@ def test_three_rollouts_are_printed_for_a_function_that_never_varied(gdpo_says, 
     lines = out.splitlines()
     assert lines[-1].startswith("verdict: check the function of `form` first: it has not varied")
     first = lines.index("three rollouts of step 1, for the function of `form`") + 1
-    assert lines[first].split() == ["row", "form", "completion"]
-    assert [line.split()[:2] for line in lines[first + 1 : first + 4]] == [
-        [row, "0.5"] for row in ("128", "191", "255")
+    assert lines[first].split() == ["rollout", "form", "completion"]
+    assert [line.split()[:4] for line in lines[first + 1 : first + 4]] == [
+        ["1.jsonl,", "row", row, "0.5"] for row in ("128", "192", "255")
     ]
     shown = lines[first + 1]
     assert "a⟨U+001B⟩128 x" in shown

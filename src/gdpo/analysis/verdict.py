@@ -405,12 +405,12 @@ def _about(
 def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     """Return the reading, with whether the reward needs its setting. None: the setting is no help.
 
-    A reward needs it if it falls, if the interval of its share lies below a quarter of the weight
-    share of the reading, or if it dominates and the interval lies above 1.5 times that weight
-    share. The setting helps if the interval of the new share lies beyond the present share, and for
-    too small a share, if the new one reaches half of the weight share, or twice the present share
-    and the end of its interval. A small dense reward is not raised: the setting only says what the
-    sizes mean.
+    A reward needs it if it falls, if its share is below a quarter of the weight share of the
+    reading and the interval below half, or if it dominates and the interval lies above 1.5 times
+    that weight share. The setting helps if the interval of the new share lies beyond the present
+    share, and for too small a share, if the new one reaches half of the weight share, or twice the
+    present share and the end of its interval. A small dense reward is not raised: the setting only
+    says what the sizes mean.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
     if name in reading.small:
@@ -420,7 +420,8 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     if verdict.kind is Kind.DOMINANT:
         calm, helps = share - off <= DOMINANT * due, new[0] + new[1] < share
     else:
-        calm = verdict.kind is not Kind.FALLS and share + off >= Thresholds().ignored * due
+        least = Thresholds().ignored * due
+        calm = verdict.kind is not Kind.FALLS and (share >= least or share + off >= 2 * least)
         reached = new[0] >= min(due / 2, max(2 * share, share + margin))
         helps = (verdict.kind is Kind.FALLS or reached) and new[0] - new[1] > share
     if calm:
