@@ -1,7 +1,7 @@
 """Follows the verdict of `gdpo analyze` in trainings, and shows what it gained or lost.
 
     python -m benchmarks.advice run              # 26 scripts from 5 warm starts, two hours
-    python -m benchmarks.advice run --scripts "judge to 10" --warm-starts 6 7
+    python -m benchmarks.advice run --scripts "judge to 10" --warm-starts 7 8
     python -m benchmarks.advice tables           # the tables of research/advice.md
 
 Each script trains 40 steps with GRPO, as users would write it. `gdpo analyze` reads its rollouts,
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=("run", "tables"))
     parser.add_argument("--scripts", nargs="+", default=list(SCENARIOS), choices=list(SCENARIOS))
-    parser.add_argument("--warm-starts", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--warm-starts", nargs="+", type=int, default=[2, 3, 4, 5, 6])
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()

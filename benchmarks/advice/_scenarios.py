@@ -262,7 +262,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         {"correct": 1.0},
         "fault",
     ),
-    "brief beside ok": Scenario(
+    "brief above explained": Scenario(
         "exclude each other",
         {
             "correctness": _S("correct", 2.0),
