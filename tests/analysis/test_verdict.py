@@ -505,9 +505,7 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
     assert "of the influence for 33 % of the weight" in finding.message
     assert ". Less than half of its weight share is left for `a` (" in finding.message
     assert " for 33 %) and `c` (" in finding.message
-    equal, sizes = analysis.runs[0].readings()
-    assert finding.remedy == f"{equal}; {sizes}"
-    assert equal.shares["b"] == pytest.approx((1 / 3, 0.01), abs=0.02)
+    assert finding.remedy == "; ".join(map(str, analysis.runs[0].readings()))
     # The others have more than half of their share; b has less than 1.5 times its own; both hold.
     for a, b, dominant in ((1, 3, False), (0.3, 1, False), (1, 6, True)):
         scaled = (lambda *each, by=by: by * coin(*each) for by in (a, b))

@@ -9,7 +9,7 @@ import pytest
 from tests.diagnostics.healthy import HEALTHY, false_alarms
 
 from gdpo.diagnostics import diagnose
-from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
+from gdpo.diagnostics.diagnosis import Kind, Severity
 
 NAN = np.nan
 A, B = ["a"], ["a", "b"]
@@ -268,16 +268,6 @@ def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
     assert not found(Kind.REVERSED, batch, list("abc"), [1, 1, -0.5])
     heavier = found(Kind.REVERSED, batch, list("abc"), [0.3, 0.3, 1.5])
     assert {finding.rewards for finding in heavier} == {("a",), ("b",)}
-
-
-def test_a_reversed_reward_has_the_cause_that_reverses_it():
-    x = uniform(1)
-    small = stacked(x, 0.01 * (-x + 0.4 * uniform(3)))
-    finding = the(Kind.REVERSED, small, ["large", "small"], [1, 1], estimator="grpo")
-    assert finding.causes[0] is Cause.RANGE
-    alike = the(Kind.REVERSED, stacked(x, -x + 0.4 * uniform(3)), ["a", "b"], [1, 0.5])
-    assert alike.causes == (Cause.OPPOSED,)
-    assert alike.remedy == "decide which of them matters more: what raises one lowers the other"
 
 
 def test_a_wrong_sign_within_the_noise_or_without_a_share_is_no_finding():
