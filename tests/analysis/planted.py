@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ def _easy_and_hard(random, step, size):
 
 PLANTED = {
     "correctness is all or nothing per prompt, format varies within groups": Run(
-        _all_or_nothing, ("change", "constant", ["correctness"]), {"format": (1, 1)}
+        _all_or_nothing, ("check", "constant", ["correctness"]), {"format": (1, 1)}
     ),
     "format is learned, correctness is rare": Run(
         _format_is_learned, ("nothing", None, []), {"correctness": (0.95, 1)}
@@ -149,10 +150,10 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Path:
     return folder
 
 
-def analyzed(run: Run, seed: int = 0) -> Analysis:
+def analyzed(run: Run, seed: int = 0, **options: Any) -> Analysis:
     """Return the analysis of a run."""
     with tempfile.TemporaryDirectory() as folder:
-        return analyze(read_rollout_files([write_run(Path(folder), run, seed)]))
+        return analyze(read_rollout_files([write_run(Path(folder), run, seed)]), **options)
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from tests.analysis.planted import PLANTED, QUESTIONS, Run, analyzed, write_run
 
+from gdpo.analysis.verdict import Action
+
 PAGE = Path(__file__).parents[2] / "docs/explanation/do_i_need_this.md"
 
 ANSWERS = {
@@ -53,7 +55,9 @@ def rule():
 
 
 def test_the_page_answers_for_each_action():
-    assert {action: answer for action, (_, answer) in rule()[1].items()} == ANSWERS
+    answers = {action: answer for action, (_, answer) in rule()[1].items()}
+    assert ANSWERS.items() <= answers.items()
+    assert answers.keys() <= set(Action)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

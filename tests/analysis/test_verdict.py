@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from math import isnan, nan
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,12 @@ from tests.analysis.turn_rollouts import recorded
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Analysis, analyze, as_dict
-from gdpo.analysis.verdict import Action, Verdict, _about, _unclear, _unknown_range
+from gdpo.analysis.verdict import Action, Verdict, _applied, _unclear, _unknown_range
 from gdpo.cli import main
-from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Remedy, Severity
+from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
+from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
+from gdpo.diagnostics.readings import Meaning, Reading
 from gdpo.report import write_rollouts_report
 from gdpo.report.summaries import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
@@ -95,7 +98,7 @@ def test_few_groups_in_steps_without_gaps_or_of_another_format_need_more_of_them
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
     folder = run_of(tmp_path, [1.0] * 6)
     verdict = only_verdict(analyze(read_rollout_files(folder)))
-    assert verdict.action is Action.UNKNOWN
+    assert (verdict.action, verdict.kind) == (Action.CHECK, Kind.CONSTANT)
     assert "--range format=" in verdict.unchecked[0].remedy
     ranges = {"low": {"format": 0.0}, "high": {"format": 1.0}}
     known = analyze(read_rollout_files(folder), **ranges)
@@ -105,7 +108,7 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
     for low, high in ((2.0, 3.0), (-1.0, 0.0)):
         ranges = {"low": {"format": low}, "high": {"format": high}}
         wrong = only_verdict(analyze(read_rollout_files(folder), **ranges))
-        assert wrong.action is Action.UNKNOWN
+        assert wrong.action is Action.CHECK
         assert "wrong" in wrong.unchecked[0].reason
 
 
@@ -119,7 +122,8 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     verdict = only_verdict(analyze(read_rollout_files(folder)))
     (missing,) = verdict.unchecked
     assert missing.check == "whether `form` and `tone` are learned"
-    assert verdict.sentence == f"unknown: {missing.reason}. A{missing.remedy[1:]}"
+    never = "it has not varied in any of 128 groups, from the first step on (1 more warning)"
+    assert verdict.sentence == f"check the function of `form` first: {never}"
     assert missing.reason.startswith("the ranges of `form` and `tone` are unknown")
     pasted = missing.remedy.removeprefix("add ").replace("LOWEST", "0").replace("HIGHEST", "1")
     options = ["analyze", str(folder), *shlex.split(pasted), "--output", "json"]
@@ -129,8 +133,7 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     (run,) = json.loads(printed.getvalue())["runs"]
     assert run["unchecked"] == []
     assert run["verdict"]["learned"] == ["form"]
-    assert (run["verdict"]["action"], run["verdict"]["rewards"]) == ("change", ["tone"])
-    assert "replayed" not in run["verdict"]["sentence"]
+    assert (run["verdict"]["action"], run["verdict"]["rewards"]) == ("check", ["tone"])
 
 
 def test_a_range_of_turns_is_that_of_their_sum(tmp_path):
@@ -162,7 +165,11 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
 
 
 def test_a_share_whose_interval_contains_its_limit_needs_more_groups():
-    verdict = only_verdict(analyzed(run_with(1, 50, steps=4, size=(32, 2))))
+    def untied(random, step, size):
+        return coin(random, step, size) + 0.05 * random.standard_normal(size)
+
+    run = drawn(steps=4, r0=untied, r1=lambda *each: 50 * untied(*each))
+    verdict = only_verdict(analyzed(replace(run, size=(32, 3))))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.UNKNOWN, None, ("r0",))
     assert "128 groups are too few" in verdict.sentence
     assert "`r0` has a quarter of its weight share, or 5 % of the influence" in verdict.sentence
@@ -194,25 +201,109 @@ def test_a_share_that_is_unknown_is_unclear():
 
 
 @pytest.mark.parametrize("ranges", [{}, {"low": {"form": 0.0}, "high": {"form": 2.0}}])
-def test_a_constant_reward_is_one_more_warning_whether_its_range_is_known_or_not(tmp_path, ranges):
+def test_a_reward_that_never_varied_is_to_be_checked_whatever_else_is_wrong(ranges):
     def draw(random, step, size):
         constant = {"form": np.ones(size), "tone": np.ones(size)}
         return {**run_with(1, 100).draw(random, step, size), **constant}
 
-    write_run(tmp_path, Run(draw, (), {}, steps=32))
-    verdict = only_verdict(analyze(read_rollout_files(tmp_path), **ranges))
+    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=32), **ranges))
+    assert (verdict.action, verdict.kind, verdict.more) == (Action.CHECK, Kind.CONSTANT, 3)
+    assert verdict.rewards == ("form",)
+
+
+def test_a_constant_reward_that_varied_once_is_not_to_be_checked():
+    def draw(random, step, size):
+        form = np.ones(size)
+        form[0, 0] -= step == 5
+        return {**run_with(1, 100).draw(random, step, size), "form": form}
+
+    known = {"low": {"form": 0.0}, "high": {"form": 2.0}}
+    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=32), **known))
     assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.IGNORED, ("r0",), 2)
+    even = Run(
+        lambda *each: {**draw(*each), "r0": coin(*each), "r1": coin(*each)}, (), {}, steps=32
+    )
+    wrong = {"low": {"form": 0.0}, "high": {"form": 0.5}}
+    verdict = only_verdict(analyzed(even, **wrong))
+    assert (verdict.action, len(verdict.unchecked)) == (Action.UNKNOWN, 1)
 
 
-@pytest.mark.parametrize(("share", "action"), [(0.24, Action.CHANGE), (0.26, Action.TRAIN)])
-def test_a_setting_that_reaches_half_of_the_weight_share_is_trained_with(share, action):
-    """It would have less than twice the present share."""
-    found = {"weight_share": 0.5, "influence_share": 0.2, "influence_margin": 0.01}
-    found |= {"groups": 64.0, "from_step": 40.0}
-    remedies = (Remedy("gdpo", 1, share, 0.01, 64),)
-    finding = Finding(Kind.IGNORED, Severity.WARNING, ("a",), "", "", found, (), remedies)
-    verdict = _about(finding, BASE)
-    assert (verdict.action, verdict.from_step, verdict.replayed) == (action, 40, 1)
+def test_rewards_whose_correlation_is_minus_1_are_to_be_checked():
+    def draw(random, step, size):
+        first = random.random(size)
+        return {"a": first, "b": 1 - first + noise * random.random(size), "c": random.random(size)}
+
+    for noise, action in ((0.0, Action.CHECK), (0.2, Action.CHANGE)):  # noqa: B007 (draw reads it)
+        verdict = only_verdict(analyzed(Run(draw, (), {}, steps=8)))
+        assert verdict.action is action
+        if action is Action.CHECK:
+            assert (verdict.kind, verdict.rewards) == (Kind.OPPOSED, ("a", "b"))
+            assert verdict.sentence.startswith(
+                "check the function of `a` and `b` first: their correlation is -1, as after an "
+            )
+
+
+def test_a_correlation_of_minus_1_that_is_asked_for_or_due_to_chance_is_no_error_of_a_function():
+    def draw(random, step, size):
+        first = random.random(size)
+        return {"a": first, "b": 1 - first}
+
+    run = Run(draw, (), {}, steps=8)
+    for sign, action in ((1.0, Action.CHECK), (-1.0, Action.CHANGE)):
+        assert only_verdict(analyzed(run, weights={"a": -1.0, "b": -sign})).action is action
+
+    for shared, found in ((4, False), (5, True)):
+        # Both vary in the same groups of two, but seldom.
+        both = {"a": rare(shared), "b": rare(shared, turned=True)}
+        run = replace(drawn(steps=24, **both, c=coin), size=(16, 2))
+        assert (only_verdict(analyzed(run)).kind is Kind.OPPOSED) == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "new", "helps"),
+    [
+        (Kind.IGNORED, (0.11, 0.01), (0.21, 0.01), False),
+        (Kind.IGNORED, (0.11, 0.01), (0.22, 0.01), True),
+        (Kind.IGNORED, (0.11, 0.01), (0.22, 0.12), False),
+        (Kind.IGNORED, (0.05, 0.06), (0.10, 0.01), False),
+        (Kind.FALLS, (0.6, 0.01), (0.61, 0.02), False),
+        (Kind.FALLS, (0.6, 0.01), (0.63, 0.02), True),
+        (Kind.DOMINANT, (0.9, 0.01), (0.87, 0.02), True),
+        (Kind.DOMINANT, (0.9, 0.01), (0.89, 0.02), False),
+    ],
+)
+def test_a_setting_helps_that_gives_half_of_the_weight_share_or_twice_the_share(
+    kind, share, new, helps
+):
+    verdict = replace(BASE, kind=kind, influence_share=share[0], influence_margin=share[1])
+    reading = replace(EQUAL, shares={"format": new})
+    assert _applied(reading, verdict) == (reading if helps else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "enough", "less", "unclear"),
+    [(Kind.IGNORED, 0.125, -0.01, 0.14), (Kind.DOMINANT, 0.75, 0.01, 0.02)],
+)
+def test_a_reading_needs_no_change_if_the_interval_of_the_share_reaches_its_limit(
+    kind, enough, less, unclear
+):
+    reading = replace(EQUAL, shares={"format": (0.5, 0.01)})
+    for share, margin, needed in (
+        (enough, nan, False),
+        (enough + less, nan, True),
+        (enough + less, unclear, False),
+    ):
+        of = replace(BASE, kind=kind, influence_share=share, influence_margin=margin)
+        assert _applied(reading, of) == replace(reading, needed=needed)
+        assert ("nothing to do" in str(_applied(reading, of))) != needed
+
+
+def test_a_small_dense_reward_is_not_raised():
+    sizes = {"a": 1.0, "format": 0.1}
+    small = replace(EQUAL, dense=("format",), less=("format",), sizes=sizes, shares={})
+    assert _applied(small, BASE) == small
+    assert _applied(replace(small, meaning=Meaning.WEIGHTS), BASE) is None
+    assert _applied(replace(small, sizes={"a": 1.0, "format": 2.0}), BASE) is None
 
 
 def test_what_a_single_step_shows_calls_for_nothing():
@@ -226,6 +317,8 @@ def test_what_a_single_step_shows_calls_for_nothing():
     assert only_verdict(analysis).action is Action.NOTHING
 
 
+EQUAL = Reading(Meaning.EQUAL, {"a": 1.0, "format": 1.0}, shares={"format": (0.24, 0.02)})
+
 BASE = Verdict(
     Action.TRAIN,
     "",
@@ -237,7 +330,7 @@ BASE = Verdict(
     influence_share=0.04,
     influence_margin=0.01,
     of_groups=64,
-    remedy=Remedy("gdpo", 1, 0.24, 0.02, 64),
+    readings=(EQUAL,),
     trained=2,
 )
 
@@ -250,24 +343,27 @@ def test_a_reward_that_is_only_watched_is_no_second_reward(tmp_path):
     assert "no second reward" in verdict.sentence
 
 
-def test_the_sentence_names_the_setting_the_shares_and_the_groups():
-    assert BASE.sentence == (
-        'train with the estimator gdpo (in TRL: multi_objective_aggregation="normalize_then_sum"): '
-        "`format` has 4 % ± 1 of the influence for 50 % of the weight. With this setting, it would "
-        "have 24 % ± 2 on the same groups"
+def test_the_sentence_names_the_settings_the_shares_and_the_groups():
+    has = "`format` has 4 % ± 1 of the influence for 50 % of the weight"
+    in_trl = '. gdpo is multi_objective_aggregation="normalize_then_sum" in TRL'
+    setting = "gdpo with reward_weights=[1, 1] (`format` 24 % ± 2)"
+    equal = f"If the rewards should count equally: {setting}"
+    assert BASE.sentence == f"{has}. {equal}{in_trl}"
+    sizes = replace(EQUAL, meaning=Meaning.SIZES, needed=False, sizes={"a": 3.0, "format": 0.25})
+    assert replace(BASE, readings=(EQUAL, sizes)).sentence == (
+        f"{has}. {equal}. If the sizes of the rewards say what matters (3 : 0.25): nothing to do"
+        f"{in_trl}. For one verdict, add --weights or --sizes-are-weights"
     )
-    heavier = replace(BASE, remedy=Remedy("grpo", 5, 0.24, 0.02, 32), from_step=40, more=2)
-    assert "train with the estimator grpo and 5 times the weight of `format`:" in heavier.sentence
-    assert "over 64 groups from step 40" in heavier.sentence
-    assert "on 32 of the groups" in heavier.sentence
-    assert "(2 more warnings)" in heavier.sentence
-    change = replace(BASE, action=Action.CHANGE, remedy=None)
+    given = replace(BASE, readings=(replace(EQUAL, meaning=Meaning.WEIGHTS),))
+    assert given.sentence == f"train with {setting}: {has}{in_trl}"
+    falls = replace(given, kind=Kind.FALLS, from_step=40, more=2).sentence
+    assert ": `format` falls, and has 4 % ± 1 of the" in falls
+    assert "over 64 groups from step 40" in falls
+    assert falls.endswith(" (2 more warnings)")
+    change = replace(BASE, action=Action.CHANGE, readings=())
     assert change.sentence == (
-        "warm-start the policy on `format`, or use easier prompts or larger groups: `format` has "
-        "4 % ± 1 of the influence for 50 % of the weight"
+        f"samples that earn `format` are rare, and no setting of the weights changes that: {has}"
     )
-    tried = replace(change, replayed=2).sentence
-    assert tried == f"{change.sentence}, and no replayed setting helps enough"
     assert len({replace(change, causes=(c,)).sentence for c in Cause}) == len(Cause)
 
 
@@ -278,10 +374,10 @@ def test_a_run_that_has_learned_everything_says_so():
 
 
 def test_each_kind_of_warning_has_something_to_do():
-    for kind in Kind:
-        verdict = replace(BASE, action=Action.CHANGE, kind=kind, rewards=("a", "b"), remedy=None)
-        if kind not in (Kind.MOSTLY_MISSING, Kind.SATURATED):
-            assert verdict.sentence
+    notes = (Kind.MOSTLY_MISSING, Kind.SATURATED, Kind.DOMINANT)
+    for kind in set(Kind) - {*notes}:
+        assert replace(BASE, action=Action.CHANGE, kind=kind, rewards=("a", "b")).sentence
+    assert {kind for kind, row in TABLE.items() if row.severity is Severity.NOTE} == {*notes}
 
 
 def test_the_most_urgent_of_several_runs_comes_first(tmp_path):
@@ -293,17 +389,191 @@ def test_the_most_urgent_of_several_runs_comes_first(tmp_path):
     assert Analysis(analysis.report).worst_verdict() is None
 
 
-def test_the_summary_fits_into_its_room_and_has_at_most_six_rewards():
+def test_the_summary_has_at_most_six_rewards_and_three_findings():
     def draw(random, step, size):
         constant = {f"c{k}": np.full(size, float(k)) for k in range(5)}
         return {"a": random.random(size), "b": random.random(size), **constant}
 
     analysis = analyzed(Run(draw, (), {}, steps=8))
-    for room in range(22, 40):
+    for room, more in ((14, "4 more rewards"), (40, "1 more reward")):
         lines = [line.plain for line in rollouts_summary(analysis, room=room)]
-        assert len(lines) <= room
+        assert f"and {more} (--output json prints all)" in lines
+        assert sum(line.startswith("! ") for line in lines) == 3
+        assert "and 2 more findings (--output json prints all)" in lines
         assert any(line.startswith("not checked") for line in lines)
-    assert "and 1 more reward (--output json prints all)" in lines
+    on_page = rollouts_summary(analysis, page=Path("a\x1b.html"))
+    assert "and 2 more findings (on a⟨U+001B⟩.html)" in map(str, on_page)
+
+
+def drawn(steps=40, **rewards):
+    """A run whose rewards are functions of the random numbers, the step and the size."""
+
+    def draw(random, step, size):
+        return {name: each(random, step, size) for name, each in rewards.items()}
+
+    return Run(draw, (), {}, steps=steps, size=(16, 8))
+
+
+def coin(random, step, size):
+    return (random.random(size) < 0.5) * 1.0
+
+
+def rate(first, last, low=0.0, high=1.0):
+    """A reward of two values that is high at a rate that goes from the first to the last one."""
+
+    def draw(random, step, size):
+        return np.where(random.random(size) < first + (last - first) * step / 40, high, low)
+
+    return draw
+
+
+def kinds(analysis):
+    return [
+        (h.finding.kind, h.finding.rewards, h.finding.severity) for h in analysis.runs[0].findings()
+    ]
+
+
+def test_a_reward_that_falls_by_more_than_a_twentieth_of_its_range_is_a_warning_with_what_rose():
+    falls = rate(0.8, 0.3)
+    analysis = analyzed(drawn(a=rate(0.3, 0.7), b=falls, c=coin, d=coin))
+    (held,) = analysis.runs[0].findings()
+    finding = held.finding
+    assert (finding.kind, finding.severity, finding.rewards) == (
+        Kind.FALLS,
+        Severity.WARNING,
+        ("b",),
+    )
+    assert (held.lasting, held.certain, held.spans) == (True, False, ((1, 40),))
+    reward = analysis.runs[0].rewards()[1]
+    assert finding.evidence == {"change": reward.change, "margin": reward.change_margin}
+    assert finding.message == (
+        f"`b` falls: its mean went from {reward.first:.2g} to {reward.last:.2g}, while `a` rose"
+    )
+    verdict = only_verdict(analysis)
+    assert verdict.sentence == (
+        "read rollouts of the first and of the last steps before you train on: `b` falls"
+    )
+    for other in (rate(0.7, 0.64), rate(0.65, 0.55), rate(0.4, 0.7)):  # less; unclear; up
+        assert not kinds(analyzed(drawn(b=other, c=coin)))
+    wider = {"low": {"b": 0.0, "c": 0.0}, "high": {"b": 10.0, "c": 1.0}}
+    assert not kinds(analyzed(drawn(b=falls, c=coin), **wider))
+
+
+def test_a_reward_with_a_negative_weight_falls_if_its_mean_rises_and_one_without_a_weight_never():
+    for weight, rewards in ((-1.0, [("a",)]), (0.0, []), (1.0, [])):
+        weights = {"a": weight, "c": 1.0}
+        analysis = analyzed(drawn(a=rate(0.3, 0.7), c=coin), weights=weights)
+        found = [rewards for kind, rewards, _ in kinds(analysis) if kind is Kind.FALLS]
+        assert found == rewards
+
+
+def test_a_small_dense_reward_that_falls_is_a_note():
+    """A length penalty may fall while correctness rises."""
+
+    def length(random, step, size):
+        return np.clip(0.1 * random.random(size) - 0.002 * step, -0.1, 0.1) * 0.5
+
+    analysis = analyzed(drawn(correct=rate(0.3, 0.7), length=length))
+    assert (Kind.FALLS, ("length",), Severity.NOTE) in kinds(analysis)
+    assert only_verdict(analysis).kind is not Kind.FALLS
+    large = analyzed(drawn(correct=rate(0.3, 0.7), length=lambda *each: 40 * length(*each)))
+    assert (Kind.FALLS, ("length",), Severity.WARNING) in kinds(large)
+
+
+def test_a_fall_of_a_reward_that_lacks_influence_names_the_setting_and_the_primary_is_first():
+    run = drawn(b=rate(0.7, 0.3), a=rate(0.7, 0.3, high=10.0))
+    analysis = analyzed(run)
+    assert [kind for kind, *_ in kinds(analysis)][:3] == [Kind.FALLS, Kind.FALLS, Kind.IGNORED]
+    verdict = only_verdict(analysis)
+    assert (verdict.action, verdict.kind, verdict.rewards) == (Action.TRAIN, Kind.FALLS, ("b",))
+    assert verdict.sentence.startswith("`b` falls, and has ")
+    assert [each.meaning for each in verdict.readings] == [Meaning.EQUAL]
+    verdict = only_verdict(analyzed(run, primary="a"))
+    assert (verdict.action, verdict.rewards) == (Action.CHANGE, ("a",))
+
+
+def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_dominant():
+    analysis = analyzed(drawn(a=coin, b=lambda *each: 10 * coin(*each), c=coin))
+    (held,) = [h for h in analysis.runs[0].findings() if h.finding.kind is Kind.DOMINANT]
+    finding, whole = held.finding, analysis.runs[0].rewards()[1]
+    assert (finding.rewards, finding.severity, held.lasting) == (("b",), Severity.NOTE, True)
+    assert finding.evidence == {
+        "weight_share": whole.weight_share,
+        "influence_share": whole.influence_share,
+        "influence_margin": whole.influence_margin,
+    }
+    assert "of the influence for 33 % of the weight" in finding.message
+    assert ". Less than half of its weight share is left for `a` (" in finding.message
+    assert " for 33 %) and `c` (" in finding.message
+    assert finding.remedy == "; ".join(map(str, analysis.runs[0].readings()))
+    # The others have more than half of their share; b has less than 1.5 times its own; both hold.
+    for a, b, dominant in ((1, 3, False), (0.3, 1, False), (1, 6, True)):
+        scaled = (lambda *each, by=by: by * coin(*each) for by in (a, b))
+        run = drawn(**dict(zip("ab", scaled, strict=True)), c=coin)
+        assert any(kind is Kind.DOMINANT for kind, *_ in kinds(analyzed(run))) == dominant
+    watched = {"a": 1.0, "b": 1.0, "c": 0.0}
+
+    def draw(random, step, size):
+        a, b = coin(random, step, size), coin(random, step, size)
+        return {"a": a, "b": 10 * b, "c": b}
+
+    found = kinds(analyzed(Run(draw, (), {}, steps=40), weights=watched))
+    assert [rewards for kind, rewards, _ in found if kind is Kind.DOMINANT] == [("b",)]
+    flat = drawn(a=coin, b=lambda random, step, size: np.zeros(size))
+    assert Kind.DOMINANT not in [kind for kind, *_ in kinds(analyzed(flat))]
+    learned = {"low": {"a": 0.0}, "high": {"a": 1.0}}
+    run = drawn(a=rate(0.99, 0.99), b=coin)
+    assert not [kind for kind, *_ in kinds(analyzed(run, **learned)) if kind is Kind.DOMINANT]
+
+
+def rare(steps, *, turned=False):
+    """A reward that varies in two groups of each of the first steps."""
+
+    def draw(random, step, size):
+        return np.eye(*size)[:, :: -1 if turned else 1] * (step <= steps)
+
+    return draw
+
+
+def judged(random, step, size):
+    return 50 + 20 * random.standard_normal(size)
+
+
+def test_the_purpose_of_the_weights_decides_between_the_readings():
+    run = drawn(steps=16, correct=coin, judge=judged)
+    unsaid = only_verdict(analyzed(run))
+    assert [(r.meaning, r.needed) for r in unsaid.readings] == [
+        (Meaning.EQUAL, True),
+        (Meaning.SIZES, False),
+    ]
+    assert "add --weights or --sizes-are-weights" in unsaid.sentence
+    given = only_verdict(analyzed(run, weights={"correct": 1.0, "judge": 1.0}))
+    assert given.sentence.startswith("train with gdpo with reward_weights=[1, 1] (`correct` ")
+    assert "--weights" not in given.sentence
+    run = drawn(steps=16, correct=coin, other=coin, judge=judged)
+    sized = only_verdict(analyzed(run, sizes_are_weights=True))
+    assert (sized.action, sized.more, sized.readings) == (Action.NOTHING, 0, ())
+    assert sized.sentence == "nothing to do: no reward lacks influence for what it should count"
+
+
+def test_a_note_about_too_little_influence_calls_for_a_setting_that_helps():
+    run = drawn(steps=32, a=coin, b=lambda *each: 5 * coin(*each))
+    analysis = analyzed(run)
+    assert [each for each in kinds(analysis) if each[0] is Kind.IGNORED] == [
+        (Kind.IGNORED, ("a",), Severity.NOTE)
+    ]
+    verdict = only_verdict(analysis)
+    assert (verdict.action, verdict.rewards, verdict.more) == (Action.TRAIN, ("a",), 0)
+    trained = only_verdict(analyzed(replace(run, estimator="gdpo")))
+    assert trained.action is Action.NOTHING
+
+
+def test_where_no_setting_helps_only_the_purpose_can_say_that_nothing_is_to_do():
+    run = replace(drawn(a=coin, b=rate(0.006, 0.006, high=0.05)), estimator="gdpo")
+    rare = "samples that earn `b` are rare, and no setting of the weights changes that: `b` has 4 %"
+    for options in ({}, {"weights": {"a": 1.0, "b": 1.0}}):
+        assert only_verdict(analyzed(run, **options)).sentence.startswith(rare)
+    assert only_verdict(analyzed(run, sizes_are_weights=True)).satisfied
 
 
 def of_two(rate, *, steps=40):
@@ -342,7 +612,15 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tm
 
 def test_a_reward_that_fell_asleep_decides_the_verdict_with_the_groups_of_the_last_quarter():
     verdict = only_verdict(analyzed(of_two(lambda step: 0.5 if step <= 30 else 0.001)))
-    assert verdict.kind in (Kind.OUT_OF_REACH, Kind.IGNORED)
+    assert (verdict.action, verdict.kind, verdict.rewards) == (Action.CHANGE, Kind.FALLS, ("b",))
+    narrowed = run_with(1, 1, steps=40).draw
+
+    def draw(random, step, size):
+        return narrowed(random, step, size) | {
+            "b": 0.5 + (random.random(size) - 0.5) * (1 if step <= 30 else 0.01)
+        }
+
+    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=40, size=(16, 8))))
     assert (verdict.rewards, verdict.from_step, verdict.of_groups) == (("b",), 31, 160)
 
 
@@ -350,7 +628,8 @@ def test_a_reward_that_is_missing_from_every_rollout_never_applies_or_only_at_fi
     folder = write_run(tmp_path / "run", of_two(lambda step: np.nan, steps=4))
     never = analyze(read_rollout_files(folder, rewards=["a", "b"]))
     verdict = only_verdict(never)
-    assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.NEVER_APPLIES)
+    assert (verdict.action, verdict.kind) == (Action.CHECK, Kind.NEVER_APPLIES)
+    assert verdict.sentence == "check the function of `b` first: it is missing from every rollout"
     write_rollouts_report(never, tmp_path / "page.html")
     assert "64 groups" in printed(never)
     some = analyzed(of_two(lambda step: np.nan if step % 8 else 0.5))
@@ -360,8 +639,8 @@ def test_a_reward_that_is_missing_from_every_rollout_never_applies_or_only_at_fi
 
 def test_the_worst_reward_of_a_kind_comes_first_whatever_the_order_of_the_columns():
     analysis = analyzed(run_with(0.02, 0.002, 1, size=(16, 64)))
-    found = [held.finding.rewards for held in analysis.runs[0].findings()]
-    assert found == [("r1",), ("r0",)]
+    found = [(held.finding.kind, held.finding.rewards) for held in analysis.runs[0].findings()]
+    assert found == [(Kind.IGNORED, ("r1",)), (Kind.IGNORED, ("r0",)), (Kind.DOMINANT, ("r2",))]
     assert only_verdict(analysis).rewards == ("r1",)
 
 

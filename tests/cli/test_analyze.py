@@ -122,13 +122,73 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     (finding,) = [line for line in lines if line.startswith("! ")]
     assert "`quiet`" in finding
     share = table["quiet"].partition("50 %")[2].strip()
-    assert out.count(share) == 2  # in the table and the finding
+    assert f"but {share} of the influence" in out
     assert "\nverdict: unknown: these columns were guessed; for a verdict: gdpo analyze " in out
     assert out.count("verdict: ") == 2
     assert "→" in out
     assert lines[-2].endswith(": analysis.html")
     assert lines[-1].startswith("verdict: ")  # on one line, whatever the width
     assert "\x1b" not in out
+
+
+def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_for_machines(
+    gdpo_says, tmp_path, here
+):
+    arguments = (ignored(tmp_path / "run"), "--rewards", "loud,quiet")
+    _, out, _ = gdpo_says("analyze", *arguments, "--estimators", "grpo,gdpo")
+    lines = out.splitlines()
+    first = lines.index("influence share of every reward") + 1
+    rows = [re.split(r" {2,}", line) for line in lines[first : first + 5]]
+    settings = ["setting", "as trained", "gdpo with reward_weights=[1, 1]", "grpo", "gdpo"]
+    assert [row[0] for row in rows] == settings
+    assert rows[0][1:] == ["loud", "quiet"]
+    assert rows[1][1:] == rows[3][1:] == ["98 % ± 7", "under 9 %"]
+    assert rows[2][1:] == rows[4][1:] == ["50 %", "50 %"]
+    page = Path("analysis.html").read_text().replace("<wbr>", "")
+    assert all(cell in page for row in rows for cell in row)
+    found, _ = machine(gdpo_says, *arguments, "--estimators", "grpo,gdpo")
+    equal, sizes = found["runs"][0]["verdict"]["readings"]
+    assert (equal["setting"], equal["needed"], sizes["needed"]) == (settings[2], True, False)
+    assert equal["condition"] == "if the rewards should count equally"
+    replayed = {each["estimator"]: each["shares"] for each in found["estimators"]}
+    shares = {name: pytest.approx(share) for name, share in equal["shares"].items()}
+    assert replayed["gdpo"] == shares
+    for sure in ("--weights", "loud=1,quiet=1"), ("--sizes-are-weights",):
+        verdict = machine(gdpo_says, *arguments, *sure)[0]["runs"][0]["verdict"]
+        assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
+
+
+def test_weights_and_sizes_as_weights_are_refused_together(gdpo_says, tmp_path, here):
+    options = ("--weights", "loud=1,quiet=1", "--sizes-are-weights")
+    code, _, err = gdpo_says("analyze", ignored(tmp_path / "run"), *options)
+    assert code == 2
+    assert err == (
+        "gdpo: --weights and --sizes-are-weights both say how much each reward should count: "
+        "remove one of the two\n"
+    )
+
+
+def test_three_rollouts_are_printed_for_a_function_that_never_varied(gdpo_says, tmp_path, here):
+    rows = [
+        {"prompt": f"q{i // 4}", "completion": f"a\x1b{i}\n" + 300 * "x", "step": i // 128}
+        | {"form": 0.5, "tone": i % 3}
+        for i in range(256)
+    ]
+    path = written.lines(tmp_path / "run" / "1.jsonl", rows)
+    columns = ("--columns", "prompt=prompt,completion=completion,step=step")
+    options = ("--rewards", "form,tone", *columns, "--output", "none")
+    _, out, _ = gdpo_says("analyze", path, *options)
+    lines = out.splitlines()
+    assert lines[-1].startswith("verdict: check the function of `form` first: it has not varied")
+    first = lines.index("three rollouts of step 1, for the function of `form`") + 1
+    assert lines[first].split() == ["rollout", "form", "completion"]
+    assert [line.split()[:4] for line in lines[first + 1 : first + 4]] == [
+        ["1.jsonl,", "row", row, "0.5"] for row in ("128", "192", "255")
+    ]
+    shown = lines[first + 1]
+    assert "a⟨U+001B⟩128 x" in shown
+    assert len(shown) < 260
+    assert "three rollouts" not in gdpo_says("analyze", ignored(tmp_path / "other"))[1]
 
 
 def test_what_is_worst_comes_first_and_is_told_with_what_to_do(gdpo_says, tmp_path, here):
@@ -407,7 +467,7 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
     assert all(f"name_{k}" in out for k in range(3))  # where these names differ
     assert max(map(len, out.splitlines()[:-1])) <= 100  # the verdict is one line
     for text in (out, piped):
-        assert len(text.split("advantages with other estimators")[0].splitlines()) <= 22
+        assert len(text.split("influence share of every reward")[0].splitlines()) <= 22
 
 
 def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here):

@@ -1,11 +1,16 @@
 """`gdpo analyze` on what goes wrong in practice: named with file and line, the rest analyzed."""
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.report.hostile import TEXTS
+from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
+
+from gdpo.rollouts import rollout_file, write_rollouts
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def analyzed(gdpo_says, here):
             run["rollouts"] + run["left_out"] for run in found["runs"]
         )
         assert f"{rows['all']:,} rows: {rows['read']:,} read, {rows['skipped']:,} skipped" in out
-        lines = out.split("advantages with other estimators")[0].splitlines()
+        lines = re.split("influence share of every reward|advantages with", out)[0].splitlines()
         assert len(lines) <= (29 if "turns:" in out else 24)
         assert all(c.isprintable() or c == "\n" for c in out)
         return found, out
@@ -85,6 +90,47 @@ def test_hostile_text_commands_neither_terminal_nor_page(analyzed, tmp_path, tex
     assert len(page) < 2_000_000
     assert page.count("<script") == 2
     assert all(c.isprintable() or c in "\n\t\u200c\u200d" for c in page)
+
+
+NAMED = [text for key, text in TEXTS.items() if key in ("handler", "controls", "lines", "reversed")]
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
+    gdpo_says, here, tmp_path, text
+):
+    """It falls, dominates and is in the readings, or it never varies."""
+    rng = np.random.default_rng(0)
+    for flat in (False, True):
+        for step in range(20):
+            rollouts = [
+                rollout(
+                    step,
+                    group,
+                    sample,
+                    dict(zip((text, f"{text} 2", f"{text} 3"), values, strict=True)),
+                    completion=text,
+                    advantage=values[0],
+                )
+                for group in range(8)
+                for sample in range(8)
+                for values in [
+                    (100 * rng.random(), rng.random() < 0.9 - step / 25, flat or rng.random())
+                ]
+            ]
+            write_rollouts(rollout_file(tmp_path / str(flat), step), rollouts)
+        code, out, err = gdpo_says("analyze", tmp_path / str(flat), "--estimators", "grpo,gdpo")
+        assert (code, err) == (0, "")
+        assert all(c.isprintable() or c == "\n" for c in out)
+        verdict = out.splitlines()[-1]
+        assert verdict.startswith("verdict: check the function" if flat else "verdict: `")
+        said = " ".join(out.split())
+        assert " falls: its mean went from " in said
+        assert flat or "Less than half of its" in said
+        page = Path("analysis.html").read_text()
+        assert page.count("<script") == 2
+        assert "<img" not in page
+        assert all(c.isprintable() or c in "\n\t\u200c\u200d" for c in page)
 
 
 def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):

@@ -14,7 +14,8 @@ def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_p
     found = json.loads(out)
     assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "not_analyzed": 0}
     (run,) = found["runs"]
-    (ignored,) = run["findings"]
+    ignored, dominant = run["findings"]
+    assert (dominant["kind"], dominant["rewards"]) == ("dominant", ["correctness"])
     assert (ignored["kind"], ignored["rewards"], ignored["steps"]) == ("ignored", ["brevity"], 30)
     assert 0.3 < run["rewards"][1]["mean"] < 0.8  # it is not learned
     _, out, _ = gdpo_says("analyze", "--example", "--output", "none")

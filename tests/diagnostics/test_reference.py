@@ -8,7 +8,8 @@ from pathlib import Path
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.effect import _LEAST_VARYING, ERROR, LEAST_GROUPS
-from gdpo.diagnostics.findings import _FEW_GROUPS
+from gdpo.diagnostics.findings import _FEW_GROUPS, DOMINANT
+from gdpo.diagnostics.readings import _LIVE, _PENALTY, _SPREAD
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
 
@@ -51,4 +52,14 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"fewer than {_FEW_GROUPS} groups",
     ):
         assert words.replace("%", " %") in text, words
-    assert t.ignored == 0.25
+    assert (t.ignored, t.falls, t.nudge, DOMINANT) == (0.25, 0.05, 0.1, 1.5)
+    for words in (
+        "a quarter of",
+        "a twentieth of its range",
+        "a tenth of the largest",
+        "1.5 times",
+    ):
+        assert words in text, words
+    for number in (_LIVE, _SPREAD):
+        assert f"{number:.0%}".replace("%", " %") in text.partition("A reward is graded")[2]
+    assert f"and {_PENALTY} for a graded penalty" in text

@@ -431,7 +431,6 @@ def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(at, dtype):
         )
         due += through.due
     assert [finding.rewards for finding in due] == [("tiny",)]
-    assert all(finding.remedies for finding in due)
     after.restore({})
     assert json.dumps(through.state()) == json.dumps(after.state())
 
@@ -566,7 +565,6 @@ def test_the_numbers_of_each_finding_meet_its_condition_whatever_a_run_does(seed
                 estimator=("grpo", "gdpo")[seed % 2],
                 low=[0] * 3,
                 high=[1] * 3,
-                replays=False,
             )
             diagnoses.append(step)
             printed += [*watch.update(step).findings, *watch.due]

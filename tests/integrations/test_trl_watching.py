@@ -136,8 +136,40 @@ def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_to
     (message,) = [m for m in caplog.messages if "is constant" in m]
     assert message.startswith("gdpo, step 4: ")
     assert "`red⟨U+001B⟩[31m line`" in message
-    assert "remove it" in message
+    assert "Check the function first" in message
     assert steps.messages == [0] * 3 + [1] * 7  # 66 groups show it, and the 66 after them
+    assert caplog.messages[-1].startswith(
+        "gdpo, steps 1 to 10: check the function of `red⟨U+001B⟩[31m line` first: it has not varied"
+    )
+    assert caplog.records[-1].levelname == "WARNING"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_verdict_is_logged_once_at_the_end_of_a_training(ours, tiny_policy, tmp_path, caplog):
+    if ours:
+        trainer = make_variant("ours", tiny_policy, tmp_path, max_steps=2)
+    else:
+        trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+        watch(trainer)
+    trainer.train()
+    (said,) = (record for record in caplog.records if "steps 1 to 2: " in record.message)
+    groups = 2 * trainer.args.generation_batch_size // 4
+    assert said.levelname == "WARNING"
+    assert said.message == (
+        f"gdpo, steps 1 to 2: unknown: {groups} groups are too few to tell. Record at least 64 "
+        "groups"
+    )
+    state, handler = trainer.state, trainer.callback_handler
+    state.is_world_process_zero = False
+    handler.on_train_end(trainer.args, state, trainer.control)
+    assert sum("steps 1 to 2: " in message for message in caplog.messages) == 1
+
+
+def test_a_training_without_a_step_has_no_verdict(tiny_policy, tmp_path, caplog):
+    trainer = make_variant("ours", tiny_policy, tmp_path)
+    trainer.state.is_world_process_zero = True
+    trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+    assert not [message for message in caplog.messages if "gdpo, steps" in message]
 
 
 @pytest.mark.slow

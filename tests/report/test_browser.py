@@ -183,7 +183,7 @@ def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_
     findings = "[...document.querySelectorAll('.findings tbody td')]"
     assert max(browser.ask(f"{findings}.map(c => c.getBoundingClientRect().right)")) <= 400
     remedy = browser.ask(f"{findings}[0].textContent")
-    assert remedy.startswith("use the estimator gdpo. On the same groups")
+    assert remedy.startswith("if the rewards should count equally: gdpo with reward_weights")
 
 
 def test_names_in_sentences_are_code(browser, tmp_path):

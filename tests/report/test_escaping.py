@@ -89,7 +89,7 @@ def failing(rewards, weights):
 
 
 PAGES = {
-    "a run": (lambda folder: runs_page(folder, of_a_run(folder)), 31),
+    "a run": (lambda folder: runs_page(folder, of_a_run(folder)), 30),
     "a comparison": (lambda folder: runs_page(folder, of_a_comparison(folder)), 33),
     "rollouts": (rollouts_page, 30),
 }

@@ -177,17 +177,17 @@ class RunAnalysis:
         gains = [step.diagnosis.batch_gain for step in self._steps.values()]
         return np.array([nan if gain is None else gain for gain in gains])
 
-    def correlation(self, a: str, b: str) -> float:
+    def correlation(self, a: str, b: str, *, least: float = 0.0) -> float:
         """Return the correlation of two rewards' z-scores, in groups in which both vary.
 
-        Averaged over the steps, weighted by degrees of freedom.
+        Averaged over the steps, weighted by degrees of freedom. NaN: with fewer than `least`.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
             if a in names and b in names:
                 place = names.index(a), names.index(b)
                 total, degrees = total + sums[place], degrees + counts[place]
-        return float(total / degrees) if degrees else nan
+        return float(total / degrees) if degrees and degrees >= least else nan
 
     def influence(self, numbers: Collection[int]) -> Influence:
         """Return the influence, pooled over the steps with these numbers."""
@@ -262,7 +262,7 @@ class RunAnalysis:
             )
 
     def _dominant(self) -> Iterator[HeldFinding]:
-        """Yield the rewards that take influence from others, over all groups."""
+        """Yield the rewards with far more influence than their weight, if another has far less."""
         whole, learned = self.influence(set(self.steps)), self.learned()
         readings = self.readings()
         dense = readings[0].dense if readings else ()

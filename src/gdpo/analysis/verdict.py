@@ -224,8 +224,9 @@ _IN_TRL = '. gdpo is multi_objective_aggregation="normalize_then_sum" in TRL'
 _BROKEN = (Kind.NEVER_APPLIES, Kind.CONSTANT, Kind.OUT_OF_REACH)
 """Kinds of findings that may come from an error in a reward function."""
 
-_EXACT = -0.995
-"""Correlation at or below which two rewards are the same number with opposite signs."""
+_EXACT, _DEGREES = -0.995, 9.0
+"""Correlation at or below which two rewards are the same number with opposite signs, and its least
+degrees of freedom: then it is three standard errors below 0."""
 
 
 def _unchecked(
@@ -366,10 +367,12 @@ def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
         name = found.rewards[0] if found.rewards else ""
         if found.kind in _BROKEN and name in groups:
             return {"kind": found.kind, "rewards": (name,), "of_groups": groups[name]}
-    trained = [reward.name for reward in run.rewards() if reward.weight_share > 0]
-    for pair in combinations(trained, 2):
-        if run.correlation(*pair) <= _EXACT:
-            return {"kind": Kind.OPPOSED, "rewards": pair}
+    whole = run.influence(set(run.steps))
+    signs = dict(zip(whole.names, np.sign(whole.sums.weight).tolist(), strict=True))
+    for one, other in combinations(signs, 2):
+        same = signs[one] * signs[other] > 0
+        if same and run.correlation(one, other, least=_DEGREES) <= _EXACT:
+            return {"kind": Kind.OPPOSED, "rewards": (one, other)}
     return {}
 
 
@@ -396,26 +399,29 @@ def _about(
     readings = tuple(each for each in every if each is not None)
     if any(each.needed for each in readings):
         return replace(verdict, action=Action.TRAIN, readings=readings)
-    return None if readings and finding.kind is not Kind.FALLS else verdict
+    return None if readings and None not in every and finding.kind is not Kind.FALLS else verdict
 
 
 def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     """Return the reading, with whether the reward needs its setting. None: the setting is no help.
 
-    A reward needs it if it falls, if it has less than a quarter of the weight share of the reading,
-    or if it dominates and has more than 1.5 times that weight share. The setting helps if the
-    interval of the new share lies beyond the present share, and for too small a share, if the new
-    one reaches half of the weight share, or twice the present share and the end of its interval. A
-    small dense reward is not raised: the setting only says what the sizes mean.
+    A reward needs it if it falls, if its share is below a quarter of the weight share of the
+    reading and the interval below half, or if it dominates and the interval lies above 1.5 times
+    that weight share. The setting helps if the interval of the new share lies beyond the present
+    share, and for too small a share, if the new one reaches half of the weight share, or twice the
+    present share and the end of its interval. A small dense reward is not raised: the setting only
+    says what the sizes mean.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
     if name in reading.small:
         return None if reading.meaning is Meaning.WEIGHTS else reading
     due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))
+    off = 0.0 if isnan(margin) else margin
     if verdict.kind is Kind.DOMINANT:
-        calm, helps = share <= DOMINANT * due, new[0] + new[1] < share
+        calm, helps = share - off <= DOMINANT * due, new[0] + new[1] < share
     else:
-        calm = verdict.kind is not Kind.FALLS and share >= Thresholds().ignored * due
+        least = Thresholds().ignored * due
+        calm = verdict.kind is not Kind.FALLS and (share >= least or share + off >= 2 * least)
         reached = new[0] >= min(due / 2, max(2 * share, share + margin))
         helps = (verdict.kind is Kind.FALLS or reached) and new[0] - new[1] > share
     if calm:

@@ -124,9 +124,10 @@ TABLE: Mapping[Kind, Wording] = {
     Kind.IGNORED: Wording(Severity.WARNING, _EFFECT, "{remedy}"),
     Kind.DOMINANT: Wording(
         Severity.NOTE,
-        "`{0}` has {share} of the influence for {weight} of the weight. It takes it from {others}",
+        "`{0}` has {share} of the influence for {weight} of the weight. Less than half of its "
+        "weight share is left for {others}",
         "{remedy}",
-        verdict="decide how much {names} matters: it takes influence from the others",
+        verdict="decide how much {names} matters: it has far more influence than its weight",
     ),
     Kind.OPPOSED: Wording(
         Severity.WARNING,

@@ -120,7 +120,7 @@ def readings_of(
     width = known[:, 1] - known[:, 0]
     size = weights / np.max(np.abs(weights)) * width
     dense, penalty = _graded(influence, known)
-    others = trained & ~dense & ~penalty
+    others = trained & ~dense & ~penalty & (np.abs(size) > 0)
     most = np.ones(len(names))
     if np.any(others):
         relative = np.abs(size) / np.max(np.abs(size[others]))
@@ -136,11 +136,11 @@ def readings_of(
     if purpose is Meaning.WEIGHTS or (differ and purpose is None):
         return (_reading(Meaning.WEIGHTS, names, weights, **facts),)
     by_size = _reading(Meaning.SIZES, names, size, **facts)
+    every = np.all(width[trained] > 0)
     if purpose is Meaning.SIZES:
-        return (by_size,)
+        return (by_size,) if every else ()
     equal = _reading(Meaning.EQUAL, names, np.sign(weights) * most, **facts)
     pairs = (np.array(list(each.weights.values()))[trained] for each in (equal, by_size))
-    every = np.all(width[trained] > 0)
     return (equal, by_size) if every and not np.allclose(*pairs, rtol=_SAME) else (equal,)
 
 

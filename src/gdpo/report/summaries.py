@@ -1,6 +1,6 @@
 """Describes what an analysis found, as blocks that a terminal prints and a page shows.
 
-`rollouts_summary` fits on a screen, and ends with the checks that could not run.
+`rollouts_summary` prints the three worst findings, and ends with the checks that could not run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ def rollouts_summary(
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Terminal width in cells. Longer lines are wrapped.
-        room: Maximum number of lines.
+        room: Number of lines above which the table of the rewards is cut, to three rows or more.
         whole: Whether tables contain whole names and may be wider, as in a file.
         page: Page with all findings, if one is written.
     """
@@ -150,9 +150,9 @@ def share_blocks(analysis: Analysis) -> Iterator[Block]:
             now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
             rows |= {f"{of}as trained": now, **{f"{of}{r.setting}": r.shares for r in readings}}
     rows |= {one_line(each.estimator): each.shares for each in analysis.replayed if each.shares}
-    if not rows:
-        return
     names = list(dict.fromkeys(name for shares in rows.values() for name in shares))
+    if len(names) < 2:
+        return
     yield Table(
         "influence share of every reward",
         ("setting", *map(one_line, names)),
