@@ -161,7 +161,7 @@ class Verdict:
             return _BY_CAUSE[Cause.SPARSE].format(names=quoted(self.rewards))
         if self.kind in EFFECT:
             cause = self.causes[0] if self.causes else Cause.SPARSE
-            return f"{_BY_CAUSE[cause].format(names=quoted(self.rewards))}: {self._shares()}"
+            return f"{_BY_CAUSE[cause].format(names=quoted(self.rewards))}. {self._shares()}"
         return TABLE[self.kind].verdict.format(names=quoted(self.rewards))
 
     @property
@@ -431,10 +431,12 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:
     limits = Thresholds()
+    least = limits.nudge * max((reward.weight_share for reward in rewards), default=0.0)
     return [
         reward.name
         for reward in rewards
         if reward.name not in learned
+        and not reward.weight_share < least
         and not reward.influence_share
         >= min(limits.ignored * reward.weight_share, limits.least_share)
     ]

@@ -433,15 +433,15 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
 
 def _after(cause: Cause, influence: Influence, ranges: Ranges) -> str:
     """Return what follows from a cause: a fact, or the settings that weigh the rewards."""
-    if cause is Cause.RANGE:
-        return "; ".join(map(str, readings_of(influence, ranges)))
-    return _FACTS[cause]
+    readings = readings_of(influence, ranges) if cause is Cause.RANGE else ()
+    return "; ".join(map(str, readings)) or _FACTS[cause]
 
 
 _FACTS = {
     Cause.MISSING: "check why it is missing",
     Cause.SPARSE: "groups in which all samples get the same value do not train it",
     Cause.OPPOSED: "decide which of them matters more: what raises one lowers the other",
+    Cause.RANGE: "check that the advantages belong to these rewards",
 }
 
 _UNEARNED = "samples that earn it are too rare to train it"

@@ -108,28 +108,23 @@ class Reading:
 def readings_of(
     influence: Influence, ranges: Mapping[str, Range], purpose: Meaning | None = None
 ) -> tuple[Reading, ...]:
-    """Return what the weights of these groups may mean: one reading, or two.
+    """Return what the weights of these groups may mean: one reading, or two. A single reward: none.
 
     `purpose` is what the user answered, if anything. A weight that changes counts with its mean.
     """
     weights, names = influence.sums.weight / influence.groups, influence.names
     trained = weights != 0
-    if not np.any(trained):
+    if np.count_nonzero(trained) < 2:
         return ()
     known = np.array([ranges.get(name, Range())[:2] for name in names])
     width = known[:, 1] - known[:, 0]
     size = weights / np.max(np.abs(weights)) * width
-    dense, penalty = _graded(influence, known)
-    others = trained & ~dense & ~penalty & (np.abs(size) > 0)
-    most = np.ones(len(names))
-    if np.any(others):
-        relative = np.abs(size) / np.max(np.abs(size[others]))
-        most = np.where(dense, np.fmin(relative, most), most)
-        most = np.where(penalty, np.fmin(relative, _PENALTY), most)
+    dense, penalty = (trained & each for each in _graded(influence, known))
+    most = _most(np.abs(size), dense, penalty, trained)
     facts = {
         "sizes": dict(zip(names, np.abs(size).tolist(), strict=True)),
-        "dense": tuple(names[k] for k in np.flatnonzero(trained & (dense | penalty))),
-        "less": tuple(names[k] for k in np.flatnonzero(trained & (most < 1))),
+        "dense": tuple(names[k] for k in np.flatnonzero(dense | penalty)),
+        "less": tuple(names[k] for k in np.flatnonzero(most < 1)),
     }
     used = np.abs(weights)[trained]
     differ = np.ptp(used) > 1e-6 * np.max(used)
@@ -142,6 +137,16 @@ def readings_of(
     equal = _reading(Meaning.EQUAL, names, np.sign(weights) * most, **facts)
     pairs = (np.array(list(each.weights.values()))[trained] for each in (equal, by_size))
     return (equal, by_size) if every and not np.allclose(*pairs, rtol=_SAME) else (equal,)
+
+
+def _most(size: Vector, dense: Any, penalty: Any, trained: Any) -> Vector:
+    """Return the weight of each reward if all should count equally: at most 1."""
+    most, others = np.ones(len(size)), trained & ~dense & ~penalty & (size > 0)
+    if not np.any(others):
+        return most
+    relative = size / np.max(size[others])
+    most = np.where(dense, np.fmin(relative, most), most)
+    return np.where(penalty, np.fmin(relative, _PENALTY), most)
 
 
 def _graded(influence: Influence, ranges: Any) -> tuple[Any, Any]:

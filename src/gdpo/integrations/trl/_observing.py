@@ -15,6 +15,7 @@ from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
+from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._turns import named
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.readers import ReadReport
@@ -65,9 +66,12 @@ class Observer(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if state.is_world_process_zero and self._run.steps:
-            first, last = self._run.steps[0], self._run.steps[-1]
-            said = one_line(verdict_of(self._run, ReadReport(())).sentence)
-            logger.warning("gdpo, steps %d to %d: %s", first, last, said)
+            Harmless("the training has no verdict because of an error")(self._conclude)
+
+    def _conclude(self) -> None:
+        first, last = self._run.steps[0], self._run.steps[-1]
+        said = one_line(verdict_of(self._run, ReadReport(())).sentence)
+        logger.warning("gdpo, steps %d to %d: %s", first, last, said)
 
     def metrics(self, diagnosis: Diagnosis) -> dict[str, float]:
         by_trl = {f"diagnostics/{reward.name}/mean" for reward in diagnosis.rewards}

@@ -162,7 +162,7 @@ class _Watched(TrainerCallback):
         self._harmless(self._kept.on_step_end, *args, **kwargs)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self._harmless(self._observer.on_train_end, *args, **kwargs)
+        self._observer.on_train_end(*args, **kwargs)
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         @functools.wraps(calculate)
