@@ -348,14 +348,12 @@ def _of_warnings(
     # Of a reward that is constant at an unknown place, nothing is known.
     known = [finding for finding in warnings if not at_unknown_place(finding)]
     known.sort(key=lambda f: (f.kind is not Kind.FALLS or f.rewards != (primary,), f.rank))
-    for finding in known:
-        about = _about(finding, run, base, purpose)
-        if about is not None:
-            return about
-    # A note calls for a setting, too, if one helps.
-    for finding in found:
-        about = _about(finding, run, base, purpose) if finding.kind is Kind.IGNORED else None
-        if about is not None and about.action is Action.TRAIN:
+    opposed = {name for f in known if f.kind is Kind.OPPOSED for name in f.rewards}
+    notes = [f for f in found if f.kind is Kind.IGNORED and f not in known]
+    for finding in (*known, *notes):
+        about = _about(finding, run, base, purpose, opposed)
+        # A note only calls for a setting that helps.
+        if about is not None and (finding in known or about.action is Action.TRAIN):
             return about
     return replace(base, more=0, satisfied=True) if known else None
 
@@ -377,25 +375,36 @@ def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _about(
-    finding: Finding, run: RunAnalysis, base: Verdict, purpose: Meaning | None
+    finding: Finding,
+    run: RunAnalysis,
+    base: Verdict,
+    purpose: Meaning | None,
+    opposed: Collection[str],
 ) -> Verdict | None:
-    """Return the verdict on a warning. None: the purpose of the weights allows for it."""
+    """Return the verdict on a finding. None: the purpose of the weights allows for it.
+
+    No setting is named for the rewards in `opposed`: where two rewards excluded each other,
+    trainings with it gained nothing.
+    """
     verdict = replace(base, action=Action.CHANGE, kind=finding.kind, rewards=finding.rewards)
     if finding.kind not in _REPLAYED:
         return verdict
-    found = finding.evidence
-    name, start = finding.rewards[0], found.get("from_step")
+    numbers = finding.evidence
+    name, start = finding.rewards[0], numbers.get("from_step")
     weight, share, margin = run.influence(set(run.steps)).by_reward[name]
     verdict = replace(
         verdict,
         causes=finding.causes,
-        weight_share=found.get("weight_share", weight),
-        influence_share=found.get("influence_share", share),
-        influence_margin=found.get("influence_margin", margin),
-        of_groups=round(found.get("groups", base.groups)),
+        weight_share=numbers.get("weight_share", weight),
+        influence_share=numbers.get("influence_share", share),
+        influence_margin=numbers.get("influence_margin", margin),
+        of_groups=round(numbers.get("groups", base.groups)),
         from_step=None if start is None else round(start),
     )
-    every = [_applied(each, verdict) for each in run.readings(purpose)]
+    found = run.readings(purpose)
+    if name in opposed and not any(name in reading.small for reading in found):
+        return verdict
+    every = [_applied(reading, verdict) for reading in found]
     readings = tuple(each for each in every if each is not None)
     if any(each.needed for each in readings):
         return replace(verdict, action=Action.TRAIN, readings=readings)
@@ -409,10 +418,12 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     reading and the interval below half, or if it dominates and the interval lies above 1.5 times
     that weight share. The setting helps if the interval of the new share lies beyond the present
     share, and for too small a share, if the new one reaches half of the weight share, or twice the
-    present share and the end of its interval. A small dense reward is not raised: the setting only
-    says what the sizes mean.
+    present share and the end of its interval. A small dense reward is not raised. If the sizes say
+    what matters, GRPO follows them, and trainings with GDPO gained nothing.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
+    if reading.meaning is Meaning.SIZES:
+        return replace(reading, needed=False)
     if name in reading.small:
         return None if reading.meaning is Meaning.WEIGHTS else reading
     due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))

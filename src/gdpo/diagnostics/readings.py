@@ -90,14 +90,18 @@ class Reading:
     @property
     def setting(self) -> str:
         """Return the setting, as in the arguments of a trainer."""
-        weights = ", ".join(f"{weight:.2g}" for weight in self.weights.values())
-        return f"{self.estimator} with reward_weights=[{weights}]"
+        return f"{self.estimator} with {self._weights}"
+
+    @property
+    def _weights(self) -> str:
+        return f"reward_weights=[{', '.join(f'{w:.2g}' for w in self.weights.values())}]"
 
     @property
     def advice(self) -> str:
         """Return the setting, and the influence share that it gives every reward."""
         if not self.needed:
-            return "nothing to do"
+            same = f" (with gdpo: {self._weights})"
+            return f"nothing to do{same if self.meaning is Meaning.SIZES else ''}"
         shares = ", ".join(f"`{name}` {interval(*each)}" for name, each in self.shares.items())
         return f"{self.setting} ({shares})" if shares else self.setting
 
@@ -131,12 +135,13 @@ def readings_of(
     if purpose is Meaning.WEIGHTS or (differ and purpose is None):
         return (_reading(Meaning.WEIGHTS, names, weights, **facts),)
     by_size = _reading(Meaning.SIZES, names, size, **facts)
-    every = np.all(width[trained] > 0)
-    if purpose is Meaning.SIZES:
-        return (by_size,) if every else ()
     equal = _reading(Meaning.EQUAL, names, np.sign(weights) * most, **facts)
+    every = np.all(width[trained] > 0)
     pairs = (np.array(list(each.weights.values()))[trained] for each in (equal, by_size))
-    return (equal, by_size) if every and not np.allclose(*pairs, rtol=_SAME) else (equal,)
+    alike = every and np.allclose(*pairs, rtol=_SAME)
+    if purpose is Meaning.SIZES:
+        return (equal if alike else by_size,) if every else ()
+    return (equal, by_size) if every and not alike else (equal,)
 
 
 def _most(size: Vector, dense: Any, penalty: Any, trained: Any) -> Vector:
