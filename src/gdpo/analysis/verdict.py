@@ -418,12 +418,11 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     reading and the interval below half, or if it dominates and the interval lies above 1.5 times
     that weight share. The setting helps if the interval of the new share lies beyond the present
     share, and for too small a share, if the new one reaches half of the weight share, or twice the
-    present share and the end of its interval. A small dense reward is not raised. If the sizes say
-    what matters, GRPO follows them, and trainings with GDPO gained nothing.
+    present share and the end of its interval. A small dense reward is not raised.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
-    if reading.meaning is Meaning.SIZES:
-        return replace(reading, needed=False)
+    if not reading.needed:
+        return reading
     if name in reading.small:
         return None if reading.meaning is Meaning.WEIGHTS else reading
     due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))

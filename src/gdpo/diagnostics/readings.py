@@ -62,7 +62,8 @@ class Reading:
     groups: int = 0
     """Number of groups on which the setting was replayed."""
     needed: bool = True
-    """Whether this meaning calls for a change."""
+    """Whether this meaning calls for a change. Sizes do not: GRPO follows them, and trainings with
+    GDPO and these weights gained nothing (docs/explanation/following_the_verdict.md)."""
 
     @property
     def weight_shares(self) -> dict[str, float]:
@@ -134,7 +135,7 @@ def readings_of(
     differ = np.ptp(used) > 1e-6 * np.max(used)
     if purpose is Meaning.WEIGHTS or (differ and purpose is None):
         return (_reading(Meaning.WEIGHTS, names, weights, **facts),)
-    by_size = _reading(Meaning.SIZES, names, size, **facts)
+    by_size = _reading(Meaning.SIZES, names, size, needed=False, **facts)
     equal = _reading(Meaning.EQUAL, names, np.sign(weights) * most, **facts)
     every = np.all(width[trained] > 0)
     pairs = (np.array(list(each.weights.values()))[trained] for each in (equal, by_size))
