@@ -249,12 +249,12 @@ def command(*arguments):
     return call
 
 
-def test_analyze_enters_at_most_433_functions(tmp_path, monkeypatch):
+def test_analyze_enters_at_most_447_functions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = entered(command("analyze", "--example"))
     assert "verdict_line" in {name for _, name in page}
-    assert len(page) <= 433
-    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 314
+    assert len(page) <= 447
+    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 326
 
 
 @pytest.mark.slow
@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 198_500,
-        "lab": 114_800,
+        "core": 201_800,
+        "lab": 114_802,
         "tests": 401_600,
-        "benchmarks": 92_300,
+        "benchmarks": 92_100,
         "files": 251,
-        "functions": 2_655,
+        "functions": 2_671,
     }
     found = {
         "core": tokens_of(core),

@@ -179,7 +179,7 @@ def test_weights_that_change_are_shown_with_their_first_and_last_value(tmp_path)
     analysis = analyze(read_rollout_files(tmp_path))
     (run,) = analysis.runs
     assert run.weight_changes() == {"format": (1.0, 0.25)}
-    text = "\n".join(line.plain for line in rollouts_summary(analysis, width=200, room=100))
+    text = "\n".join(line.plain for line in rollouts_summary(analysis, width=200))
     assert "weights change: format 1 → 0.25\n" in text
 
 

@@ -31,7 +31,6 @@ from gdpo.errors import FAILED, INTERRUPTED, ConfigError, DataError
 from gdpo.report import write_rollouts_report
 from gdpo.report.blocks import printed
 from gdpo.report.summaries import (
-    LINES,
     estimator_blocks,
     log_blocks,
     priority_blocks,
@@ -48,8 +47,6 @@ _PAUSE_S = 3.0
 _WIDTH = 100
 _LOGGED = 16
 """Maximum number of rewards of a logged run."""
-_AROUND = 2
-"""Lines printed before the summary (input paths) and after it (path of the page)."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
@@ -119,8 +116,7 @@ def _show(
         if follows:
             console.rule(time.strftime("%H:%M:%S"))
         width, whole = _width(console), not console.is_terminal
-        room = LINES - _AROUND - -(-len(verdict_line(analysis)) // width)
-        lines = rollouts_summary(analysis, width=width, room=room, whole=whole, page=options.page)
+        lines = rollouts_summary(analysis, width=width, whole=whole, page=options.page)
         blocks = [
             *share_blocks(analysis),
             *rollouts_to_look_at(analysis, **_texts_of(options)),

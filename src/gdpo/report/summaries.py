@@ -31,14 +31,8 @@ from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.report import NAMED, options_text
 
-LINES = 24
-"""Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
-
 _NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
 """Maximum number of notices, of rewards, and of characters in a problem."""
-
-_FINDING = 6
-"""Lines reserved for a finding, the heading of the rewards, and the number of other findings."""
 
 _LOGS = 3
 """Maximum number of logged runs."""
@@ -60,19 +54,13 @@ _WHOLE = 500
 
 
 def rollouts_summary(
-    analysis: Analysis,
-    *,
-    width: int = 100,
-    room: int = LINES,
-    whole: bool = False,
-    page: Path | None = None,
+    analysis: Analysis, *, width: int = 100, whole: bool = False, page: Path | None = None
 ) -> list[Text]:
     """Return lines to print with rich: the data read, the rewards, and findings by severity.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
         width: Terminal width in cells. Longer lines are wrapped.
-        room: Number of lines above which the table of the rewards is cut, to three rows or more.
         whole: Whether tables contain whole names and may be wider, as in a file.
         page: Page with all findings, if one is written.
     """
@@ -80,19 +68,18 @@ def rollouts_summary(
     start.append(Sentences(tuple(run_sentence(run, analysis) for run in analysis.runs[:2])))
     if len(analysis.runs) > 2:
         start.append(Sentences((f"and {len(analysis.runs) - 2:,} more runs",)))
-    lines = printed(start, width, whole=whole)
-    left = _cut(unchecked(analysis), 2 * width - 4, f" … {ALL}")
-    end = printed([Sentences((left,))], width, whole=whole)
-    turns = printed(turn_tables(analysis, most=1), width, most=_TURNS, whole=whole)
-    rest = room - len(end) - len(lines) - len(turns) - _FINDING
-    most = max(3, min(rest, _REWARDS))
-    lines += [*printed(reward_blocks(analysis), width, most=most, whole=whole), *turns]
     blocks = finding_blocks(analysis)
-    lines += printed(blocks[:_FIRST], width, whole=whole)
+    end: list[Block] = blocks[:_FIRST]
     if (more := len(blocks) - _FIRST) > 0:
         where = ALL if page is None else f"(on {one_line(str(page))})"
-        lines.append(Text(f"and {counted(more, 'more finding')} {where}", style="dim"))
-    return [*lines, *end]
+        end.append(Sentences((f"and {counted(more, 'more finding')} {where}",), "dim"))
+    end.append(Sentences((_cut(unchecked(analysis), 2 * width - 4, f" … {ALL}"),)))
+    return [
+        *printed(start, width, whole=whole),
+        *printed(reward_blocks(analysis), width, most=_REWARDS, whole=whole),
+        *printed(turn_tables(analysis, most=1), width, most=_TURNS, whole=whole),
+        *printed(end, width, whole=whole),
+    ]
 
 
 def verdict_line(analysis: Analysis) -> Text:
