@@ -352,7 +352,8 @@ def test_the_sentence_names_the_settings_the_shares_and_the_groups():
     sizes = replace(EQUAL, meaning=Meaning.SIZES, needed=False, sizes={"a": 3.0, "format": 0.25})
     assert replace(BASE, readings=(EQUAL, sizes)).sentence == (
         f"{has}. {equal}. If the sizes of the rewards say what matters (3 : 0.25): nothing to do"
-        f"{in_trl}. For one verdict, add --weights or --sizes-are-weights"
+        f" (with gdpo: reward_weights=[1, 1]){in_trl}. For one verdict, add --weights or "
+        "--sizes-are-weights"
     )
     given = replace(BASE, readings=(replace(EQUAL, meaning=Meaning.WEIGHTS),))
     assert given.sentence == f"train with {setting}: {has}{in_trl}"
@@ -362,7 +363,7 @@ def test_the_sentence_names_the_settings_the_shares_and_the_groups():
     assert falls.endswith(" (2 more warnings)")
     change = replace(BASE, action=Action.CHANGE, readings=())
     assert change.sentence == (
-        f"samples that earn `format` are rare, and no setting of the weights changes that: {has}"
+        f"samples that earn `format` are rare, and no setting of the weights changes that. {has}"
     )
     assert len({replace(change, causes=(c,)).sentence for c in Cause}) == len(Cause)
 
@@ -486,7 +487,10 @@ def test_a_fall_of_a_reward_that_lacks_influence_names_the_setting_and_the_prima
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.TRAIN, Kind.FALLS, ("b",))
     assert verdict.sentence.startswith("`b` falls, and has ")
-    assert [each.meaning for each in verdict.readings] == [Meaning.EQUAL]
+    assert [(each.meaning, each.needed) for each in verdict.readings] == [
+        (Meaning.EQUAL, True),
+        (Meaning.SIZES, False),
+    ]
     verdict = only_verdict(analyzed(run, primary="a"))
     assert (verdict.action, verdict.rewards) == (Action.CHANGE, ("a",))
 
@@ -569,10 +573,32 @@ def test_a_note_about_too_little_influence_calls_for_a_setting_that_helps():
 
 def test_where_no_setting_helps_only_the_purpose_can_say_that_nothing_is_to_do():
     run = replace(drawn(a=coin, b=rate(0.006, 0.006, high=0.05)), estimator="gdpo")
-    rare = "samples that earn `b` are rare, and no setting of the weights changes that: `b` has 4 %"
+    rare = "samples that earn `b` are rare, and no setting of the weights changes that. `b` has 4 %"
     for options in ({}, {"weights": {"a": 1.0, "b": 1.0}}):
         assert only_verdict(analyzed(run, **options)).sentence.startswith(rare)
     assert only_verdict(analyzed(run, sizes_are_weights=True)).satisfied
+
+
+def test_no_setting_is_named_for_rewards_that_exclude_each_other():
+    def either(random, step, size):
+        brief = random.random(size) < 0.5
+        return {
+            "right": 9.0 * (random.random(size) < 0.5),
+            "brief": 1.0 * brief,
+            "long": 1.0 - brief,
+        }
+
+    verdict = only_verdict(analyzed(Run(either, (), {}, steps=8)))
+    assert verdict.action is Action.CHECK  # exactly opposite
+    noisy = drawn(right=lambda *each: 9 * coin(*each))
+
+    def nearly(random, step, size):
+        drawn = either(random, step, size)
+        flips = random.random(size) < 0.1
+        return {**drawn, "long": np.where(flips, 1 - drawn["long"], drawn["long"])}
+
+    verdict = only_verdict(analyzed(replace(noisy, draw=nearly)))
+    assert (verdict.action, verdict.readings) == (Action.CHANGE, ())
 
 
 def of_two(rate, *, steps=40):

@@ -93,9 +93,8 @@ def test_sizes_are_the_only_reading_if_the_user_says_so_whatever_the_weights():
     (only,) = said(4 * (uniform(2) < 0.5), [1, 1], Meaning.SIZES)
     assert as_pairs([only]) == [(Meaning.SIZES, [0.25, 1])]
     assert only.condition == "if the sizes of the rewards say what matters (1 : 4)"
-    assert as_pairs(said(uniform(2) < 0.5, [1, 3], Meaning.SIZES, correct=(-1, 1))) == [
-        (Meaning.SIZES, [0.67, 1])
-    ]
+    assert as_pairs(said(uniform(2) < 0.5, [1, 3], Meaning.SIZES)) == [(Meaning.SIZES, [0.33, 1])]
+    assert as_pairs(said(uniform(2) < 0.5, None, Meaning.SIZES)) == [(Meaning.EQUAL, [1, 1])]
 
 
 def test_one_trained_reward_has_no_reading():
