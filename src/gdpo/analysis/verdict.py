@@ -83,6 +83,8 @@ class Verdict:
     `needed`."""
     more: int = 0
     trained: int = 0
+    small: int = 0
+    """Number of trained rewards with less than a tenth of the largest weight."""
     learned: tuple[str, ...] = ()
     """Rewards that need no influence any more."""
     unchecked: tuple[Unchecked, ...] = ()
@@ -200,7 +202,8 @@ class Verdict:
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
-            each = f"each of the {self.trained} rewards"
+            larger = "larger " if self.small else ""
+            each = f"each of the {self.trained - self.small} {larger}rewards"
             return f"{each} has at least {_ENOUGH}{self._over}"
         learned = f"{quoted(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
@@ -306,6 +309,7 @@ def verdict_of(
         run.run,
         whole.groups,
         trained=len(rewards),
+        small=len(rewards) - len(_larger(rewards)),
         learned=learned,
         unchecked=unchecked,
         no_interval=whole.no_interval,
@@ -441,12 +445,16 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
 
 def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[str]:
     limits = Thresholds()
-    least = limits.nudge * max((reward.weight_share for reward in rewards), default=0.0)
     return [
         reward.name
-        for reward in rewards
+        for reward in _larger(rewards)
         if reward.name not in learned
-        and not reward.weight_share < least
         and not reward.influence_share
         >= min(limits.ignored * reward.weight_share, limits.least_share)
     ]
+
+
+def _larger(rewards: Sequence[RewardOverall]) -> list[RewardOverall]:
+    """Return the rewards without those whose weight is so small that nothing is due to them."""
+    least = Thresholds().nudge * max((reward.weight_share for reward in rewards), default=0.0)
+    return [reward for reward in rewards if not reward.weight_share < least]
