@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.advantages.claims import SUBJECTS
 from tests.checkout import python
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import arrays as edge
 from gdpo.advantages import (
@@ -35,7 +36,6 @@ from gdpo.advantages import (
     saw,
 )
 from gdpo.advantages.stages import SAMPLES, centre, spread_of_others
-from gdpo.errors import ConfigError, DataError
 
 ALL = pytest.mark.parametrize("name", sorted(SUBJECTS))
 WEIGHTS = np.array([1.0, 0.5])
@@ -151,9 +151,9 @@ def test_a_reward_of_weight_zero_lends_no_rounding_error():
 
 
 def test_rewards_or_advantages_out_of_range_are_an_error():
-    with pytest.raises(DataError, match=r"range of torch\.float16"):
+    with data_error(r"range of torch\.float16"):
         grpo_no_std(torch.tensor([[[6e4], [-6e4]]], dtype=torch.float16), [2])
-    with pytest.raises(DataError, match="too large"):
+    with data_error("too large"):
         gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(9000, 1, 1), [1])
     assert gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32), [1])[0, 0] > 0
 
@@ -312,7 +312,7 @@ def test_a_cap_cuts_what_is_larger_and_nothing_else(estimator, options):
     ],
 )
 def test_an_option_out_of_range_is_an_error_that_names_it(call, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         call(np.random.default_rng(0).random((3, 5, 2)))
 
 
@@ -329,7 +329,7 @@ def test_a_reward_of_weight_zero_may_lie_below_its_range():
 
 
 def test_a_mean_below_the_declared_range_is_an_error():
-    with pytest.raises(DataError, match=r"reward 1 .*lowest value 0"):
+    with data_error(r"reward 1 .*lowest value 0"):
         saw(np.array([[[0.0, -1.0], [1.0, -2.0]]]), [1, 1], low=[0, 0])
 
 

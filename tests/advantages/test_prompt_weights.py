@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from tests.advantages.claims import SUBJECTS
+from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, RunningScale, arrays, gdpo, mo_grpo
-from gdpo.errors import ConfigError
 
 NAN = float("nan")
 REWARDS = np.random.default_rng(0).integers(0, 8, (4, 6, 2)) / 8
@@ -51,12 +51,12 @@ def test_nested_lists_are_weights_per_prompt():
     ids=["prompts", "rewards", "rollouts", "infinite"],
 )
 def test_weights_that_do_not_fit_are_refused(weights):
-    with pytest.raises(ConfigError, match="weights"):
+    with config_error("weights"):
         gdpo(REWARDS, weights.tolist())
 
 
 def test_nan_in_one_weight_per_reward_is_refused():
-    with pytest.raises(ConfigError, match="finite"):
+    with config_error("finite"):
         gdpo(REWARDS, [1.0, NAN])
 
 
@@ -82,7 +82,7 @@ def only_vectors(rewards, weights):
 @pytest.mark.parametrize("name", ["only_vectors", "first_prompts_weights"])
 def test_an_estimator_without_weights_per_prompt_is_refused(name):
     rule = AdvantageRule(f"{__name__}:{name}", ["a", "b"])
-    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
+    with config_error("does not take weights for each prompt"):
         rule.check_prompt_weights()
 
 

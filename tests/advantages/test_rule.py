@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, RunningScale, gdpo, mo_grpo, sa_mrpo, saw, turn_gdpo
-from gdpo.errors import ConfigError
 
 NAMES = ["format", "correct"]
 WEIGHTS = [1.0, 1.0]
@@ -52,7 +52,7 @@ def test_token_counts_are_asked_for_and_come_with_the_batch():
     assert rule.wants_token_counts
     wanted = gdpo(REWARDS, WEIGHTS, token_counts=counts)
     np.testing.assert_array_equal(rule(REWARDS, WEIGHTS, token_counts=counts), wanted)
-    with pytest.raises(ConfigError, match="token_counts"):
+    with config_error("token_counts"):
         rule(REWARDS, WEIGHTS)
     plain = AdvantageRule("gdpo", NAMES)
     assert not plain.wants_token_counts
@@ -94,7 +94,7 @@ def test_a_running_scale_includes_its_own_group_and_its_state_survives_json():
     other.restore(json.loads(json.dumps(rule.state())))
     last = REWARDS[3:]
     np.testing.assert_array_equal(other(last, WEIGHTS), rule(last, WEIGHTS))
-    with pytest.raises(ConfigError, match="running scale"):
+    with config_error("running scale"):
         other.restore({"multipliers": [1.0, None]})
 
 
@@ -139,7 +139,7 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
     ],
 )
 def test_what_cannot_work_is_an_error_at_once(name, options, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         AdvantageRule(name, NAMES, options)
 
 
@@ -161,7 +161,7 @@ def test_an_estimator_for_turns_gets_the_turns_and_its_options_by_name():
     each = np.array([[1.0, 2.0], [0.5, np.nan], [0.0, 1.0]])
     wanted = turn_gdpo(rewards, each, turns=turns, outcome=[False, True])
     np.testing.assert_array_equal(rule(rewards, each, turns=turns), wanted)
-    with pytest.raises(ConfigError, match="needs the number of turns of each rollout"):
+    with config_error("needs the number of turns of each rollout"):
         rule(rewards, [1.0, 2.0])
     assert not AdvantageRule("gdpo", NAMES, turns=True).wants_turns
 
@@ -185,7 +185,7 @@ def of_turns_with_one_weight(rewards, weights, *, turns):
 
 @pytest.mark.parametrize("name", ["turn_gdpo", f"{__name__}:own_of_turns"])
 def test_an_estimator_for_turns_is_refused_where_there_are_none(name):
-    with pytest.raises(ConfigError, match=r"GDPOTrainer \(TRL\) or in verl"):
+    with config_error(r"GDPOTrainer \(TRL\) or in verl"):
         AdvantageRule(name, NAMES)
     rule = AdvantageRule(name, NAMES, turns=True)
     rewards, turns = of_turns()
@@ -196,10 +196,10 @@ def test_an_estimator_for_turns_is_refused_where_there_are_none(name):
 def test_the_result_of_an_own_estimator_for_turns_is_checked():
     rewards, turns = of_turns()
     rule = AdvantageRule(f"{__name__}:of_turns_with_one_weight", NAMES, turns=True)
-    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
+    with config_error("does not take weights for each prompt"):
         rule.check_prompt_weights()
     rule.estimator = lambda rewards, weights, *, turns: rewards[:, :, 0, 0]
-    with pytest.raises(ConfigError, match=r"return an array \[prompt, sample, turn\] of shape"):
+    with config_error(r"return an array \[prompt, sample, turn\] of shape"):
         rule(rewards, [1, 1], turns=turns)
 
 
@@ -265,13 +265,13 @@ called = []
 @pytest.mark.parametrize("weights", [None, [1.0, 1.0], torch.ones(2, dtype=torch.float64)])
 def test_a_broken_estimator_of_ones_own_is_refused_when_it_is_named(function, message, weights):
     name = f"{__name__}:{function}"
-    with pytest.raises(ConfigError, match=f"estimator '{name}' .*{message}"):
+    with config_error(f"estimator '{name}' .*{message}"):
         AdvantageRule(name, NAMES, turns=True, weights=weights)
     assert not called
 
 
 def test_a_function_that_cannot_be_an_estimator_is_never_called():
-    with pytest.raises(ConfigError, match=r"'os:system' .*\(command\)"):
+    with config_error(r"'os:system' .*\(command\)"):
         AdvantageRule("os:system", NAMES)
 
 
@@ -394,9 +394,9 @@ def test_trying_an_estimator_leaves_the_random_states_as_they_were():
 
 def test_the_kind_of_array_and_the_values_of_the_weights_are_those_of_the_run():
     AdvantageRule(f"{__name__}:of_tensors", NAMES, weights=torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ConfigError, match="of_numpy"):
+    with config_error("of_numpy"):
         AdvantageRule(f"{__name__}:of_numpy", NAMES, weights=torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ConfigError, match="of_shares"):
+    with config_error("of_shares"):
         AdvantageRule(f"{__name__}:of_shares", NAMES, weights=[1.0, 1.0])
 
 
@@ -413,5 +413,5 @@ def test_weights_per_prompt_are_tried_with_the_kind_of_array_that_works():
     [("with_token_counts", "token_counts: true"), ("with_an_option", "'factor'")],
 )
 def test_a_required_option_of_ones_own_estimator_is_named(function, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         AdvantageRule(f"{__name__}:{function}", NAMES)

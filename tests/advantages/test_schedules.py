@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, grpo
-from gdpo.errors import ConfigError
 
 NAMES = ["format", "brevity"]
 WEIGHTS = [1.0, 2.0]
@@ -90,7 +90,7 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(options):
 def test_a_saved_state_with_an_endless_step_or_without_schedules_is_refused():
     endless = {"schedules": {"step": float("inf"), "met": [], "means": {}}}
     for state in (endless, {"scale": 1.0, "rollouts": 1.0}):
-        with pytest.raises(ConfigError, match="schedules of this run"):
+        with config_error("schedules of this run"):
             AdvantageRule("gdpo", NAMES, LINEAR).restore(state)
 
 
@@ -138,7 +138,7 @@ def test_a_constraint_and_a_schedule_multiply():
     ],
 )
 def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         AdvantageRule("grpo", NAMES, {"schedules": schedule})
 
 
@@ -146,7 +146,7 @@ def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
 def test_a_condition_outside_of_the_declared_range_is_an_error_at_once(at_least, when):
     after = {"after": {"reward": "format", "mean_at_least": at_least}, "value": 0.2}
     options = {"schedules": {"brevity": after}}
-    with pytest.raises(ConfigError, match=f"brevity: .*format is {when} .*from 0 to 1"):
+    with config_error(f"brevity: .*format is {when} .*from 0 to 1"):
         AdvantageRule("grpo", NAMES, options, low=[0.0, 0.0], high=[1.0, 1.0])
     nan = float("nan")
     AdvantageRule("grpo", NAMES, options, low=[nan, 0.0], high=[nan, 1.0])
@@ -154,5 +154,5 @@ def test_a_condition_outside_of_the_declared_range_is_an_error_at_once(at_least,
 
 
 def test_schedules_are_an_option_of_every_estimator():
-    with pytest.raises(ConfigError, match=r"'schedule': did you mean 'schedules'"):
+    with config_error(r"'schedule': did you mean 'schedules'"):
         AdvantageRule("rloo", NAMES, {"schedule": {}})

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles import turns as by_hand
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import (
     TURN_ESTIMATORS,
@@ -17,7 +18,7 @@ from gdpo.advantages import (
     turn_gdpo,
 )
 from gdpo.advantages import arrays as edge
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import ConfigError
 
 ALL = pytest.mark.parametrize("name", sorted(TURN_ESTIMATORS))
 CENTRED = pytest.mark.parametrize("estimator", [turn_gdpo, turn_broadcast])
@@ -262,7 +263,7 @@ def test_very_small_and_very_large_rewards_work(estimator, size):
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1e307), (torch.float32, 1e36)])
 def test_rewards_whose_returns_overflow_are_an_error_and_not_zero(estimator, dtype, size):
     r = torch.tensor(np.random.default_rng(0).random((30, 8, 40, 1)) * size, dtype=dtype)
-    with pytest.raises(DataError, match=rf"too large .*{dtype}|too large .*float64"):
+    with data_error(rf"too large .*{dtype}|too large .*float64"):
         estimator(r, [1.0], turns=torch.full((30, 8), 40))
 
 
@@ -281,7 +282,7 @@ def test_an_infinite_reward_is_an_error_that_names_its_place():
     r, turns = drawn(0)
     turns[1, 2] = 4
     r[1, 2, 3, 0] = -np.inf
-    with pytest.raises(DataError, match=r"reward 0 .*-inf .*prompt 1, sample 2, turn 3"):
+    with data_error(r"reward 0 .*-inf .*prompt 1, sample 2, turn 3"):
         turn_gdpo(r, W, turns=turns)
 
 
@@ -310,7 +311,7 @@ def test_a_cap_holds():
 )
 def test_a_wrong_option_is_an_error_that_names_it(options, named):
     r, turns = drawn(0)
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         turn_gdpo(r, W, **{"turns": turns, **options})
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.refusals import config_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
 from gdpo.analysis.rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS
-from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import rollout_file, write_rollouts
@@ -168,7 +168,7 @@ def test_all_chunks_are_scored(tmp_path):
     ],
 )
 def test_what_cannot_score_is_refused(name, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         Rescorer(name)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from tests.evaluation.conftest import written
+from tests.refusals import config_error, data_error
 from transformers import AutoModelForCausalLM
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import find_benchmark
@@ -114,7 +114,7 @@ def test_two_at_once_in_one_folder_are_refused(gsm8k_file, tmp_path):
 
     class Again(Counting):
         def respond(self, problems, seed, samples, heard):
-            with pytest.raises(ConfigError, match=f"another process .*{folder}") as e:
+            with config_error(f"another process .*{folder}") as e:
                 run(folder, ["gsm8k"], [gsm8k_file])
             refused.append(e)
             return super().respond(problems, seed, samples, heard)
@@ -170,7 +170,7 @@ def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(gsm8k_file
 def test_a_folder_that_cannot_be_written_to_is_reported(gsm8k_file, tmp_path):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "e"
-    with pytest.raises(ConfigError, match=f"{folder} .*Not a directory"):
+    with config_error(f"{folder} .*Not a directory"):
         run(folder, ["gsm8k"], [gsm8k_file])
 
 
@@ -221,30 +221,30 @@ def test_an_evaluation_is_not_resumed_with_other_settings_or_rows(gsm8k_file, tm
     run(folder, ["gsm8k"], [gsm8k_file])
     other = replace(SETTINGS, model="empty", token_limit=5, rows=3)
     said = "model is gold, not empty; token_limit is 4000, not 5; rows is None, not 3"
-    with pytest.raises(ConfigError, match=said):
+    with config_error(said):
         run(folder, ["gsm8k"], [gsm8k_file], other)
     others = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
-    with pytest.raises(ConfigError, match="different rows of gsm8k"):
+    with config_error("different rows of gsm8k"):
         run(folder, ["gsm8k"], [others])
     run(folder, ["gsm8k"], [shutil.copy(gsm8k_file, tmp_path / "moved.jsonl")])
 
 
 def test_a_folder_with_other_files_is_not_written_to(gsm8k_file, tmp_path):
-    with pytest.raises(ConfigError, match="--output"):
+    with config_error("--output"):
         run(tmp_path, ["gsm8k"], [gsm8k_file])
-    with pytest.raises(ConfigError, match=r"results\.json"):
+    with config_error(r"results\.json"):
         read_results(tmp_path)
 
 
 def test_rows_that_cannot_be_read_are_reported_before_anything_is_generated(gsm8k_file, tmp_path):
     broken = written(tmp_path / "broken.jsonl", [{"question": "1?", "answer": "1"}])
-    with pytest.raises(DataError, match="--data mbpp=FILE"):
+    with data_error("--data mbpp=FILE"):
         run(tmp_path / "e", ["gsm8k", "mbpp"], [gsm8k_file, broken])
     assert not (tmp_path / "e").exists()
 
 
 def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'math500'"):
+    with config_error("did you mean 'math500'"):
         find_benchmark("math50", None)
     assert find_benchmark("gdpo.lab.tasks.gsm8k:TASK", "rows.jsonl").task().name == "gsm8k"
     assert find_benchmark("humaneval", None).file().is_file()
@@ -277,7 +277,7 @@ def test_a_run_is_evaluated_in_its_own_folder(tmp_path):
     assert folder_of(str(run_folder)) == run_folder / "evaluation"
     assert str(folder_of("Qwen/Qwen2.5-1.5B")) == "evaluations/Qwen_Qwen2.5-1.5B"
     (run_folder / "model").rmdir()
-    with pytest.raises(ConfigError, match="checkpoints/checkpoint-"):
+    with config_error("checkpoints/checkpoint-"):
         responder_of(str(run_folder), Sampling(), server=None, at_once=1)
 
 
@@ -316,7 +316,7 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config.pop("chat_template", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="chat template"):
+    with config_error("chat template"):
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
 
 
@@ -344,5 +344,5 @@ def test_models_are_paired_by_problem_and_not_by_place(gsm8k_file, tmp_path):
     assert set(columns[3]) == {"+0.000"}
     other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
     [stranger] = run(tmp_path / "c", ["gsm8k"], [other])
-    with pytest.raises(ConfigError, match="--baseline c"):
+    with config_error("--baseline c"):
         differences_table([ours], [stranger], "c")

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 from tests.checkout import python_path
 from tests.experiments.conftest import write_run
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.grid import (
     _free,
     _slots,
@@ -130,7 +130,7 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(
     labels, seeds, reach, message, recipe, tmp_path
 ):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         make_grid(recipe, labels, seeds, tmp_path / "compare", reach=reach)
     assert not (tmp_path / "compare").exists()
 
@@ -172,7 +172,7 @@ def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(r
     said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
         variants = {"a": recipe, "b": recipe.model_copy(update=other)}
-        with pytest.raises(ConfigError, match=r"'gdpo a' and 'gdpo b'.* identical"):
+        with config_error(r"'gdpo a' and 'gdpo b'.* identical"):
             make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
 
 
@@ -185,10 +185,10 @@ def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, tm
         for bound in (3, 4)
     }
     make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=options)
-    with pytest.raises(ConfigError, match=r"'grpo adv.* and 'grpo adv.* identical"):
+    with config_error(r"'grpo adv.* and 'grpo adv.* identical"):
         make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
     fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
-    with pytest.raises(ConfigError, match=r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):
+    with config_error(r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):
         make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=fewer)
 
 
@@ -266,7 +266,7 @@ def test_a_name_that_is_taken_or_trains_what_another_does_is_refused(
     folder = tmp_path / "compare"
     if old:
         existing(recipe, folder, old)
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         make_grid(recipe, read_labels(new), [1], folder, reach=0.8)
 
 
@@ -277,11 +277,11 @@ def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
     write_run(folder, "gdpo", 1, {"format": [0.0]})
     grid.plan.write(folder)
     other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
-    with pytest.raises(ConfigError, match=r"trainer.max_steps: 2 → 3"):
+    with config_error(r"trainer.max_steps: 2 → 3"):
         make_grid(other, ["gdpo"], [1], folder, reach=0.8)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    with pytest.raises(ConfigError, match=r"is not a comparison.*--output"):
+    with config_error(r"is not a comparison.*--output"):
         make_grid(recipe, ["gdpo"], [1], tmp_path / "mine", reach=0.8)
 
 
@@ -404,7 +404,7 @@ def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, ho
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
     holder(folder)
-    with pytest.raises(ConfigError, match="another process trains in"):
+    with config_error("another process trains in"):
         run_grid(grid, jobs=1)
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.experiments.conftest import DECLARED, write_run
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import headline
 from gdpo.lab.experiments.reading import (
@@ -127,29 +127,29 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
 )
 def test_a_run_without_the_ranges_of_its_rewards_is_named(tmp_path, declared):
     write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, declared=declared)
-    with pytest.raises(DataError, match=r"environment\.json .*range"):
+    with data_error(r"environment\.json .*range"):
         read_experiment(tmp_path)
 
 
 def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
     path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]})
     (path / "environment.json").write_text("[]")
-    with pytest.raises(DataError, match=r"environment\.json"):
+    with data_error(r"environment\.json"):
         read_experiment(tmp_path)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path, two_estimators):
-    with pytest.raises(ConfigError, match="nowhere"):
+    with config_error("nowhere"):
         read_experiment(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="contains no run"):
+    with data_error("contains no run"):
         read_experiment(tmp_path / "empty")
     write_run(two_estimators, "gdpo", 9, {"format": [1.0]})
-    with pytest.raises(DataError, match=r"estimator and seed.*rewards"):
+    with data_error(r"estimator and seed.*rewards"):
         read_experiment(two_estimators)
     shutil.rmtree(two_estimators / "gdpo-seed-9")
     write_run(two_estimators, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
-    with pytest.raises(DataError, match=r"gdpo with seed 1"):
+    with data_error(r"gdpo with seed 1"):
         read_experiment(two_estimators)
 
 
@@ -177,21 +177,19 @@ PLAN = {
 )
 def test_a_broken_plan_is_named(tmp_path, plan, message):
     (tmp_path / "comparison.json").write_text(plan)
-    with pytest.raises(DataError, match=rf"comparison\.json .*{message}"):
+    with data_error(rf"comparison\.json .*{message}"):
         read_plan(tmp_path)
 
 
 def test_a_plan_of_which_no_run_is_there_has_not_started(tmp_path):
     (tmp_path / "comparison.json").write_text(json.dumps(PLAN))
-    with pytest.raises(DataError, match="has started yet"):
+    with data_error("has started yet"):
         read_experiment(tmp_path)
 
 
 def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
     write_run(two_estimators, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
-    with pytest.raises(
-        DataError, match=r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"
-    ):
+    with data_error(r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"):
         read_experiment(two_estimators)
 
 
@@ -202,7 +200,7 @@ def test_a_run_that_is_being_trained_is_running(two_estimators, holder):
     states = {run.path: run.state for run in read_experiment(two_estimators).runs}
     assert states[path] == "running"
     assert list(states.values()).count("finished") == 3
-    with pytest.raises(ConfigError, match="another process trains in"):
+    with config_error("another process trains in"):
         lock(path)
     process.communicate()
     assert {run.state for run in read_experiment(two_estimators).runs} == {"finished"}
@@ -246,7 +244,7 @@ def test_labels_may_differ_in_the_varied_keys_and_in_nothing_else(tmp_path):
         (a, s) for a in labels for s in (1, 2)
     ]
     ComparisonPlan("task: x", labels, (1, 2), 0.8).write(tmp_path)
-    with pytest.raises(DataError, match=r"rewards\.0\.weight is 1\.0 and 0\.5"):
+    with data_error(r"rewards\.0\.weight is 1\.0 and 0\.5"):
         read_experiment(tmp_path)
 
 

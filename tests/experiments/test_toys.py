@@ -8,9 +8,9 @@ import torch
 from benchmarks.toys._run import Adam, mean_update, policy_gradient, rule_for, run_toy
 from benchmarks.toys._suite import suite, table
 from benchmarks.toys._toys import TOYS, draw, moments
+from tests.refusals import config_error
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import Label
 
 ROLLOUTS = 100_000
@@ -194,7 +194,7 @@ def test_an_experiment_has_a_run_per_label_and_seed_with_the_curves_of_the_toy()
 
 
 def test_a_misspelt_estimator_is_found_before_anything_starts():
-    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
+    with config_error("did you mean 'gdpo'"):
         suite(["grpo", "gpdo"], [0])
 
 

@@ -7,8 +7,8 @@ from datasets import Dataset
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import PROMPTS, SAMPLES, logged, trainer_of
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._groups import (
     GeneratedGroups,
@@ -267,7 +267,7 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
 def test_data_without_numbered_rows_is_refused(tiny_policy, tmp_path):
     stream = {"train_dataset": Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset()}
     options = {"how": stream, "filter_groups": "advantage_nonzero"}
-    with pytest.raises(ConfigError, match="IterableDataset"):
+    with config_error("IterableDataset"):
         trainer_of(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, **options)
 
 

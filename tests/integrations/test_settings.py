@@ -4,13 +4,13 @@ import logging
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.integrations.rows import make_settings
 
 
 def refused(match, keys=("a", "b"), weights=None, options=None, **place):
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         make_settings("gdpo", keys, weights, options, **place)
 
 
@@ -22,7 +22,7 @@ def test_weights_go_in_order_or_by_name_and_are_1_by_default():
 
 def test_an_unknown_detail_is_an_error_that_names_its_place():
     assert make_settings("gdpo", ["a"], None, None).detail == "brief"
-    with pytest.raises(ConfigError, match=r"algorithm\.gdpo_diagnostics='ful': .*full"):
+    with config_error(r"algorithm\.gdpo_diagnostics='ful': .*full"):
         make_settings("gdpo", ["a"], None, None, place="+algorithm.gdpo_", detail="ful")
 
 
@@ -34,7 +34,7 @@ def test_options_reach_the_estimator():
 
 def test_an_estimator_for_turns_is_refused_by_frameworks_without_rewards_of_turns():
     assert make_settings("turn_gdpo", ["a"], None, None, turns=True).rule.wants_turns
-    with pytest.raises(ConfigError, match=r"'turn_gdpo'.*TRL.*verl"):
+    with config_error(r"'turn_gdpo'.*TRL.*verl"):
         make_settings("turn_gdpo", ["a"], None, None)
 
 

@@ -15,6 +15,7 @@ import torch
 from tests.conformance.__main__ import FRAMEWORKS
 from tests.environments import ROOT
 from tests.integrations.variants import dataset, trainer_of
+from tests.refusals import config_error
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from gdpo import ConfigError
@@ -152,7 +153,7 @@ def test_advantages_that_are_not_ours_are_an_error_before_generation(
     as_trls(flipped)
     monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", flipped)
     monkeypatch.setattr(trainer, "rollout_func", lambda *_: pytest.fail("generated"))
-    with pytest.raises(ConfigError, match=r"TRL [\d.]+ does not train on gdpo's advantages"):
+    with config_error(r"TRL [\d.]+ does not train on gdpo's advantages"):
         generate(trainer)
 
 
@@ -166,7 +167,7 @@ def test_a_batch_without_advantages_is_an_error_before_generation(
             return default if key == "advantages" else super().get(key, default)
 
     moved(monkeypatch, lambda self, output: Renamed(output))
-    with pytest.raises(ConfigError, match="does not train on gdpo's advantages"):
+    with config_error("does not train on gdpo's advantages"):
         generate(ours(tiny_policy, tmp_path))
 
 

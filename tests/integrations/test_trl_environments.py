@@ -9,11 +9,11 @@ import torch
 from datasets import Dataset
 from tests.integrations.prepared import flat
 from tests.integrations.variants import logged, settings
+from tests.refusals import config_error
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.rollouts.record import read_declared
@@ -394,12 +394,12 @@ def test_what_does_not_fit_is_an_error_before_a_model_is_loaded(
     environment, reward, changed, message, tmp_path
 ):
     how = {"reward_funcs": reward, "environment_factory": environment}
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         missing_everything(tmp_path, **how, changed=changed)
 
 
 @pytest.mark.parametrize("how", [{}, {"reward_funcs": []}, {"environment_factory": Unpaid}])
 def test_no_reward_source_is_an_error_in_trls_words(how, tmp_path):
-    with pytest.raises(ConfigError, match="No reward source provided") as done:
+    with config_error("No reward source provided") as done:
         missing_everything(tmp_path, train_dataset=rows(), **how)
     assert isinstance(done.value, ValueError)

@@ -5,9 +5,9 @@ import logging
 import pytest
 import torch
 from tests.integrations.images import trained
+from tests.refusals import config_error
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
 from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -60,7 +60,7 @@ def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
 
 
 def test_filter_groups_is_refused_with_the_reason(tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match="rows per image, not per rollout"):
+    with config_error("rows per image, not per rollout"):
         trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, filter_groups="any_reward_varies")
 
 

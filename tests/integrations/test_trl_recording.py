@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.variants import SAMPLES, WEIGHTS, make
+from tests.refusals import config_error
 from transformers import TrainerCallback
 
-from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
 from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tiny_pol
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "rollouts"
     theirs = make("theirs", tiny_policy, tmp_path / "run")
-    with pytest.raises(ConfigError, match="cannot write"):
+    with config_error("cannot write"):
         watch(theirs, rollouts_dir=folder)
-    with pytest.raises(ConfigError, match="cannot write"):
+    with config_error("cannot write"):
         make("ours", tiny_policy, tmp_path / "run", rollouts_dir=str(folder))

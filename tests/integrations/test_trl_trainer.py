@@ -17,8 +17,9 @@ from tests.integrations.variants import (
     settings,
 )
 from tests.pairs import every_pair
+from tests.refusals import config_error, data_error
 
-from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
+from gdpo import Reward, RewardError, gdpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
@@ -158,7 +159,7 @@ def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_poli
     assert logged(trainer, "rewards/bad/failed") == [1.0]
     assert logged(trainer, "rewards/bad/failed_raised_keyerror") == [1.0]
     assert logged(trainer, "rewards/bad/mean") == [-2.0]
-    with pytest.raises(ConfigError, match="'worker'"):
+    with config_error("'worker'"):
         trainer_of(tiny_policy, tmp_path, digits, scorer={"worker": 2})
 
 
@@ -214,7 +215,7 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
     trainer = make("ours", tiny_policy, tmp_path)
     rewards = torch.zeros(3, 4, 3)
     rewards[2, 1, 1] = -torch.inf
-    with pytest.raises(DataError, match=r"'digits' .*-inf .*prompt 2, sample 1"):
+    with data_error(r"'digits' .*-inf .*prompt 2, sample 1"):
         trainer.compute_advantages(rewards)
 
 
@@ -245,7 +246,7 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
     ],
 )
 def test_a_setting_that_is_wrong_or_without_effect_is_an_error(changed, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         GDPOConfig(**settings(tmp_path, **changed))
 
 
@@ -286,14 +287,14 @@ TRANSPOSED, MISSPELT = f"{__name__}:transposed", f"{__name__}:misspelt"
     ],
 )
 def test_what_does_not_fit_is_named_before_a_model_is_loaded(rewards, changed, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         trainer_of("no/such-model", tmp_path, rewards, **changed)
 
 
 def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
     from trl import GRPOConfig
 
-    with pytest.raises(ConfigError, match="GDPOConfig"):
+    with config_error("GDPOConfig"):
         GDPOTrainer("no/such-model", [digits], GRPOConfig(**settings(tmp_path)))
 
 

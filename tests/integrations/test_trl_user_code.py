@@ -13,10 +13,11 @@ from tests.integrations import variants
 from tests.integrations.turns import Kept, at_random, echo
 from tests.integrations.turns import trainer_of as game_trainer
 from tests.integrations.variants import digits
+from tests.refusals import config_error
 from transformers import AutoTokenizer, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
-from gdpo import ConfigError, RewardError
+from gdpo import RewardError
 from gdpo.advantages import grpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._rewards import exact_where_kept, numbered
@@ -352,7 +353,7 @@ def test_the_way_out_of_two_equal_names_works(kind, tiny_policy, tmp_path):
     if kind == "model":
         tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
         how["reward_processing_classes"] = [tokenizer] * 2
-    with pytest.raises(ConfigError, match="two rewards have the name") as error:
+    with config_error("two rewards have the name") as error:
         trainer_of(tiny_policy, tmp_path, rewards=[first, reward], how=how)
     remedy = str(error.value).partition("create the trainer: ")[2]
     given = {"reward": reward, "functools": functools, "dataclasses": dataclasses, "model": reward}
@@ -459,7 +460,7 @@ def test_an_exception_of_a_reward_has_its_remedy(reward, named, tiny_policy, tmp
 
 @pytest.mark.parametrize("weights", [{"tenths": 1.0}, {}])
 def test_a_name_that_is_left_out_of_the_weights_is_an_error(weights, tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match=r"leaves out.*'digits'.*tenths, digits"):
+    with config_error(r"leaves out.*'digits'.*tenths, digits"):
         trainer_of(tiny_policy, tmp_path, reward_weights=weights)
 
 

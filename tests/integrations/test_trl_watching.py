@@ -12,10 +12,10 @@ from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, digits, logged, sometimes_vowels
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
+from tests.refusals import config_error
 from transformers import TrainerCallback
 
 from gdpo.diagnostics import Watch, diagnose
-from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
 from gdpo.rollouts import rollout_file
 from gdpo.rollouts.record import read_rollouts, reward_arrays
@@ -390,6 +390,6 @@ def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
 )
 def test_wrong_arguments_are_errors_before_the_training(options, message, tiny_policy, tmp_path):
     trainer, _ = make("grpo", tiny_policy, tmp_path)
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         watch(trainer, **options)
     watch(trainer)  # and nothing was left behind

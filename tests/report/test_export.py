@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 from tests.report.hostile import TEXTS
 from tests.report.runs import experiment_of, unrecorded
 
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Label, Measured
 from gdpo.lab.report import write_report
@@ -101,7 +101,7 @@ def test_what_is_no_empty_folder_is_refused_before_anything_is_written(tmp_path,
     mine = folder / "mine.txt" if kind == "full" else folder
     mine.write_text("mine")
     target = folder / "a" if kind == "below a file" else folder
-    with pytest.raises(ConfigError, match=r"--export .*export.*new folder"):
+    with config_error(r"--export .*export.*new folder"):
         write_report(compared(tmp_path), tmp_path / "page.html", export=target)
     assert not (tmp_path / "page.html").exists()
     assert mine.read_text() == "mine"

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from tests.refusals import data_error
 from tests.report.runs import REWARDS, experiment_of, record, trained, two_estimators, unrecorded
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.errors import DataError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import further, headline
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
@@ -335,7 +335,7 @@ def test_a_file_that_is_no_rollout_record_is_named(tmp_path):
     run = trained(tmp_path, "gdpo", 1, steps=5)
     bad = run.path / "rollouts" / "step_000003.parquet"
     bad.write_bytes(b"PAR1 not really")
-    with pytest.raises(DataError, match="step_000003"):
+    with data_error("step_000003"):
         write_report(analyse(experiment_of(tmp_path, [run])), tmp_path / "report.html")
 
 

@@ -4,10 +4,10 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error
 
 from gdpo import gdpo
 from gdpo.advantages import mo_grpo
-from gdpo.errors import ConfigError
 from gdpo.rewards import Gate, Reward, apply_gates
 from gdpo.rewards.gates import closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -27,7 +27,7 @@ def test_a_closed_gate_gives_zero_and_an_open_one_leaves_the_reward():
 def test_a_closed_gate_can_make_the_reward_missing():
     gates = {"short": Gate("correct", 1, otherwise="missing")}
     np.testing.assert_array_equal(apply_gates(R, NAMES, gates)[0, :, 1], [0.7, NAN, NAN])
-    with pytest.raises(ConfigError, match=r"'none': write zero .* or missing"):
+    with config_error(r"'none': write zero .* or missing"):
         Gate("correct", 1, otherwise="none")
 
 
@@ -101,15 +101,15 @@ def test_closed_gates_are_counted_among_known_conditions():
     ],
 )
 def test_a_gate_between_rewards_that_are_not_there_is_an_error(gates, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         apply_gates(np.zeros((1, 2, 2)), NAMES, gates)
 
 
 def test_a_threshold_must_be_finite():
-    with pytest.raises(ConfigError, match="at_least"):
+    with config_error("at_least"):
         Gate("correct", NAN)
 
 
 def test_an_unknown_key_of_a_gate_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"length: unknown key 'atleast': .*'at_least'"):
+    with config_error(r"length: unknown key 'atleast': .*'at_least'"):
         read_gates({"length": {"on": "correct", "atleast": 1}})

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError, RewardError
+from gdpo.errors import RewardError
 from gdpo.rewards import Reward, Scorer, calls, score
 from gdpo.rewards.calls import score_one
 from gdpo.rewards.scorer import check_distinct
@@ -126,11 +127,11 @@ def test_with_raise_the_cause_is_kept_and_otherwise_not():
 
 
 def test_what_is_no_reward_is_refused_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"Reward\('length', length, low=0, high=1\)"):
+    with config_error(r"Reward\('length', length, low=0, high=1\)"):
         Scorer([LENGTH, length])
-    with pytest.raises(ConfigError, match=r"gdpo\.Reward.* str 'length'"):
+    with config_error(r"gdpo\.Reward.* str 'length'"):
         Scorer(["length"])
-    with pytest.raises(ConfigError, match=r"list.* Reward"):
+    with config_error(r"list.* Reward"):
         Scorer(LENGTH)
 
 
@@ -170,14 +171,14 @@ def test_nothing_to_score_gives_an_empty_array():
 
 
 def test_two_rewards_of_one_name_are_refused():
-    with pytest.raises(ConfigError, match="repeated: is_a, length"):
+    with config_error("repeated: is_a, length"):
         check_distinct(["length", "is_a", "x", "is_a", "length"])
-    with pytest.raises(ConfigError, match="repeated: is_a"):
+    with config_error("repeated: is_a"):
         score([IS_A, IS_A], ["a"], [{}])
 
 
 def test_completions_and_references_of_unequal_number_are_refused():
-    with pytest.raises(ConfigError, match=r"2 completions .*1 references"):
+    with config_error(r"2 completions .*1 references"):
         score([IS_A], ["a", "b"], [{}])
 
 

@@ -16,9 +16,9 @@ from benchmarks.credit._agents import (
 from benchmarks.credit._check import mean_gradient, no_signal, with_options
 from benchmarks.credit._measure import rows_of
 from benchmarks.credit._subjects import SUBJECTS, as_estimator
+from tests.refusals import config_error
 
 from gdpo.advantages import turn_broadcast, turn_gdpo
-from gdpo.errors import ConfigError
 
 ROLLOUTS = list_rollouts(example_policy())
 SMALL = list_rollouts(example_policy(turns=3))
@@ -185,7 +185,7 @@ def test_an_estimator_that_changes_an_argument_is_refused(argument):
         {"rewards": rewards, "weights": weights, "turns": turns}[argument][...] = 7
         return a
 
-    with pytest.raises(ConfigError, match=f"'{argument}'.* copy"):
+    with config_error(f"'{argument}'.* copy"):
         measured(in_place)
 
 
@@ -205,7 +205,7 @@ def fails():
     ],
 )
 def test_a_result_that_is_no_array_of_numbers_is_an_error(returns, named):
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         measured(lambda rewards, weights, *, turns: returns())
 
 
@@ -218,5 +218,5 @@ def test_advantages_that_depend_on_other_groups_or_calls_are_refused(changing):
         factor = len(rewards) if changing == "other groups" else len(called)
         return factor * subject("e")(rewards, weights, turns=turns)
 
-    with pytest.raises(ConfigError, match="depend on other groups"):
+    with config_error("depend on other groups"):
         measured(estimator)

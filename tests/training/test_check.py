@@ -8,6 +8,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.refusals import config_error
 from tests.rollouts.readers import written
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
@@ -196,7 +197,7 @@ def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
 ):
     rows.unlink()
     model = model.format(folder=tmp_path)
-    with pytest.raises(ConfigError, match=f"^--set model=[^:]*: .*{message}"):
+    with config_error(f"^--set model=[^:]*: .*{message}"):
         train(load_recipe(recipe_file, [f"model={model}"]))
 
 
@@ -226,7 +227,7 @@ def test_each_seed_has_its_own_model(recipe_file, tiny_policy, tmp_path):
 
     assert located("trainer.seed=3") == f"{tmp_path}/models/3-a"
     assert located() == f"{tmp_path}/models/42-a", "TRL's default seed"
-    with pytest.raises(ConfigError, match=r"/models/4-a, .* seed 4\."):
+    with config_error(r"/models/4-a, .* seed 4\."):
         located("trainer.seed=4")
 
 
@@ -255,7 +256,7 @@ def test_a_model_that_cannot_be_used_is_reported(
     recipe = load_recipe(recipe_file, [f"model={folder}", *override])
     (wrong,) = [f.text for f in check(recipe) if f.level is Level.WRONG]
     assert re.search(rf"^--set model=[^:]*: .*{message}", wrong)
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         train(recipe)
 
 
@@ -319,7 +320,7 @@ def test_a_model_that_the_hub_does_not_have_is_reported(recipe_file, tmp_path, m
     ):
         monkeypatch.setattr(constants, name, value)
     recipe = load_recipe(recipe_file, ["model=ann/tyni"])
-    with pytest.raises(ConfigError, match=r"^--set model=ann/tyni: 'ann/tyni' .* `hf auth login`"):
+    with config_error(r"^--set model=ann/tyni: 'ann/tyni' .* `hf auth login`"):
         locate_model(recipe)
     server.shutdown()
     server.server_close()

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
@@ -50,7 +50,7 @@ def test_a_mistake_names_the_source(two, tmp_path):
     bad = tmp_path / "bad.jsonl"
     for text, message in (("", "has no rows"), ('{"question": 1', "line 1")):
         bad.write_text(text)
-        with pytest.raises(DataError, match=f"{bad}.*{message}"):
+        with data_error(f"{bad}.*{message}"):
             read_data(TASK, DataConfig(source=(two[0], str(bad))))
 
 
@@ -71,7 +71,7 @@ def test_a_further_check_sees_the_rows_and_a_mistake_of_its_is_counted(recipe):
 
 @pytest.mark.parametrize("value", ["[]", "3", "{a: b}", "[a.json, 3]"])
 def test_a_source_that_is_neither_text_nor_texts_is_refused(recipe_file, value):
-    with pytest.raises(ConfigError, match=r"data\.source"):
+    with config_error(r"data\.source"):
         load_recipe(recipe_file, [f"data.source={value}"])
 
 

@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 import torch
+from tests.refusals import config_error
 
 from gdpo._files import is_full
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import GdpoError
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.checkpoints import estimate_checkpoint, refuse_small_disk
 from gdpo.lab.runs.directory import RunDirectory
@@ -26,7 +27,7 @@ def test_a_checkpoint_is_what_is_trained_and_what_the_optimizer_keeps_of_it():
 
 def test_a_disk_without_room_for_two_checkpoints_is_refused(tmp_path):
     refuse_small_disk(tmp_path, 1000, "-")
-    with pytest.raises(ConfigError, match=r"two checkpoints .* 2000000.0 GB"):
+    with config_error(r"two checkpoints .* 2000000.0 GB"):
         refuse_small_disk(tmp_path, 10**15, "take another folder")
 
 
@@ -56,7 +57,7 @@ def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_
     assert sorted(run.checkpoints.glob("*"))[-1] == last.path, "what is half written is removed"
 
     fewer = load_recipe(recipe_file, [*changes, "trainer.save_total_limit=2"])
-    with pytest.raises(ConfigError, match=r"[\d.]+ MB .*two checkpoints"):
+    with config_error(r"[\d.]+ MB .*two checkpoints"):
         train(fewer, resume=True)
     (run.path / "filler").write_bytes(b"x" * shutil.disk_usage(folder).free)
     fewest = load_recipe(recipe_file, [*changes, f"trainer.max_steps={last.step}"])

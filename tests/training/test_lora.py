@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import config_error
 
 pytest.importorskip("peft")
 
 from tests.training.conftest import forget_checkpoints_after
 
-from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.training import check, train
@@ -107,5 +107,5 @@ def test_a_check_says_what_is_trained(recipe_file):
     ],
 )
 def test_a_lora_that_cannot_be_is_refused(recipe_file, change, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         train(load_recipe(recipe_file, [change]))

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
+from tests.refusals import config_error, data_error
 from tests.training.conftest import forget_checkpoints_after, repeatable, weights
 
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
@@ -114,19 +115,19 @@ def test_a_run_keeps_what_is_declared_of_its_rewards(recipe_file):
 
 def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
     before = {p: p.stat().st_mtime_ns for p in finished.run.path.rglob("*")}
-    with pytest.raises(ConfigError, match=r"--resume.*--set name=tiny-2"):
+    with config_error(r"--resume.*--set name=tiny-2"):
         train(recipe)
     assert {p: p.stat().st_mtime_ns for p in finished.run.path.rglob("*")} == before
 
 
 def test_a_folder_of_something_else_is_refused(recipe):
-    with pytest.raises(ConfigError, match=r"there is no run .*--resume"):
+    with config_error(r"there is no run .*--resume"):
         train(recipe, resume=True)
     recipe.run_dir.mkdir(parents=True)
     (recipe.run_dir / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="not a gdpo run"):
+    with config_error("not a gdpo run"):
         train(recipe)
-    with pytest.raises(DataError, match="not a gdpo run"):
+    with data_error("not a gdpo run"):
         train(recipe, resume=True)
     assert [p.name for p in recipe.run_dir.iterdir()] == ["thesis.tex"]
 
@@ -250,7 +251,7 @@ def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, r
     again = train(load_recipe(recipe_file), resume=True)
     assert (again.finished, again.steps) == (True, 4)
     assert "already finished: 4 steps" in again.conclusion
-    with pytest.raises(ConfigError, match="4 steps"):
+    with config_error("4 steps"):
         train(load_recipe(recipe_file, ["trainer.max_steps=6"]), resume=True)
     assert len(finished.run.read_metrics()) == 4
 
@@ -274,14 +275,14 @@ def test_a_copy_that_is_no_run_any_more_does_not_mean_another_one(begun):
     copy = begun.path.with_name("copy")
     shutil.copytree(begun.path, copy)
     (copy / "environment.json").unlink()
-    with pytest.raises(ConfigError, match=r"copy .*environment\.json"):
+    with config_error(r"copy .*environment\.json"):
         load_recipe(copy, resume=True)
 
 
 def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
     (begun.path / ".lock").unlink()
     (begun.path / ".lock").mkdir()
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with config_error("Is a directory"):
         train(recipe, resume=True)
 
 
@@ -338,7 +339,7 @@ def test_another_recipe_cannot_resume_a_run(finished, recipe_file):
 )
 def test_other_data_cannot_resume_a_run(begun, recipe, rows, changed, message):
     rows.write_text("".join(changed(rows.read_text().splitlines(keepends=True))))
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         train(recipe, resume=True)
 
 
@@ -380,7 +381,7 @@ def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
 
 def test_a_renamed_run_needs_a_name_that_a_run_can_have(begun):
     renamed = begun.path.rename(begun.path.with_name("tiny (copy)"))
-    with pytest.raises(ConfigError, match="Rename the folder"):
+    with config_error("Rename the folder"):
         load_recipe(renamed, resume=True)
 
 
@@ -404,7 +405,7 @@ def test_a_trainer_that_cannot_be_made_is_one_message_and_keeps_no_name(
     file = truncated / "model.safetensors"
     file.write_bytes(file.read_bytes()[:200])
     recipe = load_recipe(recipe_file, [override.replace("{truncated}", str(truncated))])
-    with pytest.raises(ConfigError, match=rf"(?s)trainer.*settings: {message}"):
+    with config_error(rf"(?s)trainer.*settings: {message}"):
         train(recipe)
     assert not recipe.run_dir.exists()
     assert not list(recipe.run_dir.parent.iterdir())
@@ -415,7 +416,7 @@ def test_a_resumption_that_cannot_be_built_keeps_the_run(begun, recipe_file):
     Path(recipe.model, "model.safetensors").rename(Path(recipe.model, "kept"))
     Path(recipe.model, "model.safetensors").write_bytes(b"cut")
     try:
-        with pytest.raises(ConfigError, match="the trainer cannot be built"):
+        with config_error("the trainer cannot be built"):
             train(recipe, resume=True)
     finally:
         Path(recipe.model, "kept").replace(Path(recipe.model, "model.safetensors"))

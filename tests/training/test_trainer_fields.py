@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from unittest.mock import Mock
 
 import pytest
+from tests.refusals import config_error
 
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.batches import Split, default_save_steps, plan_batches, split_batch
@@ -124,7 +125,7 @@ def test_what_trl_refuses_is_shown_in_its_own_words_with_the_place_in_the_recipe
     recipe_file.write_text(text)
     number = 1 + text.splitlines().index("trainer:")
     told = rf"recipe\.yaml:{number}: TRL rejects the fields of trainer: .*{message}"
-    with pytest.raises(ConfigError, match=told):
+    with config_error(told):
         build()
 
 
@@ -200,9 +201,7 @@ def test_what_trl_would_report_after_it_has_loaded_the_model_is_reported_before(
     if package is not None and find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    with pytest.raises(
-        ConfigError, match=rf"^--set trainer.{change.split('=')[0]}=.*{LATE[change]}"
-    ):
+    with config_error(rf"^--set trainer.{change.split('=')[0]}=.*{LATE[change]}"):
         build("trainer.bf16=false", f"trainer.{change}")
 
 
@@ -219,7 +218,7 @@ def test_processes_that_cannot_share_a_batch_are_told_which_can(
 ):
     recipe = load_recipe(recipe_file, changes)
     assert split_batch(recipe, 2).micro_batch == split_batch(recipe, 1).micro_batch == 4
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         split_batch(recipe, processes)
 
 
@@ -227,7 +226,7 @@ def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build)
     for steps, every in ((92, 10), (5, 1), (90_000, 100)):
         plan = plan_batches(build(f"trainer.max_steps={steps}"), rows=10)
         assert default_save_steps(plan) == every
-    with pytest.raises(ConfigError, match=r"1 rows.* 2 prompts"):
+    with config_error(r"1 rows.* 2 prompts"):
         plan_batches(build(), rows=1)
 
 

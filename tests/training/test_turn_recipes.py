@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo.advantages import TURN_ESTIMATORS
-from gdpo.errors import ConfigError
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
@@ -38,14 +38,14 @@ def test_a_recipe_resolves_to_an_estimator_for_turns_with_the_ranges_of_one_turn
 
 def test_options_of_an_estimator_for_turns_are_checked(recipe_file):
     changes = ["advantage=turn_gdpo", "advantage_options={scales: [1]}"]
-    with pytest.raises(ConfigError, match="scales has the shape"):
+    with config_error("scales has the shape"):
         load_recipe(recipe_file, changes)
 
 
 def test_verl_refuses_an_estimator_for_turns(recipe_file):
     changes = ["advantage=turn_gdpo", "data.max_prompt_length=99"]
     recipe = load_recipe(recipe_file, [*changes, "trainer.lr_scheduler_type=constant"])
-    with pytest.raises(ConfigError, match=r"advantage = turn_gdpo.*gdpo train"):
+    with config_error(r"advantage = turn_gdpo.*gdpo train"):
         plan_verl(recipe, Machines(1, 1))
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from datasets import Dataset
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.errors import DataError, GdpoError
 from gdpo.integrations.trl._rewards import check_weights_column
 from gdpo.lab.recipes.data import check_weights, digest_of, read_data
 from gdpo.lab.recipes.read import load_recipe
@@ -131,7 +132,7 @@ def test_a_cell_from_another_library_is_checked_like_one_from_a_file(cell, told)
 
 def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted):
     weighted({"vowels": 0.0, "brief": None})
-    with pytest.raises(DataError, match=r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
+    with data_error(r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
         prepare(resolve(load_recipe(recipe_file, [COLUMN])))
 
 
@@ -148,7 +149,7 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
 
 def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
     weighted(name="weight")
-    with pytest.raises(DataError, match="10 of 10 rows") as raised:
+    with data_error("10 of 10 rows") as raised:
         prepare(resolve(load_recipe(recipe_file, ["data.weights_column=weights"])))
     assert "did you mean 'weight'" in str(raised.value)
 
@@ -160,7 +161,7 @@ def only_lists(rewards, weights):
 def test_a_rule_that_takes_one_weight_per_reward_is_refused_early(recipe_file):
     own = f"advantage={__name__}:only_lists"
     resolve(load_recipe(recipe_file, [own]))
-    with pytest.raises(ConfigError, match=r"data\.weights_column: .*only_lists") as raised:
+    with config_error(r"data\.weights_column: .*only_lists") as raised:
         resolve(load_recipe(recipe_file, [own, COLUMN]))
     assert COLUMN in str(raised.value)
 
@@ -168,7 +169,7 @@ def test_a_rule_that_takes_one_weight_per_reward_is_refused_early(recipe_file):
 def test_a_comparison_refuses_such_an_estimator_before_it_trains_another(recipe_file):
     shared = resolve(load_recipe(recipe_file, [COLUMN]))
     assert shared.under(shared.recipe.model_copy(update={"advantage": "grpo"}))
-    with pytest.raises(ConfigError, match=r"data\.weights_column: .*only_lists"):
+    with config_error(r"data\.weights_column: .*only_lists"):
         shared.under(shared.recipe.model_copy(update={"advantage": f"{__name__}:only_lists"}))
 
 
@@ -208,7 +209,7 @@ def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():
 def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
     data = Dataset.from_dict({"row": [0]}).with_transform(lambda batch: {"w": [None]})
     check_weights_column({"train_dataset": data}, "w", ["a"])
-    with pytest.raises(ConfigError, match="'w'"):
+    with config_error("'w'"):
         check_weights_column({"train_dataset": Dataset.from_dict({"row": [0]})}, "w", ["a"])
 
 

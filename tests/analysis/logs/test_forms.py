@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import data_error
 from tests.rollouts.readers import written
 
 from gdpo.analysis.logs import rows as rows_of_logs
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import logged_runs
-from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files
 
 FORMS = Path(__file__).parent / "golden_forms"
@@ -131,7 +131,7 @@ def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
     reading = read_rollout_files(file)
     assert list(reading) == []
     assert reading.report.unrecognized == []
-    with pytest.raises(DataError, match="metrics of whole steps, or rollouts") as error:
+    with data_error("metrics of whole steps, or rollouts") as error:
         read_logs([file])
     assert like in str(error.value)
     assert len(read_logs([file], forced=True)) == 1
@@ -140,7 +140,7 @@ def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
 def test_rows_that_repeat_each_step_may_be_rollouts(tmp_path):
     rows = [{"step": i // 8, "rewards/a/mean": i % 3, "grad_norm": 1.0} for i in range(64)]
     file = written.lines(tmp_path / "x.jsonl", rows)
-    with pytest.raises(DataError, match="56 rows repeat the step of another row"):
+    with data_error("56 rows repeat the step of another row"):
         read_logs([file])
 
 
@@ -177,7 +177,7 @@ def test_several_runs_in_one_file_are_several_runs(tmp_path):
 def test_console_output_in_utf_16_is_refused_with_a_way_to_convert_it(tmp_path):
     file = tmp_path / "x.log"
     file.write_text((FORMS / "console.log").read_text(), encoding="utf-16")
-    with pytest.raises(DataError, match=r"UTF-16: write it in UTF-8, for example with\s+iconv"):
+    with data_error(r"UTF-16: write it in UTF-8, for example with\s+iconv"):
         read_logs([file])
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import config_error, data_error
 from tests.rollouts.readers import written
 
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import logged_runs
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import DataError
 
 GOLDEN = Path(__file__).parent / "golden"
 STATE = "trainer_state.json"
@@ -142,9 +143,7 @@ def test_a_file_of_a_package_that_is_missing_names_the_package(
     of_events = "tensorboard.backend.event_processing.event_file_loader"
     for name in (of_events, "wandb.proto.wandb_internal_pb2"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(
-        DataError, match=rf"{source}: {package} \(pip install {package}\) is needed"
-    ):
+    with data_error(rf"{source}: {package} \(pip install {package}\) is needed"):
         read_logs([folder / source])
     assert {log.source for log in read_logs([folder])} == {STATE, "trackio"}
 
@@ -182,7 +181,7 @@ def test_a_damaged_file_ends_with_an_error_or_with_fewer_rows(folder, source):
 def test_a_broken_log_is_named_unless_there_is_another_one(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(DataError, match=name):
+        with data_error(name):
             read_logs([path])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "rewards/a/mean": 0.5}\n')
     assert [log.path.name for log in read_logs([tmp_path])] == ["metrics.jsonl"]
@@ -242,5 +241,5 @@ def test_each_step_of_a_log_has_the_last_means_of_its_training(tmp_path, rows, m
 def test_some_rewards_can_be_chosen(folder):
     (run,) = logged_runs(read_logs([folder]), ["vowels"])
     assert list(run.rewards) == ["vowels"]
-    with pytest.raises(ConfigError, match="'vowel': did you mean 'vowels'"):
+    with config_error("'vowel': did you mean 'vowels'"):
         logged_runs(read_logs([folder]), ["vowel"])

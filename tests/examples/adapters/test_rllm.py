@@ -16,8 +16,7 @@ from tests.examples.adapters.stand_ins import (
     registering,
     scored,
 )
-
-from gdpo import ConfigError
+from tests.refusals import config_error
 
 SIZES = [3, 2, 4]
 
@@ -69,7 +68,7 @@ def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry, 
 
 def test_a_key_that_no_trajectory_has_names_the_nearest(registry, register):
     register("other", reward_keys=["corect"])
-    with pytest.raises(ConfigError, match=r"did you mean 'correct'.*Signal"):
+    with config_error(r"did you mean 'correct'.*Signal"):
         called(registry["other"], groups_of(scored(9)))
 
 

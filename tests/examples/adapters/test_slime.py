@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import NAMES, WEIGHTS, by_formula, grid, one_by_one, scored
-
-from gdpo import ConfigError, DataError
+from tests.refusals import config_error, data_error
 
 SIZES = [3, 1, 4]
 post_process = adapter("slime").post_process
@@ -81,7 +80,7 @@ def test_samples_of_one_rollout_count_once_and_share_its_advantage():
 def test_samples_of_one_rollout_with_unequal_rewards_are_refused():
     given = samples(scored(8))
     given[0].rollout_id = given[1].rollout_id = 7
-    with pytest.raises(DataError, match="rollout_id"):
+    with data_error("rollout_id"):
         post_process(arguments(), given)
 
 
@@ -107,7 +106,7 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
     ],
 )
 def test_wrong_settings_are_refused_by_name(wrong, named):
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         post_process(arguments(**wrong), samples(scored(8)))
 
 
@@ -115,7 +114,7 @@ def test_wrong_settings_are_refused_by_name(wrong, named):
 def test_a_sample_without_components_or_group_is_refused(field, value):
     given = samples(scored(8))
     setattr(given[2], field, value)
-    with pytest.raises(DataError, match="sample 2 has group_index"):
+    with data_error("sample 2 has group_index"):
         post_process(arguments(), given)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import install
+from tests.refusals import data_error
 
-from gdpo import DataError, gdpo
+from gdpo import gdpo
 from gdpo.advantages import AdvantageRule
 
 NAMES, WEIGHTS = ["correct", "brevity"], [1.0, 0.5]
@@ -178,7 +179,7 @@ def test_the_log_probability_difference_is_the_mean_over_sampled_tokens(shift):
 def test_a_missing_reward_reaches_the_estimator_and_an_infinite_one_stops_before_the_update():
     assert np.isnan(step(Client()).rewards[0, 2, 1])
     client = Client()
-    with pytest.raises(DataError, match=r"reward 1 .*prompt 0, sample 2"):
+    with data_error(r"reward 1 .*prompt 0, sample 2"):
         step(client, np.where(np.isnan(REWARDS), np.inf, REWARDS))
     assert "forward_backward" not in client.calls
 
@@ -196,14 +197,14 @@ def test_the_state_of_the_estimator_is_updated_after_its_use():
 @pytest.mark.parametrize("rewards", [REWARDS[:1], [[[1.0, 0.0]] * 4] * 2, REWARDS[0]])
 def test_rewards_of_another_shape_are_refused_before_the_update(rewards):
     client = Client()
-    with pytest.raises(DataError, match="2 prompts with 6 completions"):
+    with data_error("2 prompts with 6 completions"):
         step(client, rewards)
     assert "forward_backward" not in client.calls
 
 
 def test_an_empty_prompt_is_refused_before_anything_is_sampled():
     client = Client()
-    with pytest.raises(DataError, match="prompt"):
+    with data_error("prompt"):
         step(client, prompts=[[1], []])
     assert client.calls == []
 

@@ -14,8 +14,7 @@ from tests.examples.adapters.stand_ins import (
     registering,
     scored,
 )
-
-from gdpo import ConfigError
+from tests.refusals import config_error
 
 
 class SequenceLevel:
@@ -81,21 +80,21 @@ def test_a_key_that_is_no_reward_functions_name_is_refused_when_the_learner_is_m
 ):
     register(reward_keys=["corect", "format"])
     functions = of_rewards()
-    with pytest.raises(ConfigError, match=r"'corect'.*Available: correct, format"):
+    with config_error(r"'corect'.*Available: correct, format"):
         registry[0]["gdpo"](functions, None)
-    with pytest.raises(ConfigError, match="__name__"):
+    with config_error("__name__"):
         registry[0]["gdpo"]([*functions, constant("format", []), constant("corect", [])], None)
 
 
 @pytest.mark.parametrize("rewards", [np.zeros(12), np.zeros((12, 3))])
 def test_sums_or_too_many_rewards_are_refused(registry, register, rewards):
     register(reward_keys=NAMES)
-    with pytest.raises(ConfigError, match="reward_manager"):
+    with config_error("reward_manager"):
         registry[1]["gdpo"](rewards, 4)
 
 
 def test_token_counts_are_refused_because_tunix_gives_none(registry, register):
-    with pytest.raises(ConfigError, match="token_counts"):
+    with config_error("token_counts"):
         register(reward_keys=NAMES, options={"token_counts": True})
     assert "gdpo" not in registry[1]
 
@@ -140,5 +139,5 @@ def test_the_mode_of_another_thread_has_no_effect(registry, register):
 
 def test_a_learner_without_reward_functions_names_what_is_missing(registry, register):
     register(reward_keys=NAMES)
-    with pytest.raises(ConfigError, match="'correct'"):
+    with config_error("'correct'"):
         registry[0]["gdpo"]([None], None)

@@ -13,8 +13,8 @@ from tests.integrations.nemo_rl.recorded import (
     master,
     write_package,
 )
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
 from gdpo.integrations.nemo_rl import check_run, read_settings
 from gdpo.integrations.rows import is_ours
@@ -35,7 +35,7 @@ def read(**more):
 
 
 def refused(match, **more):
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         check_run(master(**more))
 
 

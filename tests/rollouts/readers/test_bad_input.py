@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import data_error
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read
 from tests.rollouts.readers.written import verl_line
 
-from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import FileReport
 
 
 def test_a_fifo_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "rollouts.jsonl")
-    with pytest.raises(DataError, match="neither a folder nor a regular file"):
+    with data_error("neither a folder nor a regular file"):
         list(read_rollout_files(tmp_path / "rollouts.jsonl"))
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
 
@@ -330,17 +330,17 @@ def test_a_format_can_be_forced(tmp_path):
 
 
 def test_what_was_asked_for_must_be_there():
-    with pytest.raises(DataError, match="no such file"):
+    with data_error("no such file"):
         read_rollout_files("/nowhere/at/all")
 
 
 def test_unknown_names_are_errors_with_the_nearest(tmp_path):
     path = written.verl(tmp_path)
-    with pytest.raises(ConfigError, match="did you mean 'verl'"):
+    with config_error("did you mean 'verl'"):
         list(read_rollout_files(path, format="verk"))
-    with pytest.raises(ConfigError, match="did you mean 'prompt'"):
+    with config_error("did you mean 'prompt'"):
         list(read_rollout_files(path, columns={"promt": "input"}))
-    with pytest.raises(ConfigError, match="at least 1"):
+    with config_error("at least 1"):
         read_rollout_files(path, group_size=0)
 
 
