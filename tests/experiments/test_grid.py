@@ -40,10 +40,14 @@ def recipe(recipe, tmp_path, monkeypatch):
     )
 
 
+def grid_of(recipe, folder, labels=("gdpo",), seeds=(1,), *, reach=0.8, **options):
+    return make_grid(recipe, labels, seeds, folder, reach=reach, **options)
+
+
 @pytest.mark.slow
 def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["grpo", "gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder, ["grpo", "gdpo"])
     seen = []
     run_grid(grid, jobs=2, update=lambda: seen.append(len(grid.running())))
     assert max(seen) == 2
@@ -52,13 +56,13 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     assert not any(cell.run.report.exists() for cell in grid.cells)  # they have one together
     first = {run.path: run.path.stat().st_mtime for run in read_experiment(folder).runs}
 
-    more = make_grid(recipe, ["gdpo"], [1, 2], folder, reach=0.8)
+    more = grid_of(recipe, folder, seeds=[1, 2])
     assert [(cell.label, cell.seed) for cell in more.open()] == [("gdpo", 2)]
     run_grid(more, jobs=1)
     experiment = read_experiment(folder)
     assert (experiment.labels, experiment.seeds) == (("grpo", "gdpo"), (1, 2))
     assert [run.steps for run in experiment.runs] == [2, 0, 2, 2]
-    again = make_grid(recipe, ["gdpo", "grpo"], [1], folder, reach=0.8)
+    again = grid_of(recipe, folder, ["gdpo", "grpo"])
     assert again.plan.labels == ("gdpo", "grpo")
     assert all(path.stat().st_mtime == at for path, at in first.items())
 
@@ -68,12 +72,12 @@ def test_a_run_that_fails_is_a_result_with_its_reason(recipe, own_rewards, tmp_p
     wrong = recipe.rewards[0].model_copy(update={"name": f"{own_rewards}:too_high"})
     broken = recipe.model_copy(update={"rewards": (wrong,), "scorer": {"on_error": "raise"}})
     folder = tmp_path / "compare"
-    run_grid(make_grid(broken, ["gdpo"], [1], folder, reach=0.8), jobs=1)
-    grid = make_grid(broken, ["gdpo"], [1], folder, reach=0.8)
+    run_grid(grid_of(broken, folder), jobs=1)
+    grid = grid_of(broken, folder)
     assert grid.open() == []
     assert grid.cells[0].failed
     assert "too_high" in json.loads(grid.cells[0].failure.read_text())["why"]
-    again = make_grid(broken, ["gdpo"], [1], folder, reach=0.8, retry_failed=True)
+    again = grid_of(broken, folder, retry_failed=True)
     assert again.open() == again.cells
 
 
@@ -82,7 +86,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     # More steps than a fast machine makes between two looks at the grid.
     longer = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 40}})
     folder = tmp_path / "compare"
-    grid = make_grid(longer, ["gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(longer, folder)
     [cell] = grid.cells
 
     def stop_it():
@@ -94,13 +98,13 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     before = cell.run.last_checkpoint().step
     assert 0 < before < 40
     assert read_experiment(folder).runs[0].state == "interrupted"
-    run_grid(make_grid(longer, ["gdpo"], [1], folder, reach=0.8), jobs=1)
+    run_grid(grid_of(longer, folder), jobs=1)
     assert cell.finished
     assert cell.run.read_environment()["resumed"][0]["at_step"] == before
 
 
 def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path):
-    grid = make_grid(recipe, ["gdpo"], [1, 2], tmp_path / "compare", reach=0.8)
+    grid = grid_of(recipe, tmp_path / "compare", seeds=[1, 2])
     processes = set()
 
     def interrupt():
@@ -131,7 +135,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(
     labels, seeds, reach, message, recipe, tmp_path
 ):
     with config_error(message):
-        make_grid(recipe, labels, seeds, tmp_path / "compare", reach=reach)
+        grid_of(recipe, tmp_path / "compare", labels, seeds, reach=reach)
     assert not (tmp_path / "compare").exists()
 
 
@@ -153,7 +157,7 @@ def varied(recipe, **weights):
 def test_every_estimator_has_a_label_for_every_variant(recipe, tmp_path):
     folder = tmp_path / "compare"
     variants = varied(recipe)
-    grid = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8, variants=variants)
+    grid = grid_of(recipe, folder, ["grpo", "gdpo"], [1, 2], variants=variants)
     assert grid.plan.labels == (
         "grpo format.weight=1",
         "grpo format.weight=0.5",
@@ -173,7 +177,7 @@ def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(r
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
         variants = {"a": recipe, "b": recipe.model_copy(update=other)}
         with config_error(r"'gdpo a' and 'gdpo b'.* identical"):
-            make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
+            grid_of(recipe, tmp_path / "compare", variants=variants)
 
 
 def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, tmp_path):
@@ -184,18 +188,18 @@ def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, tm
         )
         for bound in (3, 4)
     }
-    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=options)
+    grid_of(recipe, folder, variants=options)
     with config_error(r"'grpo adv.* and 'grpo adv.* identical"):
-        make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
+        grid_of(recipe, folder, ["grpo"], variants=options)
     fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
     with config_error(r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):
-        make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=fewer)
+        grid_of(recipe, folder, variants=fewer)
 
 
 def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_path):
     variants = varied(recipe, gate=GateConfig(on="vowels", at_least=0.5))
     everything = {"": recipe, **variants}
-    grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
+    grid = grid_of(recipe, tmp_path / "c", seeds=range(5), variants=everything)
     seen = "\n".join(described(grid, jobs=2))
     assert seen.startswith(
         f"15 runs in {tmp_path / 'c'}, 15 left to train, 2 at a time: 3 variants"
@@ -204,10 +208,10 @@ def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_
     assert "2 variants with gdpo in vowels and format: 2 comparisons." in seen
     assert "format is not compared for 2 variants" in seen
     assert "With 5 seeds no p-value can be below 0.016" in seen
-    few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
+    few = grid_of(recipe, tmp_path / "c", ["gdpo", "grpo"], range(3))
     assert described(few, jobs=2)[-1].endswith("--seeds 5 or more.")
     assert described(few, jobs=2)[-2:] == decidable(few)
-    one = make_grid(recipe, ["gdpo"], range(3), tmp_path / "c", reach=0.8)
+    one = grid_of(recipe, tmp_path / "c", seeds=range(3))
     assert described(one, jobs=2)[-1] == decidable(one)[0]
     assert "gdpo" in decidable(one)[0]
 
@@ -216,7 +220,7 @@ def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path
     folder = tmp_path / "compare"
     labels = read_labels("grpo, mine=gdpo.advantages:mo_grpo,ours=gdpo")
     assert labels == ["grpo", "mine", "ours"]
-    grid = make_grid(recipe, labels, [1], folder, reach=0.8, variants=varied(recipe))
+    grid = grid_of(recipe, folder, labels, variants=varied(recipe))
     cell = next(each for each in grid.cells if each.label == "mine format.weight=0.5")
     assert cell.recipe.advantage == "gdpo.advantages:mo_grpo"
     assert cell.run.path == folder / "mine_format.weight_0.5-seed-1"
@@ -226,7 +230,7 @@ def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path
 
 def existing(recipe, folder, labels):
     """Write a comparison with one seed that has been trained."""
-    grid = make_grid(recipe, read_labels(labels), [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder, read_labels(labels))
     for label in grid.plan.labels:
         write_run(folder, label, 1, {"vowels": [0.0] * 2, "format": [0.0] * 2}, steps=2)
     grid.plan.write(folder)
@@ -237,10 +241,10 @@ def test_a_name_keeps_its_estimator_when_seeds_and_values_are_added(recipe, tmp_
     existing(recipe, folder, "grpo,mine=mo_grpo")
     mine = read_experiment(folder).runs[1].label
     assert (mine, estimator_of(mine)) == ("mine", "mo_grpo")
-    more = make_grid(recipe, read_labels("grpo,gdpo"), [1, 2], folder, reach=0.8).plan
+    more = grid_of(recipe, folder, read_labels("grpo,gdpo"), [1, 2]).plan
     assert [estimator_of(label) for label in more.labels] == ["grpo", "mo_grpo", "gdpo"]
     assert more.seeds == (1, 2)
-    more = make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=varied(recipe)).plan
+    more = grid_of(recipe, folder, ["grpo"], variants=varied(recipe)).plan
     assert more.labels == ("grpo", "mine", "grpo format.weight=1", "grpo format.weight=0.5")
 
 
@@ -267,22 +271,22 @@ def test_a_name_that_is_taken_or_trains_what_another_does_is_refused(
     if old:
         existing(recipe, folder, old)
     with config_error(message):
-        make_grid(recipe, read_labels(new), [1], folder, reach=0.8)
+        grid_of(recipe, folder, read_labels(new))
 
 
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
     folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder)
     assert not folder.exists(), "what fails before it begins takes no folder"
     write_run(folder, "gdpo", 1, {"format": [0.0]})
     grid.plan.write(folder)
     other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
     with config_error(r"trainer.max_steps: 2 → 3"):
-        make_grid(other, ["gdpo"], [1], folder, reach=0.8)
+        grid_of(other, folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
     with config_error(r"is not a comparison.*--output"):
-        make_grid(recipe, ["gdpo"], [1], tmp_path / "mine", reach=0.8)
+        grid_of(recipe, tmp_path / "mine")
 
 
 def test_each_run_gets_a_device_of_its_own(monkeypatch):
@@ -306,7 +310,7 @@ def test_each_run_gets_a_device_of_its_own(monkeypatch):
     ],
 )
 def test_a_run_of_an_earlier_call_keeps_its_device_and_counts(devices, left, recipe, tmp_path):
-    cells = make_grid(recipe, ["gdpo"], [1, 2, 3, 4], tmp_path / "compare", reach=0.8).cells
+    cells = grid_of(recipe, tmp_path / "compare", seeds=[1, 2, 3, 4]).cells
     for cell, device in zip(cells, devices, strict=False):
         cell.training, cell.device = Training(cell.recipe, tmp_path, None), device
     assert _free(["0", "1"], cells) == left
@@ -317,7 +321,7 @@ def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(rec
     folder.mkdir()
     (folder / ".lock").touch()
     (folder / ".comparison.json.123.partial").touch()
-    (cell,) = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8).cells
+    (cell,) = grid_of(recipe, folder).cells
     assert (cell.label, cell.seed) == ("gdpo", 1)
 
 
@@ -341,7 +345,7 @@ def orphan():
 @pytest.mark.slow
 def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan):
     short = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 1}})
-    grid = make_grid(short, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    grid = grid_of(short, tmp_path / "compare")
     process = orphan(grid.cells[0])
     said = []
     run_grid(grid, jobs=1, update=lambda: process.poll() or process.terminate(), say=said.append)
@@ -352,7 +356,7 @@ def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan)
 
 
 def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_path, orphan):
-    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    grid = grid_of(recipe, tmp_path / "compare")
     process = orphan(grid.cells[0])
     assert grid.open(), "it is not done yet"
 
@@ -367,7 +371,7 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_pa
 
 
 def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe, tmp_path, orphan):
-    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    grid = grid_of(recipe, tmp_path / "compare")
     write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
     process = orphan(grid.cells[0])
     assert not grid.open()
@@ -378,7 +382,7 @@ def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe,
 
 def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):
     folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder)
     write_run(folder, "gdpo", 1, {"format": [0.0] * 2})
     (folder / "logs").mkdir()
     for place in (folder, folder / "logs"):
@@ -389,7 +393,7 @@ def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):
 
 
 def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path, orphan, holder):
-    grid = make_grid(recipe, ["grpo", "gdpo", "mo_grpo"], [1, 2], tmp_path / "compare", reach=0.8)
+    grid = grid_of(recipe, tmp_path / "compare", ["grpo", "gdpo", "mo_grpo"], [1, 2])
     ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
     theirs = holder(grid.cells[4].run.path)
     with pytest.raises(KeyboardInterrupt):
@@ -402,7 +406,7 @@ def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path,
 
 def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, holder):
     folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder)
     holder(folder)
     with config_error("another process trains in"):
         run_grid(grid, jobs=1)
@@ -427,7 +431,7 @@ def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_
 
 def test_a_run_that_was_killed_says_by_what(recipe, tmp_path):
     folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder)
     [cell] = grid.cells
 
     def kill_it():
@@ -447,7 +451,7 @@ def test_a_run_that_was_killed_says_by_what(recipe, tmp_path):
 
 
 def test_a_full_disk_is_reported_as_such_and_leaves_no_process_behind(recipe, tmp_path):
-    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    grid = grid_of(recipe, tmp_path / "compare")
     [cell] = grid.cells
     full_disk = cell.failure.with_name(f".{cell.failure.name}.{os.getpid()}.partial")
     processes = []

@@ -10,14 +10,14 @@ import pytest
 from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
-from tests.rollouts.readers.reading import read
+from tests.rollouts.readers.reading import read, read_one
 
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
 
 
 def only(path, **options):
-    (table,), report = read(path, **options)
+    table, report = read_one(path, **options)
     assert report.skipped == 0
     return table, report
 
@@ -313,7 +313,7 @@ def test_some_rewards_of_our_own_record_can_be_asked_for(tmp_path):
 
 
 def test_a_size_of_groups_is_of_no_use_where_the_dump_has_ids(tmp_path):
-    (table,), report = read(written.tinker(tmp_path), group_size=3)
+    table, report = read_one(written.tinker(tmp_path), group_size=3)
     assert f"group_size is ignored for {len(table)} rollouts" in str(report)
     assert report.grouped_by == {"group id": len(table)}
 
