@@ -1,5 +1,7 @@
 """The command line, run in this process."""
 
+from functools import partial
+
 import pytest
 
 from gdpo.cli import main
@@ -29,3 +31,8 @@ def saying(captured):
 @pytest.fixture
 def gdpo_says(capsys):
     return saying(capsys)
+
+
+@pytest.fixture
+def analyze(gdpo_says):
+    return partial(gdpo_says, "analyze")

@@ -97,7 +97,7 @@ NAMED = [text for key, text in TEXTS.items() if key in ("handler", "controls", "
 
 @pytest.mark.parametrize("text", NAMED)
 def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
-    gdpo_says, here, tmp_path, text
+    analyze, here, tmp_path, text
 ):
     """It falls, dominates and is in the readings, or it never varies."""
     rng = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
                 ]
             ]
             write_rollouts(rollout_file(tmp_path / str(flat), step), rollouts)
-        code, out, err = gdpo_says("analyze", tmp_path / str(flat), "--estimators", "grpo,gdpo")
+        code, out, err = analyze(tmp_path / str(flat), "--estimators", "grpo,gdpo")
         assert (code, err) == (0, "")
         assert all(c.isprintable() or c == "\n" for c in out)
         verdict = out.splitlines()[-1]
@@ -133,25 +133,25 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
         assert all(c.isprintable() or c in "\n\t\u200c\u200d" for c in page)
 
 
-def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):
+def test_what_is_no_rollout_at_all(analyze, tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1" * 9)
     written.lines(tmp_path / "log.jsonl", [{"loss": 0.5}])
     monkeypatch.chdir(tmp_path)
-    code, out, err = gdpo_says("analyze", ".")
+    code, out, err = analyze(".")
     assert code == 2
     assert "broken.parquet: not read" in out
     assert "log.jsonl: not read: unknown format" in out
     assert "no rollout could be read from these files" in err
-    code, out, _ = gdpo_says("analyze", "notes.txt")
+    code, out, _ = analyze("notes.txt")
     assert code == 2
     assert "notes.txt: not read: it contains no metrics, and rollouts end in .parquet" in out
 
 
-def test_a_format_that_a_file_cannot_have_asks_for_no_rewards(gdpo_says, tmp_path, monkeypatch):
+def test_a_format_that_a_file_cannot_have_asks_for_no_rewards(analyze, tmp_path, monkeypatch):
     written.lines(tmp_path / "a.jsonl", [{"prompt": "p", "rewards": {"a": 1.0}}])
     monkeypatch.chdir(tmp_path)
-    code, out, err = gdpo_says("analyze", "a.jsonl", "--rewards", "a", "--columns", "format=trl")
+    code, out, err = analyze("a.jsonl", "--rewards", "a", "--columns", "format=trl")
     assert code == 2
     assert "format trl is not stored in jsonl files" in " ".join(out.split())
     assert err == "gdpo: no rollout could be read from these files: see the notices above\n"

@@ -124,7 +124,7 @@ def test_rows_of_one_rollout_are_its_turns(found_in, kind):
     assert any("turn" in str(notice) for notice in found["notices"])
 
 
-def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says, tmp_path):
+def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, tmp_path):
     from gdpo.rollouts.readers import read_rollout_files
 
     rows = [
@@ -173,10 +173,10 @@ LOG = {"loss": 0.1, "grad_norm": 0.3, "learning_rate": 1e-6, "epoch": 0.1, "rewa
 
 @of_every_kind
 @pytest.mark.parametrize("rewards", ["rewards/accuracy_reward", "reward_accuracy"])
-def test_lines_of_a_log_are_no_rollouts(gdpo_says, tmp_path, kind, rewards):
+def test_lines_of_a_log_are_no_rollouts(analyze, tmp_path, kind, rewards):
     rows = [LOG | {"step": s, rewards: s / 30} for s in range(30)]
     path = written(tmp_path / "history", kind, rows)
-    code, out, err = gdpo_says("analyze", path, "--output", "none")
+    code, out, err = analyze(path, "--output", "none")
     assert "rollouts;" not in out
     assert "--rewards" not in err
     assert code == 2 or "metrics" in out
@@ -293,7 +293,7 @@ def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind
 
 
 @of_every_kind
-def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
+def test_a_refusal_holds_for_all_files_of_a_run(analyze, tmp_path, kind):
     """In the last file alone, the product is a sum, because one reward is constant."""
     (tmp_path / "run").mkdir()
     for s in range(3):
@@ -303,7 +303,7 @@ def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
             for b in [1.0 if s == 2 else random]
         ]
         written(tmp_path / "run" / f"step_{s}", kind, rows)
-    code, _, err = gdpo_says("analyze", tmp_path / "run", "--output", "none")
+    code, _, err = analyze(tmp_path / "run", "--output", "none")
     assert (code, "not a weighted sum" in err) == (2, True)
 
 
@@ -324,10 +324,10 @@ def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(fou
     assert [reward["name"] for reward in run["rewards"]] == ["a_reward", "b_reward"]
 
 
-def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_says, tmp_path):
+def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyze, tmp_path):
     rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a * b})
     path = written(tmp_path / "run", "jsonl", rows)
-    code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--output", "none")
+    code, out, _ = analyze(path, "--rewards", "a_reward,b_reward", "--output", "none")
     assert (code, "\n! " in out) == (0, True)
     assert "--weights a_reward=NUMBER,b_reward=NUMBER" in out
 
@@ -412,14 +412,12 @@ def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(found_in, k
     assert found["runs"][0]["rollouts"] == 256
 
 
-def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(gdpo_says, tmp_path):
+def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(analyze, tmp_path):
     rows = [
         {"step": s, "prompt": f"question {s}-{p}", "completions": ["x"] * 4, "rewards": [a, b] * 2}
         for s, p, g, a, b in rollouts(size=1)
     ]
-    code, _, err = gdpo_says(
-        "analyze", written(tmp_path / "run", "jsonl", rows), "--output", "none"
-    )
+    code, _, err = analyze(written(tmp_path / "run", "jsonl", rows), "--output", "none")
     assert code == 2
     assert "'rewards' cannot be read as numbers" in err
     assert "one line per rollout" in err
