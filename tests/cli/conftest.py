@@ -36,3 +36,27 @@ def gdpo_says(capsys):
 @pytest.fixture
 def analyze(gdpo_says):
     return partial(gdpo_says, "analyze")
+
+
+@pytest.fixture
+def shown(analyze):
+    """Run `gdpo analyze`, which ends well without a message on stderr. Return what it prints."""
+
+    def run(*arguments):
+        code, out, err = analyze(*arguments)
+        assert (code, err.removeprefix(f"reading {arguments[0]}\n")) == (0, "")
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refused(analyze):
+    """Run `gdpo analyze`, which ends with code 2. Return why, on one line."""
+
+    def run(*arguments):
+        code, _, err = analyze(*arguments)
+        assert code == 2
+        return " ".join(err.split())
+
+    return run

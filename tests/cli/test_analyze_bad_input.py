@@ -97,7 +97,7 @@ NAMED = [text for key, text in TEXTS.items() if key in ("handler", "controls", "
 
 @pytest.mark.parametrize("text", NAMED)
 def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
-    analyze, here, tmp_path, text
+    shown, here, tmp_path, text
 ):
     """It falls, dominates and is in the readings, or it never varies."""
     rng = np.random.default_rng(0)
@@ -119,8 +119,7 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(
                 ]
             ]
             write_rollouts(rollout_file(tmp_path / str(flat), step), rollouts)
-        code, out, err = analyze(tmp_path / str(flat), "--estimators", "grpo,gdpo")
-        assert (code, err) == (0, "")
+        out = shown(tmp_path / str(flat), "--estimators", "grpo,gdpo")
         assert all(c.isprintable() or c == "\n" for c in out)
         verdict = out.splitlines()[-1]
         assert verdict.startswith("verdict: check the function" if flat else "verdict: `")

@@ -68,11 +68,9 @@ def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(
     assert "--follow waits for rollouts" in err
 
 
-def test_format_metrics_needs_metrics(analyze, here):
+def test_format_metrics_needs_metrics(refused, here):
     (here / "x.jsonl").write_text(lines(ROWS))
-    code, _, err = analyze("x.jsonl", "--columns", "format=metrics")
-    assert code == 2
-    assert "x.jsonl: no metrics found" in err
+    assert "x.jsonl: no metrics found" in refused("x.jsonl", "--columns", "format=metrics")
 
 
 WITHOUT_REWARDS = {
@@ -86,10 +84,9 @@ WITHOUT_REWARDS = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_REWARDS)
-def test_metrics_without_single_rewards_are_an_error_without_a_proposal(analyze, here, name):
+def test_metrics_without_single_rewards_are_an_error_without_a_proposal(refused, here, name):
     (here / name).write_text(WITHOUT_REWARDS[name])
-    code, _, err = analyze(name)
-    assert code == 2
+    err = refused(name)
     assert "no metric of a single reward" in err
     assert commands_in(err) == []
 
@@ -106,12 +103,10 @@ def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, h
     assert "12 rows: 12 read" in out
 
 
-def test_rows_that_never_share_a_step_are_metrics(analyze, here):
+def test_rows_that_never_share_a_step_are_metrics(shown, here):
     rows = [{"step": i, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(20)]
     (here / "x.jsonl").write_text(lines(rows))
-    code, out, _ = analyze("x.jsonl")
-    assert code == 0
-    assert "metrics only, no rollouts: 20 logged steps" in out
+    assert "metrics only, no rollouts: 20 logged steps" in shown("x.jsonl")
 
 
 def test_groups_over_several_steps_are_refused(analyze, here):
@@ -254,7 +249,7 @@ def test_a_list_in_an_object_is_refused_with_a_command_that_separates_it(gdpo_sa
     assert "24 rows: 24 read" in out
 
 
-def test_folders_that_are_not_read_are_not_counted_as_files(analyze, here):
+def test_folders_that_are_not_read_are_not_counted_as_files(shown, here):
     run = here / "run"
     run.mkdir()
     (run / "a.jsonl").write_text(lines(ROWS))
@@ -264,8 +259,9 @@ def test_folders_that_are_not_read_are_not_counted_as_files(analyze, here):
     for number in range(9):
         (elsewhere / f"{number}.jsonl").write_text(lines(ROWS))
     (run / "linked").symlink_to(elsewhere)
-    _, out, _ = analyze(run, "--output", "none")
-    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in out
+    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in shown(
+        run, "--output", "none"
+    )
 
 
 def test_files_of_other_kinds_are_counted_if_nothing_can_be_read(analyze, here):

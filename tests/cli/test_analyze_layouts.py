@@ -344,11 +344,10 @@ def test_a_reward_that_is_text_is_told_by_name_once(tmp_path, kind, text):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(analyze, tmp_path, kind):
+def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(refused, tmp_path, kind):
     more = {"step": "step", "rewards": "correct: 1"}
     path = written(tmp_path / "run", kind, rows(flat(more)))
-    code, _, err = analyze(path, "--output", "none")
-    assert code == 2
+    err = refused(path, "--output", "none")
     assert "'rewards' cannot be read" in err
     assert "--rewards step" not in err
 
@@ -372,25 +371,23 @@ def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
         assert (table.names, table.grouped().weights) == (("a", "b"), (0.2, 1))
 
 
-def test_no_command_is_offered_that_leaves_a_reward_out(analyze, tmp_path):
+def test_no_command_is_offered_that_leaves_a_reward_out(shown, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
-    _, out, _ = analyze(path, "--output", "none")
+    out = shown(path, "--output", "none")
     assert "Rename 'a, b'" in out
     many = {f"m{i:02}": "acc" for i in range(20)}
     path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
-    _, out, _ = analyze(path, "--output", "none")
-    assert f"--rewards {','.join(many)}" in out
+    assert f"--rewards {','.join(many)}" in shown(path, "--output", "none")
 
 
-def test_a_reward_that_is_not_there_lists_what_the_files_have(analyze, tmp_path):
+def test_a_reward_that_is_not_there_lists_what_the_files_have(refused, tmp_path):
     path = written(tmp_path / "train", "jsonl", [{"question": "q", "answer": "4"}] * 4)
-    code, _, err = analyze(path, "--rewards", "foo", "--output", "none")
-    assert code == 2
+    err = refused(path, "--rewards", "foo", "--output", "none")
     assert "no numbers, only the fields 'question', 'answer'" in err
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", length="tokens")))
-    code, _, err = analyze(path, "--rewards", "foo", "--output", "none")
-    assert code == 2
-    assert "Allowed: length, rewards.a, rewards.b" in err
+    assert "Allowed: length, rewards.a, rewards.b" in refused(
+        path, "--rewards", "foo", "--output", "none"
+    )
 
 
 def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a_time(
@@ -427,13 +424,13 @@ def test_texts_are_found_where_a_reader_would_look_for_them(tmp_path):
         assert (found.prompt, found.completion) == ("2+2", "five")
 
 
-def test_what_to_do_about_a_file_is_never_cut(analyze, tmp_path):
+def test_what_to_do_about_a_file_is_never_cut(shown, tmp_path):
     folder = tmp_path / ("a" * 90) / ("b" * 90)
     folder.mkdir(parents=True)
     written(folder / "run", "jsonl", rows(inside("rewards")))
     (folder / "b.jsonl.zst").write_bytes(b"")
     (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
-    _, out, _ = analyze(tmp_path, "--output", "none")
+    out = shown(tmp_path, "--output", "none")
     assert "decompress it first" in out
     assert "the format (--columns format=NAME)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out

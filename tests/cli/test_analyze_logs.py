@@ -86,20 +86,16 @@ def test_an_option_that_needs_rollouts_is_refused(analyze, options):
         (("--rewards", "vowel"), "--rewards: unknown reward 'vowel': did you mean 'vowels'"),
     ],
 )
-def test_an_unknown_reward_is_refused(analyze, options, message):
-    code, _, err = analyze(STATE, *options)
-    assert code == 2
-    assert message in err
+def test_an_unknown_reward_is_refused(refused, options, message):
+    assert message in refused(STATE, *options)
 
 
-def test_rollouts_are_preferred_to_metrics(analyze, tmp_path):
+def test_rollouts_are_preferred_to_metrics(shown, tmp_path):
     run = tmp_path / "run"
     rows = [{"step": 1, "prompt": i // 2, "reward_a": i % 2, "reward_b": i % 3} for i in range(8)]
     written.lines(run / "rows.jsonl", rows)
     shutil.copy(STATE, run)
-    code, out, _ = analyze(run)
-    assert code == 0
-    assert "metrics only" not in out
+    assert "metrics only" not in shown(run)
 
 
 def test_the_log_of_an_earlier_checkpoint_is_not_shown(analyze, tmp_path):
@@ -110,19 +106,12 @@ def test_the_log_of_an_earlier_checkpoint_is_not_shown(analyze, tmp_path):
     assert (code, out.count("metrics only"), "the same numbers" in out) == (0, 1, False)
 
 
-def test_text_in_a_log_cannot_control_the_terminal(analyze, tmp_path):
+def test_text_in_a_log_cannot_control_the_terminal(shown, tmp_path):
     name = "a\x1b[31m[red]b"
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}
     state = {"log_history": [{"step": step, **row} for step in range(20)]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    for options in (
-        (),
-        (
-            "--output",
-            "json",
-        ),
-    ):
-        code, out, _ = analyze(tmp_path, *options)
-        assert code == 0
+    for options in ((), ("--output", "json")):
+        out = shown(tmp_path, *options)
         assert "\x1b" not in out
         assert "[red]" in out
