@@ -23,6 +23,15 @@ def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimato
     return [diagnose(batch, weights, NAMES[: len(stds)], estimator=estimator) for batch in batches]
 
 
+def random_of(groups, seed=0):
+    """Random values `[prompt, sample, reward]` of two rewards."""
+    return np.random.default_rng(seed).random((groups, 8, 2))
+
+
+def of_two(rewards, **options):
+    return diagnose(rewards, None, ["a", "b"], **options)
+
+
 def history_of(diagnoses):
     history = FindingHistory()
     for diagnosis in diagnoses:
@@ -42,15 +51,15 @@ def at_the_end(diagnoses):
 
 def constant(groups=16, value=0.5, *, high=1.0):
     """A step with a reward that does not vary."""
-    rewards = np.random.default_rng(0).random((groups, 8, 2))
+    rewards = random_of(groups)
     rewards[:, :, 1] = value
-    return diagnose(rewards, None, ["a", "b"], low=[0, 0], high=[1, high])
+    return of_two(rewards, low=[0, 0], high=[1, high])
 
 
 def redundant():
     """A step with two rewards that say the same."""
     rewards = np.repeat(np.random.default_rng(0).random((16, 8, 1)), 2, axis=2)
-    return diagnose(rewards, None, ["a", "b"])
+    return of_two(rewards)
 
 
 MORE = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)]
@@ -118,12 +127,8 @@ def test_long_blocks_find_what_short_ones_are_too_few_for():
 
 
 def test_a_reward_that_comes_late_or_goes_counts_for_the_steps_that_have_it():
-    two = [
-        diagnose(np.random.default_rng(s).random((64, 8, 2)), None, ["a", "b"]) for s in range(2)
-    ]
-    three = [
-        diagnose(np.random.default_rng(s).random((64, 8, 2)), None, ["b", "c"]) for s in range(2)
-    ]
+    two = [of_two(random_of(64, s)) for s in range(2)]
+    three = [diagnose(random_of(64, s), None, ["b", "c"]) for s in range(2)]
     total = pooled([step.influence for step in (*two, *three)])
     assert total.names == ("a", "b", "c")
     np.testing.assert_allclose(total.weight_shares, [0.25, 0.5, 0.25])
@@ -147,7 +152,7 @@ def test_other_findings_must_hold_for_five_steps_in_a_row():
 
 def of_few_groups(case, step, groups):
     """A step whose second reward does not vary, or in which nothing varies."""
-    rewards = np.random.default_rng(step).random((groups, 8, 2))
+    rewards = random_of(groups, step)
     rewards[:, :, 1] = {"constant": 0.5, "out_of_reach": 0.0, "saturated": 1.0}.get(case, 0.0)
     if case == "below_resolution":
         rewards[:, :, 1] = 1e9 * (1 + 1e-16 * rewards[:, :, 0])
@@ -155,7 +160,7 @@ def of_few_groups(case, step, groups):
     if case == "no_signal":
         rewards[:] = 0.5
     bounds = {} if case == "below_resolution" else {"low": [0, 0], "high": [1, 1]}
-    return diagnose(rewards, None, ["a", "b"], **bounds)
+    return of_two(rewards, **bounds)
 
 
 @pytest.mark.slow
@@ -192,7 +197,7 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
 def test_a_reward_that_stops_varying_is_constant_once_whole_blocks_are():
     watch, due = Watch(), []
     for step in range(1, 81):
-        varies = diagnose(np.random.default_rng(step).random((4, 8, 2)), None, ["a", "b"])
+        varies = of_two(random_of(4, step))
         watch.update(varies if step <= 10 else of_few_groups("constant", step, 4))
         due += [step for finding in watch.due if finding.kind is Kind.CONSTANT]
     # The second block of 16 steps is the first without the 10 that vary; the third measures it.
@@ -238,7 +243,7 @@ def never(count, groups, *, rate=0.0, seed=0):
     for _ in range(count):
         rewards = random.random((groups, 8, 2))
         rewards[random.random(groups) >= rate, :, 1] = np.nan
-        diagnoses.append(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+        diagnoses.append(of_two(rewards, estimator="grpo"))
     return diagnoses
 
 
@@ -272,7 +277,7 @@ def test_a_part_that_was_out_of_reach_stays_beside_a_reward_that_is_ignored_thro
     """As long as it is out of reach, the whole run tells the same."""
     reachable, out = steps(40, 64, stds=[10, 0.1]), []
     for seed in range(8):
-        rewards = np.random.default_rng(seed).random((64, 8, 2))
+        rewards = random_of(64, seed)
         rewards[..., 1] = -0.4
         out.append(diagnose(rewards, None, NAMES[:2], estimator="grpo", low=[0, -0.4], high=[1, 1]))
     (whole, part) = sorted(at_the_end(out + reachable), key=lambda h: -h.steps)
@@ -307,7 +312,7 @@ def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it(groups, 
     for rate in rates:
         rewards = random.random((groups, 8, 2))
         rewards[..., 1] = size * (random.random((groups, 8)) < rate)
-        history.add(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+        history.add(of_two(rewards, estimator="grpo"))
     assert not history.held()
 
 
@@ -317,7 +322,7 @@ def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
         rewards = random.random((64, 8, 2))
         rewards[..., 1] = step < 16
         rewards[: step % 3, 0, 1] = 0  # each block has another mean
-        diagnosis = diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})
+        diagnosis = of_two(rewards, low={"b": 0}, high={"b": 1})
         watch.update(diagnosis)
         history.add(diagnosis)
         due += [(finding.kind, step) for finding in watch.due]
@@ -465,8 +470,7 @@ def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
     advantages = rewards.sum(axis=-1) - rewards.sum(axis=-1).mean(axis=1, keepdims=True)
     levels = 20 * random.standard_normal((64, 1))
     plain, moved = (
-        diagnose(rewards, None, ["a", "b"], advantages=a).influence
-        for a in (advantages, advantages + levels)
+        of_two(rewards, advantages=a).influence for a in (advantages, advantages + levels)
     )
     np.testing.assert_allclose(moved.shares, plain.shares, rtol=1e-9)
 
@@ -485,7 +489,7 @@ def test_observed_ranges_are_widened_and_declared_ones_are_kept():
     history, random = FindingHistory(), np.random.default_rng(0)
     for low, bounds in ((0, {}), (5, {}), (5, {"low": {"b": -9}, "high": {"b": 9}}), (5, {})):
         rewards = low + random.random((16, 8, 2))
-        history.add(diagnose(rewards, None, ["a", "b"], **bounds))
+        history.add(of_two(rewards, **bounds))
     ranges = history.state()["ranges"]
     assert ranges["a"][0] < 1 < 5 < ranges["a"][1]
     assert ranges["b"] == [-9, 9, True]
@@ -508,9 +512,9 @@ def about(kind, *rewards, severity=Severity.WARNING):
     ],
 )
 def test_a_finding_holds_as_long_as_the_last_groups_show_it(kind, rewards, values, expected):
-    batch = np.random.default_rng(0).random((64, 8, 2))
+    batch = random_of(64)
     batch = batch if values is None else np.full_like(batch, values)
-    window = diagnose(batch, None, ["a", "b"]).influence
+    window = of_two(batch).influence
     assert holds(about(kind, *rewards), window, Thresholds()) == expected
 
 

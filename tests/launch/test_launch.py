@@ -73,9 +73,9 @@ def verl(install):
 
 
 @pytest.fixture
-def planned(recipe_file):
+def planned(load):
     def plan(*changes, **more):
-        recipe = load_recipe(recipe_file, [*FOR_VERL, *changes])
+        recipe = load(*FOR_VERL, *changes)
         return plan_verl(recipe, Machines(1, 1), **more)
 
     return plan
@@ -192,11 +192,11 @@ def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, 
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 
-def test_another_recipe_number_of_gpus_or_engine_does_not_resume_a_run(planned, verl, recipe_file):
+def test_another_recipe_number_of_gpus_or_engine_does_not_resume_a_run(planned, verl, load):
     launch_verl(planned())
     with config_error("learning_rate"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
-    recipe = load_recipe(recipe_file, FOR_VERL)
+    recipe = load(*FOR_VERL)
     with config_error(r"processes .*1.*2"):
         launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
     assert not is_locked(planned().files.run.path)

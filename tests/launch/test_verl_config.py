@@ -13,17 +13,16 @@ from trl import GRPOConfig
 from gdpo.integrations.verl.settings import read_settings
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import DEFAULTS, Machines
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.yaml import read_yaml
 
 ONE = Machines(1, 1)
 
 
 @pytest.fixture
-def planned(recipe_file):
+def planned(load):
     def plan(*changes, machines=ONE, **more):
         changes = ("trainer.lr_scheduler_type=constant", "data.max_prompt_length=99", *changes)
-        return plan_verl(load_recipe(recipe_file, changes), machines, **more)
+        return plan_verl(load(*changes), machines, **more)
 
     return plan
 
