@@ -2,7 +2,7 @@
 
 import pytest
 
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import ConfigError, DataError, RewardError
 
 
 def config_error(match):
@@ -11,3 +11,7 @@ def config_error(match):
 
 def data_error(match):
     return pytest.raises(DataError, match=match)
+
+
+def reward_error(match):
+    return pytest.raises(RewardError, match=match)

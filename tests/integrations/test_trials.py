@@ -1,6 +1,5 @@
 """Tests that each speed-up is tried before the training, and that TRL's code runs if it differs."""
 
-import logging
 import re
 import sys
 
@@ -67,7 +66,7 @@ GENERATION = [
 def test_trl_generates_if_a_part_of_transformers_moved(
     moved, named, tiny_policy, tmp_path, monkeypatch, caplog
 ):
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="gdpo"):
+    with monkeypatch.context() as patch:
         moved(patch)
         trainer = trainer_of(tiny_policy, tmp_path)
         assert trainer.rollout_func is None
@@ -115,8 +114,7 @@ def test_our_head_is_used_if_only_trls_fails(tiny_policy, tmp_path, monkeypatch,
         raise TypeError("'NoneType' object is not callable")  # a kernel without Triton
 
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", fails)
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer = trainer_of(tiny_policy, tmp_path)
+    trainer = trainer_of(tiny_policy, tmp_path)
     assert not [text for text in caplog.messages if text.startswith("completion_only_head")]
     trainer.train()
     assert trainer.state.global_step == 1
@@ -142,8 +140,7 @@ def test_micro_batches_stay_trls_if_packing_changes_the_loss(
     monkeypatch.setattr(
         _packing, "_factor", lambda *given: torch.full([len(given[2])], 1.1)
     )  # as if TRL had another normalizer
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer = trainer_of(tiny_policy, tmp_path)
+    trainer = trainer_of(tiny_policy, tmp_path)
     assert trainer._packer is None
     (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
     assert "TRL's loss for a made-up batch changes" in message

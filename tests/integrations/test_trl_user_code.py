@@ -13,11 +13,10 @@ from tests.integrations import variants
 from tests.integrations.turns import Kept, at_random, echo
 from tests.integrations.turns import trainer_of as game_trainer
 from tests.integrations.variants import digits
-from tests.refusals import config_error
+from tests.refusals import config_error, reward_error
 from transformers import AutoTokenizer, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
-from gdpo import RewardError
 from gdpo.advantages import grpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._rewards import exact_where_kept, numbered
@@ -268,7 +267,7 @@ def test_rewards_in_another_form_are_refused(made, named, tiny_policy, tmp_path)
         def _calculate_rewards(self, *args):
             return made(super()._calculate_rewards(*args))
 
-    with pytest.raises(RewardError, match=named):
+    with reward_error(named):
         trainer_of(tiny_policy, tmp_path, trainer_class=Wrong).train()
 
 
@@ -412,12 +411,12 @@ PARAMETERS = [
 def test_parameters_that_do_not_fit_are_named(known, reward, named, tiny_policy, tmp_path):
     data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
     if known:
-        with pytest.raises(RewardError, match=named):
+        with reward_error(named):
             trainer_of(tiny_policy, tmp_path, rewards=[reward], how={"train_dataset": data})
         return
     stream = {"train_dataset": data.to_iterable_dataset().map(dict)}
     trainer = trainer_of(tiny_policy, tmp_path, rewards=[reward], how=stream)
-    with pytest.raises(RewardError, match=named):
+    with reward_error(named):
         trainer.train()
 
 
@@ -454,7 +453,7 @@ def adds_text(completions, **columns):
 def test_an_exception_of_a_reward_has_its_remedy(reward, named, tiny_policy, tmp_path):
     data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
     trainer = trainer_of(tiny_policy, tmp_path, rewards=[reward], how={"train_dataset": data})
-    with pytest.raises(RewardError, match=named):
+    with reward_error(named):
         trainer.train()
 
 
