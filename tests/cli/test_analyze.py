@@ -50,10 +50,16 @@ def ignored(folder, steps=6):
     return folder
 
 
-def machine(analyze, *arguments):
-    code, out, err = analyze(*arguments, "--output", "json")
-    assert code in (0, 1), err
-    return json.loads(out, parse_constant=pytest.fail), code
+@pytest.fixture
+def machine(analyze):
+    """Run `gdpo analyze` for a machine. Return what it finds and the exit code."""
+
+    def run(*arguments):
+        code, out, err = analyze(*arguments, "--output", "json")
+        assert code in (0, 1), err
+        return json.loads(out, parse_constant=pytest.fail), code
+
+    return run
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(8, "these columns were"), (12, "groups formed")])
@@ -64,13 +70,13 @@ def test_groups_that_mix_prompts_give_no_verdict(shown, tmp_path, size, verdict)
     assert ("! 60 groups formed by group_size" in out) == (size == 12)
 
 
-def test_the_numbers_are_those_of_a_table_worked_out_by_hand(analyze, dump, here):
+def test_the_numbers_are_those_of_a_table_worked_out_by_hand(machine, dump, here):
     """Groups of 2: a z-score is ±1/√2 where the reward varies, and so is GRPO's advantage.
 
     Step 1: `wide` varies in a, `narrow` in b: ½ + ½ each. Step 2: `wide` in both: ½ + ½ + ½ + ½;
     `narrow` in b, its only group: ½ + ½.
     """
-    found, code = machine(analyze, dump, *COLUMNS)
+    found, code = machine(dump, *COLUMNS)
     assert code == 0
     assert found["rows"] == {"all": 8, "read": 8, "skipped": 0, "not_analyzed": 0}
     assert found["groups"]["count"] == 4
@@ -131,7 +137,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(shown, tmp_path, her
 
 
 def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_for_machines(
-    analyze, shown, tmp_path, here
+    machine, shown, tmp_path, here
 ):
     arguments = (ignored(tmp_path / "run"), "--rewards", "loud,quiet")
     out = shown(*arguments, "--estimators", "grpo,gdpo")
@@ -145,7 +151,7 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     assert rows[2][1:] == rows[4][1:] == ["50 %", "50 %"]
     page = Path("analysis.html").read_text().replace("<wbr>", "")
     assert all(cell in page for row in rows for cell in row)
-    found, _ = machine(analyze, *arguments, "--estimators", "grpo,gdpo")
+    found, _ = machine(*arguments, "--estimators", "grpo,gdpo")
     equal, sizes = found["runs"][0]["verdict"]["readings"]
     assert (equal["setting"], equal["needed"], sizes["needed"]) == (settings[2], True, False)
     assert equal["condition"] == "if the rewards should count equally"
@@ -153,7 +159,7 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     shares = {name: pytest.approx(share) for name, share in equal["shares"].items()}
     assert replayed["gdpo"] == shares
     for sure in ("--weights", "loud=1,quiet=1"), ("--sizes-are-weights",):
-        verdict = machine(analyze, *arguments, *sure)[0]["runs"][0]["verdict"]
+        verdict = machine(*arguments, *sure)[0]["runs"][0]["verdict"]
         assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
 
 
@@ -190,8 +196,8 @@ def test_three_rollouts_are_printed_for_a_function_that_never_varied(
     assert "three rollouts" not in analyze(ignored(tmp_path / "other"))[1]
 
 
-def test_what_is_worst_comes_first_and_is_told_with_what_to_do(analyze, tmp_path, here):
-    found, _ = machine(analyze, ignored(tmp_path / "run"))
+def test_what_is_worst_comes_first_and_is_told_with_what_to_do(machine, tmp_path, here):
+    found, _ = machine(ignored(tmp_path / "run"))
     findings = found["runs"][0]["findings"]
     assert findings[0]["severity"] == "warning"
     assert (findings[0]["kind"], findings[0]["rewards"]) == ("ignored", ["quiet"])
@@ -234,13 +240,13 @@ def test_a_reward_that_some_files_have_is_none(shown, dump, here):
     assert "step_3.jsonl:1: no reward 'narrow'" in shown(dump, *COLUMNS)
 
 
-def test_the_exit_code_says_whether_a_finding_lasted(analyze, tmp_path, dump, here):
+def test_the_exit_code_says_whether_a_finding_lasted(machine, analyze, tmp_path, dump, here):
     run = ignored(tmp_path / "ignored")
     quiet = ("--output", "none", "--fail-on")
     assert analyze(run, "--output", "none")[0] == 0
     assert analyze(run, *quiet, "warning")[0] == 1
     assert analyze(run, *quiet, "note")[0] == 1
-    found, code = machine(analyze, run, "--fail-on", "warning")
+    found, code = machine(run, "--fail-on", "warning")
     assert (code, found["failed"]) == (1, True)
     # 48 groups are too few to say who is ignored.
     short = ignored(tmp_path / "short", steps=3)
@@ -248,14 +254,14 @@ def test_the_exit_code_says_whether_a_finding_lasted(analyze, tmp_path, dump, he
 
 
 def test_estimators_are_replayed_and_nothing_would_change_is_said(
-    analyze, shown, dump, tmp_path, here
+    machine, shown, dump, tmp_path, here
 ):
     out = shown(dump, *COLUMNS, "--estimators", "grpo,gdpo")
     assert "baseline: grpo (2 steps, 4 groups)" in out
     assert "no difference" not in out
     one = ("--rewards", "wide", "--columns", "prompt=prompt", "--estimators", "grpo", "gdpo")
     assert "no difference from the baseline, up to a factor: all estimators" in shown(dump, *one)
-    found, _ = machine(analyze, dump, *one)
+    found, _ = machine(dump, *one)
     assert [(e["estimator"], e["same"], e["signal_lost"]) for e in found["estimators"]] == [
         ("grpo", True, 0),
         ("gdpo", True, 0),
@@ -268,8 +274,8 @@ def test_a_folder_with_the_name_of_an_estimator_is_no_obstacle(shown, dump, here
     assert "gdpo" in shown(dump, *COLUMNS, *named)
 
 
-def test_all_estimators_are_replayed_if_none_is_named(analyze, shown, dump, here):
-    found, _ = machine(analyze, dump, *COLUMNS, "--estimators")
+def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump, here):
+    found, _ = machine(dump, *COLUMNS, "--estimators")
     by_name = {e["estimator"]: e for e in found["estimators"]}
     assert len(by_name) == 20
     assert by_name["saw"]["problem"]
@@ -277,12 +283,12 @@ def test_all_estimators_are_replayed_if_none_is_named(analyze, shown, dump, here
     assert "not computed: saw: estimator 'saw' needs 'low'" in shown(dump, *COLUMNS, "--estimators")
 
 
-def test_rewards_are_scored_anew(analyze, shown, tmp_path, here):
+def test_rewards_are_scored_anew(machine, shown, tmp_path, here):
     path = written.verl_v1(tmp_path / "run")
     out = shown(path, "--rescore", "gsm8k")
     assert "integer" in out
     assert f"! {path}:1: no reference" in out
-    found, _ = machine(analyze, path, "--rescore", "gsm8k")
+    found, _ = machine(path, "--rescore", "gsm8k")
     assert [r["name"] for r in found["runs"][0]["rewards"]] == ["correctness", "integer", "format"]
     assert found["files"][0]["rewards_from"] == "rescored"
     notice = next(each for each in found["notices"] if each["what"].startswith("no reference"))
@@ -314,22 +320,22 @@ def test_every_format_is_analyzed_by_the_command(shown, tmp_path, here, writer):
     assert (here / "analysis.html").stat().st_size > 10_000
 
 
-def test_our_own_runs_are_told_apart_by_their_folders(analyze, shown, tmp_path, here):
+def test_our_own_runs_are_told_apart_by_their_folders(machine, shown, tmp_path, here):
     for label in ("grpo", "gdpo"):
         trained(tmp_path / "runs", label, 1, steps=3)
     out = shown(tmp_path / "runs")
     assert "run-0: 3 steps" in out
     assert "run-1: 3 steps" in out
     paths = [tmp_path / "runs" / name for name in ("run-0", "run-1")]
-    found, _ = machine(analyze, *paths)
+    found, _ = machine(*paths)
     assert [run["run"] for run in found["runs"]] == ["run-0", "run-1"]
     files = sorted((paths[0] / "rollouts").iterdir(), reverse=True)
-    found, _ = machine(analyze, *files, files[0].parent)
+    found, _ = machine(*files, files[0].parent)
     assert [run["over_time"]["step"] for run in found["runs"]] == [[1, 2, 3]]
 
 
-def test_weights_are_those_asked_for(analyze, dump, here):
-    found, _ = machine(analyze, dump, *COLUMNS, "--weights", "wide=3")
+def test_weights_are_those_asked_for(machine, dump, here):
+    found, _ = machine(dump, *COLUMNS, "--weights", "wide=3")
     wide, narrow = found["runs"][0]["rewards"]
     assert (wide["weight_share"], narrow["weight_share"]) == (0.75, 0.25)
     assert found["runs"][0]["weights_from"] == "as given, others 1"
@@ -530,7 +536,7 @@ def test_what_makes_rewards_may_fail_in_any_way(refused, judges, tmp_path):
     [("fifth", "ValueError: the fifth step", 4), ("strange", "advantages that are not finite", 1)],
 )
 def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
-    analyze, shown, judges, tmp_path, name, why, after
+    machine, shown, judges, tmp_path, name, why, after
 ):
     rng = np.random.default_rng(0)
     for step in range(1, 9):
@@ -541,7 +547,7 @@ def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
     assert "no difference" not in out
     assert f"{judges}:{name} failed after {after} step" in out
     assert why in " ".join(out.split())
-    found, _ = machine(analyze, tmp_path / "run", *asked)
+    found, _ = machine(tmp_path / "run", *asked)
     assert [each["same"] for each in found["estimators"]] == [True, False]
 
 
@@ -673,11 +679,11 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
-    following, analyze, tmp_path, here
+    following, machine, tmp_path, here
 ):
     """Of 96 groups, one look shows the warning. It is repeated, and therefore not certain yet."""
     run = ignored(tmp_path / "run", steps=6)
-    assert machine(analyze, run, "--fail-on", "warning")[1] == 1
+    assert machine(run, "--fail-on", "warning")[1] == 1
     process = following(run, "--fail-on", "warning", output="json")
     found = json.loads(process.stdout.readline())
     (warning,) = [f for f in found["runs"][0]["findings"] if f["severity"] == "warning"]
@@ -791,9 +797,9 @@ def test_a_reward_whose_range_is_said_is_learned(shown, tmp_path):
     assert "at 1, the top of its range" in " ".join(out.split())
 
 
-def test_a_rescored_reward_has_its_own_range_unless_another_is_said(analyze, judges, tmp_path):
+def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, judges, tmp_path):
     said = (written.verl(tmp_path / "run"), "--rescore", f"{judges}:rewards")
-    (run,) = machine(analyze, *said)[0]["runs"]
+    (run,) = machine(*said)[0]["runs"]
     assert run["verdict"]["learned"] == ["loud", "later"]
-    (run,) = machine(analyze, *said, "--range", "loud=1:3")[0]["runs"]
+    (run,) = machine(*said, "--range", "loud=1:3")[0]["runs"]
     assert run["verdict"]["learned"] == ["later"]
