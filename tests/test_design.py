@@ -18,7 +18,7 @@ from gdpo.diagnostics import diagnose
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gdpo"
-DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+DESIGN = (ROOT / "docs" / "design.md").read_text("utf-8")
 
 
 def section(title):
@@ -41,7 +41,7 @@ def room_of(parts):
 
 @cache
 def nodes_of(file):
-    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return list(ast.walk(ast.parse(file.read_text("utf-8"))))
 
 
 def imported(file):
@@ -304,7 +304,7 @@ def tokens_of(files):
     """Return the number of tokens of code: no docstrings, no comments."""
     count = 0
     for file in files:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text("utf-8")
         alone = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
         strings = {
             (node.lineno, node.col_offset)
@@ -347,4 +347,4 @@ def test_the_package_does_not_grow():
 def test_the_site_does_not_grow():
     """This number may only fall: a page pays for new words by deleting others."""
     pages = (ROOT / "docs").rglob("*.md")
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 26_700
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 26_700

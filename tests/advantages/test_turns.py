@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.oracles import turns as by_hand
 from tests.refusals import config_error, data_error
 
@@ -26,7 +27,7 @@ W = [1.0, 0.5]
 
 
 def agree(a, b, atol=1e-12):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-12, atol=atol)
+    assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-12, atol=atol)
 
 
 def drawn(seed, shape=(3, 4, 5, 2), gaps=0.0):
@@ -185,7 +186,7 @@ def test_what_lies_beyond_the_last_turn_is_ignored(name, seed):
     assert not np.any(a[beyond])
     for junk in (np.nan, np.inf, -1e300):
         filled = np.where(beyond[..., None], junk, r)
-        np.testing.assert_array_equal(estimator(filled, W, turns=turns), a)
+        assert_array_equal(estimator(filled, W, turns=turns), a)
     wider = np.pad(r, ((0, 1), (0, 2), (0, 3), (0, 0)), constant_values=np.inf)
     counts = np.pad(turns, ((0, 1), (0, 2)))
     got = estimator(wider, W, turns=counts)
@@ -234,7 +235,7 @@ def test_numpy_computes_in_float64_and_whole_numbers_are_accepted():
     r, turns = drawn(0)
     single = (r + 1000).astype(np.float32)
     exact = turn_gdpo(single.astype(np.float64), W, turns=turns)
-    np.testing.assert_array_equal(turn_gdpo(single, W, turns=turns), exact.astype(np.float32))
+    assert_array_equal(turn_gdpo(single, W, turns=turns), exact.astype(np.float32))
     whole = np.round(r).astype(int)
     wanted = turn_gdpo(whole * 1.0, W, turns=turns)
     agree(turn_gdpo(whole, W, turns=turns), wanted)
@@ -271,8 +272,8 @@ def test_the_arguments_stay_as_they_are():
     r, turns = drawn(0, gaps=0.1)
     before = r.copy(), turns.copy()
     turn_gdpo(r, W, turns=turns)
-    np.testing.assert_array_equal(r, before[0])
-    np.testing.assert_array_equal(turns, before[1])
+    assert_array_equal(r, before[0])
+    assert_array_equal(turns, before[1])
 
 
 # Refusals

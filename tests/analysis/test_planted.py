@@ -43,7 +43,7 @@ def test_a_planted_run_has_its_true_influence_and_the_right_verdict(name):
 
 def rule():
     """The command of the page, and for each action the pattern of its verdict and the answer."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text("utf-8")
     command = re.search(r"^gdpo analyze .*$", page, re.MULTILINE)[0]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|.]+)\.[^|]* \|$", page, re.MULTILINE)
     any_words = {"…": ".*", "NAME": "[^`]+"}

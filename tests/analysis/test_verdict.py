@@ -79,7 +79,7 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert run["verdict"]["sentence"] == verdict.sentence
     assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
     assert few in page
     assert "logging_steps=1" in page
     assert "Verdict:" in page

@@ -16,6 +16,12 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a run, which is not there yet."""
+    return tmp_path / "run"
+
+
 def saying(captured):
     """Return a function that runs the command line. It returns the exit code, stdout and stderr."""
 

@@ -63,9 +63,9 @@ def machine(analyze):
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(8, "these columns were"), (12, "groups formed")])
-def test_groups_that_mix_prompts_give_no_verdict(shown, tmp_path, size, verdict):
+def test_groups_that_mix_prompts_give_no_verdict(shown, folder, size, verdict):
     options = ("--columns", f"format=verl,group_size={size}", "--output", "none")
-    out = shown(ignored(tmp_path / "run"), *options)
+    out = shown(ignored(folder), *options)
     assert out.splitlines()[-1].startswith(f"verdict: unknown: {verdict}")
     assert ("! 60 groups formed by group_size" in out) == (size == 12)
 
@@ -137,9 +137,9 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(shown, tmp_path, her
 
 
 def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_for_machines(
-    machine, shown, tmp_path, here
+    machine, shown, folder, here
 ):
-    arguments = (ignored(tmp_path / "run"), "--rewards", "loud,quiet")
+    arguments = (ignored(folder), "--rewards", "loud,quiet")
     out = shown(*arguments, "--estimators", "grpo,gdpo")
     lines = out.splitlines()
     first = lines.index("influence share of every reward") + 1
@@ -163,9 +163,9 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
         assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
 
 
-def test_weights_and_sizes_as_weights_are_refused_together(refused, tmp_path, here):
+def test_weights_and_sizes_as_weights_are_refused_together(refused, folder, here):
     options = ("--weights", "loud=1,quiet=1", "--sizes-are-weights")
-    assert refused(ignored(tmp_path / "run"), *options) == (
+    assert refused(ignored(folder), *options) == (
         "gdpo: --weights and --sizes-are-weights both say how much each reward should count: "
         "remove one of the two"
     )
@@ -196,8 +196,8 @@ def test_three_rollouts_are_printed_for_a_function_that_never_varied(
     assert "three rollouts" not in analyze(ignored(tmp_path / "other"))[1]
 
 
-def test_what_is_worst_comes_first_and_is_told_with_what_to_do(machine, tmp_path, here):
-    found, _ = machine(ignored(tmp_path / "run"))
+def test_what_is_worst_comes_first_and_is_told_with_what_to_do(machine, folder, here):
+    found, _ = machine(ignored(folder))
     findings = found["runs"][0]["findings"]
     assert findings[0]["severity"] == "warning"
     assert (findings[0]["kind"], findings[0]["rewards"]) == ("ignored", ["quiet"])
@@ -220,13 +220,15 @@ def test_a_reward_that_no_file_has_is_a_mistake_and_no_page_is_written(analyze, 
     assert not list(here.iterdir())
 
 
-def test_a_reward_that_no_file_of_columns_has_is_a_mistake_too(analyze, refused, tmp_path, here):
+def test_a_reward_that_no_file_of_columns_has_is_a_mistake_too(
+    analyze, refused, folder, tmp_path, here
+):
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0}
     rows = [{**row, "wide": i / 2, "scores": {"narrow": float(i)}} for i in range(4)]
-    written.parquet(tmp_path / "run" / "completions_00001.parquet", rows)
-    err = refused(tmp_path / "run", "--rewards", "wide,scores.narow")
+    written.parquet(folder / "completions_00001.parquet", rows)
+    err = refused(folder, "--rewards", "wide,scores.narow")
     assert "in none of the files: did you mean 'scores.narrow'? Allowed:" in err
-    assert analyze(tmp_path / "run", "--rewards", "wide,scores.narrow")[0] == 0
+    assert analyze(folder, "--rewards", "wide,scores.narrow")[0] == 0
     texts = [{"prompt": "a", "completion": "b"}] * 4
     written.parquet(tmp_path / "texts" / "completions_00001.parquet", texts)
     assert "reward 'wide' is in none of the files: the files contain no numbers" in refused(
@@ -283,8 +285,8 @@ def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump, here
     assert "not computed: saw: estimator 'saw' needs 'low'" in shown(dump, *COLUMNS, "--estimators")
 
 
-def test_rewards_are_scored_anew(machine, shown, tmp_path, here):
-    path = written.verl_v1(tmp_path / "run")
+def test_rewards_are_scored_anew(machine, shown, folder, here):
+    path = written.verl_v1(folder)
     out = shown(path, "--rescore", "gsm8k")
     assert "integer" in out
     assert f"! {path}:1: no reference" in out
@@ -423,19 +425,19 @@ def test_a_reader_that_goes_is_no_finding_either(dump, here, options):
     assert written_to_nobody(command) == (141, b"")
 
 
-def test_rewards_are_given_anew_without_an_output_to_be_kept(tmp_path, here):
-    path = written.verl(tmp_path / "run")
+def test_rewards_are_given_anew_without_an_output_to_be_kept(folder, here):
+    path = written.verl(folder)
     line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --output none >&-"
     done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_log_of_some_steps_alone_is_told(shown, tmp_path, here):
+def test_a_log_of_some_steps_alone_is_told(shown, folder, here):
     for step in (10, 20, 30):
         rows = [{"step": step, "prompt": "a", "r": float(i)} for i in range(4)]
-        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+        written.lines(folder / f"step_{step}.jsonl", rows)
     assert "3 steps (10 to 30, every 10), 12 rollouts" in shown(
-        tmp_path / "run", "--rewards", "r", "--output", "none"
+        folder, "--rewards", "r", "--output", "none"
     )
 
 
@@ -466,7 +468,7 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
         assert len(text.split("influence share of every reward")[0].splitlines()) <= 22
 
 
-def test_the_batch_step_s_median_is_between_two_steps(shown, tmp_path, here):
+def test_the_batch_step_s_median_is_between_two_steps(shown, folder, here):
     gains = []
     for step, scale in ((1, 1.0), (2, 3.0)):
         rewards = np.random.default_rng(step).normal(size=(4, 4, 2)) ** scale
@@ -475,10 +477,10 @@ def test_the_batch_step_s_median_is_between_two_steps(shown, tmp_path, here):
             for p, group in enumerate(rewards.tolist())
             for a, b in group
         ]
-        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+        written.lines(folder / f"step_{step}.jsonl", rows)
         gains.append(diagnose(rewards, None, ["a", "b"]).batch_gain)
     asked = ("--rewards", "a,b", "--estimators", "grpo", "--output", "none")
-    assert f"by {sum(gains) / 2:.3g} (median" in shown(tmp_path / "run", *asked)
+    assert f"by {sum(gains) / 2:.3g} (median" in shown(folder, *asked)
 
 
 JUDGES = """
@@ -515,8 +517,8 @@ def judges(here, monkeypatch):
     sys.modules.pop("judges_of_test", None)
 
 
-def test_what_rewards_print_is_not_among_what_is_found(judges, tmp_path, here):
-    path = written.verl(tmp_path / "run")
+def test_what_rewards_print_is_not_among_what_is_found(judges, folder, here):
+    path = written.verl(folder)
     command = [sys.executable, "-m", "gdpo", "analyze", path, "--rescore", f"{judges}:rewards"]
     done = subprocess.run(
         [*command, "--output", "json"], capture_output=True, text=True, check=True
@@ -526,8 +528,8 @@ def test_what_rewards_print_is_not_among_what_is_found(judges, tmp_path, here):
     assert done.stderr.count("noise") >= 8
 
 
-def test_what_makes_rewards_may_fail_in_any_way(refused, judges, tmp_path):
-    path = written.verl(tmp_path / "run")
+def test_what_makes_rewards_may_fail_in_any_way(refused, judges, folder):
+    path = written.verl(folder)
     assert "failed with SystemExit: 3" in refused(path, "--rescore", f"{judges}:factory")
 
 
@@ -536,18 +538,18 @@ def test_what_makes_rewards_may_fail_in_any_way(refused, judges, tmp_path):
     [("fifth", "ValueError: the fifth step", 4), ("strange", "advantages that are not finite", 1)],
 )
 def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
-    machine, shown, judges, tmp_path, name, why, after
+    machine, shown, judges, folder, name, why, after
 ):
     rng = np.random.default_rng(0)
     for step in range(1, 9):
         rows = [{"step": step, "prompt": str(i // 4), "r": float(rng.random())} for i in range(16)]
-        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+        written.lines(folder / f"step_{step}.jsonl", rows)
     asked = ("--rewards", "r", "--estimators", f"grpo_no_std,{judges}:{name}")
-    out = shown(tmp_path / "run", *asked, "--output", "none")
+    out = shown(folder, *asked, "--output", "none")
     assert "no difference" not in out
     assert f"{judges}:{name} failed after {after} step" in out
     assert why in " ".join(out.split())
-    found, _ = machine(tmp_path / "run", *asked)
+    found, _ = machine(folder, *asked)
     assert [each["same"] for each in found["estimators"]] == [True, False]
 
 
@@ -614,11 +616,11 @@ def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
     assert done.stdout == f"({f'reading {dump}'!r}, False) False\n"
 
 
-def test_texts_that_are_not_shown_are_not_read(shown, tmp_path, here):
+def test_texts_that_are_not_shown_are_not_read(shown, folder, here):
     """The bytes of the completions are garbage: whoever reads them fails."""
     row = {"step": 1, "prompt": "a", "completion": "", "advantage": 0.0}
     rows = [row | {"completion": f"completion {i} " * 20, "r": i / 4} for i in range(8)]
-    path = written.parquet(tmp_path / "run" / "completions_00001.parquet", rows, compression="none")
+    path = written.parquet(folder / "completions_00001.parquet", rows, compression="none")
     column = pq.read_metadata(path).row_group(0).column(2)
     assert column.path_in_schema == "completion"
     start = column.dictionary_page_offset or column.data_page_offset
@@ -659,8 +661,8 @@ def following(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
-    run = written.verl(tmp_path / "run", steps=(1,))
+def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, folder):
+    run = written.verl(folder, steps=(1,))
     process = following(run, output="json")
     assert json.loads(process.stdout.readline())["rows"]["read"] == 4
     written.verl(run, steps=(2,))
@@ -679,10 +681,10 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
-    following, machine, tmp_path, here
+    following, machine, folder, here
 ):
     """Of 96 groups, one look shows the warning. It is repeated, and therefore not certain yet."""
-    run = ignored(tmp_path / "run", steps=6)
+    run = ignored(folder, steps=6)
     assert machine(run, "--fail-on", "warning")[1] == 1
     process = following(run, "--fail-on", "warning", output="json")
     found = json.loads(process.stdout.readline())
@@ -697,8 +699,8 @@ def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
     assert "`quiet`" in err
 
 
-def test_what_is_followed_says_why_it_ended(analyze, tmp_path, here):
-    code, out, err = analyze(ignored(tmp_path / "run", steps=12), "--follow", "--fail-on", "note")
+def test_what_is_followed_says_why_it_ended(analyze, folder, here):
+    code, out, err = analyze(ignored(folder, steps=12), "--follow", "--fail-on", "note")
     assert (code, err) == (1, "")
     last = out.splitlines()[-1]
     assert "--fail-on" in last
@@ -706,14 +708,14 @@ def test_what_is_followed_says_why_it_ended(analyze, tmp_path, here):
     assert (here / "analysis.html").is_file()
 
 
-def test_of_a_total_alone_nothing_is_said_about_other_estimators(shown, tmp_path, here):
+def test_of_a_total_alone_nothing_is_said_about_other_estimators(shown, folder, here):
     rng = np.random.default_rng(0)
     rows = [
         {"input": f"q{i // 4}", "output": "x", "gts": "", "score": float(s), "step": 1}
         for i, s in enumerate(rng.random(32))
     ]
-    written.lines(tmp_path / "run" / "1.jsonl", rows)
-    out = shown(tmp_path / "run", "--estimators", "grpo,gdpo")
+    written.lines(folder / "1.jsonl", rows)
+    out = shown(folder, "--estimators", "grpo,gdpo")
     assert "no difference from the baseline" not in out
     assert "--rescore recomputes" in out
     assert "these files contain only a scalar reward" in out
@@ -725,14 +727,14 @@ def test_of_a_total_alone_nothing_is_said_about_other_estimators(shown, tmp_path
     assert "contain only a scalar reward" in page
 
 
-def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, tmp_path, here):
+def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, folder, here):
     rng = np.random.default_rng(0)
     scales = np.where(np.arange(64) // 4 % 2, 10.0, 0.1)
     rows = [
         {"prompt": f"q{i // 4}", "completion": "x", "reward": r, "step": 1}
         for i, r in enumerate(rng.normal(size=64) * scales)
     ]
-    path = written.lines(tmp_path / "run" / "1.jsonl", rows)
+    path = written.lines(folder / "1.jsonl", rows)
     out = shown(path, "--estimators", "grpo,gdpo,grpo_no_std,rloo")
     said = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert all("differs on every step" in said[name] for name in ("grpo_no_std", "rloo"))
@@ -741,8 +743,8 @@ def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, t
     assert "these files contain only a scalar reward" in (here / "analysis.html").read_text()
 
 
-def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, tmp_path, here):
-    dump = written.open_instruct(tmp_path / "run")
+def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, folder, here):
+    dump = written.open_instruct(folder)
     out = shown(dump, "--estimators", "grpo,gdpo")
     assert "rewards: scalar reward only: " in out
     assert "no texts" in out
@@ -753,7 +755,7 @@ def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, 
     assert "contain no texts that could be rescored" in " ".join(out.split())
 
 
-def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, tmp_path, here):
+def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, folder, here):
     rng = np.random.default_rng(0)
     rewards = rng.random((8, 4, 2))
     advantages = grpo(rewards, [1.0, 0.1]).reshape(-1)
@@ -761,8 +763,8 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, tmp_
         {"step": 1, "prompt": f"q{i // 4}", "completion": "x", "a": a, "b": b, "advantage": c}
         for i, ((a, b), c) in enumerate(zip(rewards.reshape(-1, 2), advantages, strict=True))
     ]
-    written.lines(tmp_path / "run" / "step_1.jsonl", rows)
-    asked = (tmp_path / "run", "--rewards", "a,b", "--estimators", "recorded,grpo,gdpo")
+    written.lines(folder / "step_1.jsonl", rows)
+    asked = (folder, "--rewards", "a,b", "--estimators", "recorded,grpo,gdpo")
     out = shown(*asked)
     assert "rerun with --weights" in " ".join(out.split())
     out = shown(*asked, "--weights", "a=1,b=0.1")
@@ -770,15 +772,15 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, tmp_
     assert "no difference from the baseline, up to a factor: grpo" in out
 
 
-def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(refused, tmp_path, here):
+def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(refused, folder, here):
     program = here / "mine.py"
     program.write_text('# <meta name="generator" content="gdpo analyze">')
-    assert "not overwritten" in refused(ignored(tmp_path / "run"), "--output", program)
+    assert "not overwritten" in refused(ignored(folder), "--output", program)
     assert program.read_text().startswith("# <meta")
 
 
-def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, tmp_path):
-    run = run_of(tmp_path / "run", LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
+def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, folder):
+    run = run_of(folder, LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
     out = shown(run, "--output", "none")
     told = " ".join(out.split())
     assert "`format` is constant in 100 % of its 64 groups from step 7, at 1, the top" in told
@@ -788,8 +790,8 @@ def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, tmp_pa
     assert analyze(run, "--output", "none", "--fail-on", "warning")[0] == 0
 
 
-def test_a_reward_whose_range_is_said_is_learned(shown, tmp_path):
-    run = run_of(tmp_path / "run", LEARNED)
+def test_a_reward_whose_range_is_said_is_learned(shown, folder):
+    run = run_of(folder, LEARNED)
     out = shown(run, "--output", "none")
     assert "at 1, the highest value of this run" in " ".join(out.split())
     said = ("--range", "format=0:1")
@@ -797,8 +799,8 @@ def test_a_reward_whose_range_is_said_is_learned(shown, tmp_path):
     assert "at 1, the top of its range" in " ".join(out.split())
 
 
-def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, judges, tmp_path):
-    said = (written.verl(tmp_path / "run"), "--rescore", f"{judges}:rewards")
+def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, judges, folder):
+    said = (written.verl(folder), "--rescore", f"{judges}:rewards")
     (run,) = machine(*said)[0]["runs"]
     assert run["verdict"]["learned"] == ["loud", "later"]
     (run,) = machine(*said, "--range", "loud=1:3")[0]["runs"]

@@ -38,8 +38,8 @@ def analyzed(gdpo_says, here):
     return run
 
 
-def test_several_formats_in_one_folder(analyzed, tmp_path):
-    run = tmp_path / "run"
+def test_several_formats_in_one_folder(analyzed, folder):
+    run = folder
     written.verl(run)
     written.nemo_rl(run)
     written.tinker(run)
@@ -52,19 +52,19 @@ def test_several_formats_in_one_folder(analyzed, tmp_path):
     }
 
 
-def test_every_reward_missing_is_no_crash(analyzed, tmp_path):
-    written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "q": None}] * 4)
-    found, out = analyzed(tmp_path / "run", "--rewards", "q")
+def test_every_reward_missing_is_no_crash(analyzed, folder):
+    written.lines(folder / "a.jsonl", [{"prompt": "a", "q": None}] * 4)
+    found, out = analyzed(folder, "--rewards", "q")
     assert found["runs"][0]["rewards"][0]["mean"] is None
     assert "! `q` is missing from every rollout" in out
 
 
-def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, tmp_path):
+def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, folder):
     odd = [f"p{i}" for i in range(4000)] + ["q"] * 4000
-    written.lines(tmp_path / "run" / "1.jsonl", [{"prompt": p, "reward": 1.0} for p in odd])
+    written.lines(folder / "1.jsonl", [{"prompt": p, "reward": 1.0} for p in odd])
     rows = [{"prompt": "a", "reward": float(i)} for i in range(4)]
-    written.lines(tmp_path / "run" / "2.jsonl", rows)
-    found, out = analyzed(tmp_path / "run")
+    written.lines(folder / "2.jsonl", rows)
+    found, out = analyzed(folder)
     assert found["rows"]["not_analyzed"] == 8000
     assert found["problems"][0]["rollouts"] == 8000
     assert "but one has 4,000" in out
@@ -72,19 +72,19 @@ def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, tmp_p
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_hostile_text_commands_neither_terminal_nor_page(analyzed, tmp_path, text):
+def test_hostile_text_commands_neither_terminal_nor_page(analyzed, folder, text):
     """In texts, and in the names of rewards, folders and files."""
     name = "".join(c for c in text[:60] if c not in "/\x00" and not "\ud800" <= c <= "\udfff")
     rows = [
         {"prompt": text[:5000], "completion": text, "step": 1, name: i / 2, f"{name} 2": 1.0}
         for i in range(4)
     ]
-    path = tmp_path / "run" / f"{name[:40]} 1.jsonl"
+    path = folder / f"{name[:40]} 1.jsonl"
     written.lines(path, rows)
     with path.open("a") as file:
         file.write("{\x1b]0;title\x07")
     columns = ("--columns", "prompt=prompt,completion=completion,step=step")
-    found, _ = analyzed(tmp_path / "run", *columns)
+    found, _ = analyzed(folder, *columns)
     assert {r["name"] for r in found["runs"][0]["rewards"]} == {name, f"{name} 2"}
     page = Path("analysis.html").read_text()
     assert len(page) < 2_000_000

@@ -124,7 +124,7 @@ def test_rows_of_one_rollout_are_its_turns(found_in, kind):
     assert any("turn" in str(notice) for notice in found["notices"])
 
 
-def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, tmp_path):
+def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, folder):
     from gdpo.rollouts.readers import read_rollout_files
 
     rows = [
@@ -134,7 +134,7 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, t
         for s, p, g, a, b in rollouts()
         for turn in range(2)
     ]
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     table = next(read_rollout_files(path))
     assert len(table) == 32
     assert table.turns is not None
@@ -155,12 +155,12 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, t
         ),
     ],
 )
-def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, tmp_path, options):
+def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, folder, options):
     rows = [
         {"step": s, "prompt": f"in /tmp/{RNG.random()} do {p}", "reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     code, out, err = gdpo_says("analyze", path, *options)
     assert code == 2
     assert "%" not in out
@@ -208,24 +208,22 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("form", UNREAD)
-def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, tmp_path, form):
+def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, folder, form):
     rows = made(lambda s, p, g, a, b: {"accuracy": a, "format": g % 2} | UNREAD[form](a, b))
-    code, _, err = gdpo_says(
-        "analyze", written(tmp_path / "run", "jsonl", rows), "--output", "none"
-    )
+    code, _, err = gdpo_says("analyze", written(folder, "jsonl", rows), "--output", "none")
     assert code == 2
     assert "'rewards'" in err
     run_commands(gdpo_says, err)
 
 
 @pytest.mark.parametrize("total", ["product", "independent"])
-def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp_path, total):
+def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, folder, total):
     def scored(s, p, g, a, b):
         whole = a * b if total == "product" else float(g % 2)
         return {"a_reward": a, "b_reward": b, "reward": whole}
 
     rows = made(scored)
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     code, out, err = gdpo_says("analyze", path, "--output", "none")
     assert code == 2
     assert "! " in out
@@ -274,9 +272,9 @@ def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says,
 
 
 @of_every_kind
-def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind):
+def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, folder, kind):
     """In the first file, the total does not show the weights, because a reward is constant."""
-    (tmp_path / "run").mkdir()
+    (folder).mkdir()
     for s in range(8):
         rows = [
             {"step": s}
@@ -284,8 +282,8 @@ def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind
             | {"correct": a, "rouge": b * (s > 0), "reward": a + 0.1 * b * (s > 0)}
             for _, p, g, a, b in rollouts(steps=1, prompts=2)
         ]
-        written(tmp_path / "run" / f"step_{s}", kind, rows)
-    found = analyzed(gdpo_says, tmp_path / "run")
+        written(folder / f"step_{s}", kind, rows)
+    found = analyzed(gdpo_says, folder)
     assert found["notices"] == []
     (run,) = found["runs"]
     shares = {reward["name"]: reward["weight_share"] for reward in run["rewards"]}
@@ -293,17 +291,17 @@ def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind
 
 
 @of_every_kind
-def test_a_refusal_holds_for_all_files_of_a_run(analyze, tmp_path, kind):
+def test_a_refusal_holds_for_all_files_of_a_run(analyze, folder, kind):
     """In the last file alone, the product is a sum, because one reward is constant."""
-    (tmp_path / "run").mkdir()
+    (folder).mkdir()
     for s in range(3):
         rows = [
             {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
             for _, p, g, a, random in rollouts(steps=1)
             for b in [1.0 if s == 2 else random]
         ]
-        written(tmp_path / "run" / f"step_{s}", kind, rows)
-    code, _, err = analyze(tmp_path / "run", "--output", "none")
+        written(folder / f"step_{s}", kind, rows)
+    code, _, err = analyze(folder, "--output", "none")
     assert (code, "not a weighted sum" in err) == (2, True)
 
 
@@ -324,9 +322,9 @@ def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(fou
     assert [reward["name"] for reward in run["rewards"]] == ["a_reward", "b_reward"]
 
 
-def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyze, tmp_path):
+def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyze, folder):
     rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a * b})
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     code, out, _ = analyze(path, "--rewards", "a_reward,b_reward", "--output", "none")
     assert (code, "\n! " in out) == (0, True)
     assert "--weights a_reward=NUMBER,b_reward=NUMBER" in out
@@ -349,17 +347,17 @@ def files_of_ranks(folder, kind):
 
 @of_every_kind
 def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
-    gdpo_says, tmp_path, kind
+    gdpo_says, folder, kind
 ):
-    found = analyzed(gdpo_says, files_of_ranks(tmp_path / "run", kind))
+    found = analyzed(gdpo_says, files_of_ranks(folder, kind))
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["group id and prompt"]
 
 
 @of_every_kind
-def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, tmp_path, kind):
+def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, folder, kind):
     rows = made(lambda s, p, g, a, b: {"uid": f"{s}-{p}-{g}"} | {"reward_a": a, "reward_b": b})
-    path = written(tmp_path / "run", kind, rows)
+    path = written(folder, kind, rows)
     found = analyzed(gdpo_says, path)
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["equal prompts"]
@@ -388,11 +386,9 @@ def test_weights_beside_the_rewards_are_read(found_in, kind, name, form):
 
 @of_lines_and_columns
 @pytest.mark.parametrize("of", [str, lambda a: str(a > 0), lambda a: "yes" if a > 0 else "no"])
-def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
-    gdpo_says, tmp_path, kind, of
-):
+def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(gdpo_says, folder, kind, of):
     rows = made(lambda s, p, g, a, b: {"answer_correct": of(a), "format_reward": b})
-    code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--output", "none")
+    code, _, err = gdpo_says("analyze", written(folder, kind, rows), "--output", "none")
     assert code == 2
     both = ["format_reward", "answer_correct"]
     assert run_commands(gdpo_says, err) == [both[:1], both]
@@ -412,12 +408,12 @@ def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(found_in, k
     assert found["runs"][0]["rollouts"] == 256
 
 
-def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(refused, tmp_path):
+def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(refused, folder):
     rows = [
         {"step": s, "prompt": f"question {s}-{p}", "completions": ["x"] * 4, "rewards": [a, b] * 2}
         for s, p, g, a, b in rollouts(size=1)
     ]
-    err = refused(written(tmp_path / "run", "jsonl", rows), "--output", "none")
+    err = refused(written(folder, "jsonl", rows), "--output", "none")
     assert "'rewards' cannot be read as numbers" in err
     assert "one line per rollout" in err
     assert "gdpo analyze" not in err

@@ -90,8 +90,8 @@ def test_an_unknown_reward_is_refused(refused, options, message):
     assert message in refused(STATE, *options)
 
 
-def test_rollouts_are_preferred_to_metrics(shown, tmp_path):
-    run = tmp_path / "run"
+def test_rollouts_are_preferred_to_metrics(shown, folder):
+    run = folder
     rows = [{"step": 1, "prompt": i // 2, "reward_a": i % 2, "reward_b": i % 3} for i in range(8)]
     written.lines(run / "rows.jsonl", rows)
     shutil.copy(STATE, run)

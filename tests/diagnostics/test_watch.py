@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
@@ -96,9 +97,9 @@ def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps
     parts = rewards.reshape(-1, groups, 8, 3)
     each = [diagnose(part, None, NAMES, estimator="grpo").influence for part in parts]
     cut = pooled(each)
-    np.testing.assert_allclose(cut.shares, whole.shares, rtol=1e-9)
-    np.testing.assert_allclose(cut.sums, whole.sums, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(cut.margins, whole.margins, rtol=1e-9)
+    assert_allclose(cut.shares, whole.shares, rtol=1e-9)
+    assert_allclose(cut.sums, whole.sums, rtol=1e-9, atol=1e-9)
+    assert_allclose(cut.margins, whole.margins, rtol=1e-9)
     assert abs(whole.shares[2]) < 0.05
     assert np.all(np.abs(whole.shares - [0.5, 0.5, 0]) < 1.5 * whole.margins)
 
@@ -108,7 +109,7 @@ def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten()
     for diagnosis in [*steps(8, 64), *steps(8, 64, stds=[1, 1, 1])]:
         window, findings = history.add(diagnosis)
     assert window.groups == 256
-    np.testing.assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
+    assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
     assert not findings
     (held,) = [held for held in history.held() if held.finding.kind is Kind.IGNORED]
     assert held.spans[0][0] == 1
@@ -131,8 +132,8 @@ def test_a_reward_that_comes_late_or_goes_counts_for_the_steps_that_have_it():
     three = [diagnose(random_of(64, s), None, ["b", "c"]) for s in range(2)]
     total = pooled([step.influence for step in (*two, *three)])
     assert total.names == ("a", "b", "c")
-    np.testing.assert_allclose(total.weight_shares, [0.25, 0.5, 0.25])
-    np.testing.assert_allclose(total.shares, [0.25, 0.5, 0.25], atol=0.02)
+    assert_allclose(total.weight_shares, [0.25, 0.5, 0.25])
+    assert_allclose(total.shares, [0.25, 0.5, 0.25], atol=0.02)
     watch = Watch()
     for diagnosis in (*two, *three):
         seen = watch.update(diagnosis)
@@ -461,7 +462,7 @@ def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
         for _ in range(200)
     ]
     stds = np.std([diagnosis.influence.shares for diagnosis in drawn], axis=0)
-    np.testing.assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
+    assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
 
 
 def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
@@ -472,7 +473,7 @@ def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
     plain, moved = (
         of_two(rewards, advantages=a).influence for a in (advantages, advantages + levels)
     )
-    np.testing.assert_allclose(moved.shares, plain.shares, rtol=1e-9)
+    assert_allclose(moved.shares, plain.shares, rtol=1e-9)
 
 
 def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_reward_goes():

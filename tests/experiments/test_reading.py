@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.experiments.conftest import DECLARED, write_run
 from tests.refusals import config_error, data_error
 
@@ -36,7 +37,7 @@ def test_a_folder_of_runs_is_an_experiment(two_estimators):
         ("format", 0.0, 1.0),
         ("correctness", -3.0, 3.0),
     ]
-    np.testing.assert_allclose(
+    assert_allclose(
         experiment.curves("gdpo", "format"), [[0.61, 0.71, 0.81, 0.91], [0.62, 0.72, 0.82, 0.92]]
     )
     assert {run.state for run in experiment.runs} == {"finished"}
@@ -111,7 +112,7 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
     late = json.dumps({"step": 6, "loss": 0.0, "rewards/format/mean": 0.9})
     (path / "metrics.jsonl").write_text("\n".join([*lines, late, '{"step": 7, "lo']))
     curve = read_experiment(tmp_path).runs[0].means["format"]
-    np.testing.assert_array_equal(curve, [0.5, np.nan, 0.7, np.nan, np.nan, 0.9])
+    assert_array_equal(curve, [0.5, np.nan, 0.7, np.nan, np.nan, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -218,9 +219,7 @@ def test_strange_lines_of_metrics_are_left_out(tmp_path):
             '{"step": 3, "loss": 0.0, "note": "a\u2028b", "rewards/format/mean": 0.7}\n'.encode()
         )
         file.write('{"step": 4, "note": "\u00e9'.encode()[:-1])
-    np.testing.assert_array_equal(
-        read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7]
-    )
+    assert_array_equal(read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7])
 
 
 def weighted(folder, weight, seed, *, gate=None, level=0.5):
@@ -301,8 +300,8 @@ def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
     ComparisonPlan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
-    np.testing.assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
-    np.testing.assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
+    assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
+    assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
 
 
 def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
@@ -317,7 +316,7 @@ def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
     experiment = read_experiment(tmp_path)
     (run,) = experiment.runs
     assert set(run.weights) == {"a/b"}
-    np.testing.assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
+    assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
 
 
 @pytest.mark.parametrize(

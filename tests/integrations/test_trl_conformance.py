@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train, trainer_of
 from tests.oracles import estimators as by_hand
@@ -37,7 +38,7 @@ def test_the_difference_to_trl_is_its_epsilon(rule, formula, place):
     batches = batches_of(rule, *place)
     assert len(batches) == 3
     for our, their in batches:
-        np.testing.assert_array_equal(rewards_of(our), rewards_of(their))
+        assert_array_equal(rewards_of(our), rewards_of(their))
         assert gap(our, formula) < 1e-6
         assert gap(their, formula, TRL_EPSILON) < 1e-6
         assert gap(their, formula) > 1e-6  # so the line above could have failed
@@ -45,7 +46,7 @@ def test_the_difference_to_trl_is_its_epsilon(rule, formula, place):
 
 def test_without_std_there_is_no_difference_to_trl(place):
     ((our, their),) = batches_of("_grpo_no_std", *place, max_steps=1)
-    np.testing.assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
+    assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
     assert np.ptp(our["advantages"]) > 1
 
 
@@ -54,7 +55,7 @@ def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(place):
     assert gap(our, by_hand.grpo_batch_std) < 1e-6
     std = (rewards_of(our) @ WEIGHTS).std(ddof=1)
     with_epsilon = np.array(our["advantages"]) * std / (std + TRL_EPSILON)
-    np.testing.assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
+    assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
     assert np.ptp(our["advantages"]) > 1
 
 
@@ -87,7 +88,7 @@ def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_poli
         assert len(first) == 3
         for one, other in zip(first, second, strict=True):
             assert len(one["advantages"]) == len(other["advantages"]) == 6
-            np.testing.assert_array_equal(rewards_of(one), rewards_of(other))
+            assert_array_equal(rewards_of(one), rewards_of(other))
             both = {**one, "advantages": one["advantages"] + other["advantages"]}
             assert gap(both, by_hand.gdpo, epsilon) < 1e-6
     files = sorted((tmp_path / "ours" / "rollouts").glob("*.parquet"))
@@ -103,7 +104,7 @@ def test_evaluation_uses_its_own_number_of_samples(place):
     batch = trainer.record[0]
     assert not batch["training"]
     expected = by_hand.gdpo(rewards_of(batch, samples=2).tolist(), WEIGHTS)
-    np.testing.assert_allclose(batch["advantages"], np.ravel(expected), atol=1e-6)
+    assert_allclose(batch["advantages"], np.ravel(expected), atol=1e-6)
 
 
 def test_gradient_accumulation_normalizes_over_the_whole_generation_batch(place):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.variants import (
     WEIGHTS,
     bytes_written,
@@ -49,10 +50,10 @@ def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
         rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
         assert [r.group_id for r in rollouts] == [0] * 4 + [1] * 4 + [2] * 4
         assert [r.sample_id for r in rollouts] == [0, 1, 2, 3] * 3
-        np.testing.assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
+        assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
         names = ["bytes_written", "digits", "sometimes_vowels"]
         values = [[r.rewards[name] for name in names] for r in rollouts]
-        np.testing.assert_array_equal(np.array(values, dtype=np.float32), batch["rewards"])
+        assert_array_equal(np.array(values, dtype=np.float32), batch["rewards"])
         assert [r.rewards for r in rollouts] == [scored_again(r.completion) for r in rollouts]
         assert {r.run for r in rollouts} == {"try"}
         assert {r.step for r in rollouts} == {step}
@@ -338,7 +339,7 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
         rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
         tokens = np.array([r.num_tokens for r in rollouts]).reshape(-1, 4)
         wanted = gdpo(rewards, [1, 1], token_counts=tokens, max_advantage=1.0)
-        np.testing.assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
+        assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
     assert 0 < logged(trainer, "rewards/digits/gate_closed")[0] < 1
 
 
@@ -430,6 +431,6 @@ def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(advantage, constan
     plain, shifted = step_of(digits, advantage), step_of(reward, advantage)
     advantages = [each.advantage for each in plain]
     assert max(advantages) > 0.5
-    np.testing.assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
+    assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
     wanted = [constant + each.rewards["digits"] for each in plain]
     assert [each.rewards[reward.__name__] for each in shifted] == wanted

@@ -25,7 +25,7 @@ def exported(folder, comparison):
 
 
 def rows_of(file):
-    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
+    return list(csv.DictReader(io.StringIO(file.read_text("utf-8"), newline="")))
 
 
 def compared(folder, *, seeds=range(5), labels=("grpo", "gdpo"), **options):
@@ -129,6 +129,6 @@ def test_a_name_is_no_formula_and_breaks_no_row(tmp_path, name):
     comparison = analyse(experiment_of(tmp_path, runs, rewards=rewards, name=name), draws=100)
     exported(tmp_path, comparison)
     for file in (tmp_path / "export").iterdir():
-        rows = list(csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
+        rows = list(csv.reader(io.StringIO(file.read_text("utf-8"), newline="")))
         assert len({len(row) for row in rows}) == 1
         assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]

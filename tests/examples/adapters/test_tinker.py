@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import install
 from tests.refusals import data_error
@@ -136,8 +137,8 @@ def test_the_completions_are_scored_and_their_advantages_are_those_of_the_estima
     scored = []
     done = step(Client(), scored=scored)
     assert scored == [COMPLETIONS]
-    np.testing.assert_array_equal(done.rewards, REWARDS)
-    np.testing.assert_array_equal(done.advantages, gdpo(np.array(REWARDS), WEIGHTS))
+    assert_array_equal(done.rewards, REWARDS)
+    assert_array_equal(done.advantages, gdpo(np.array(REWARDS), WEIGHTS))
 
 
 def test_position_i_predicts_token_i_plus_1():
@@ -165,8 +166,8 @@ def test_only_sampled_tokens_get_the_advantage_and_the_log_probabilities_of_the_
         completion, inputs = COMPLETIONS[p][s], inputs_of(datum)
         prompt = [0.0] * (len(PROMPTS[p]) - 1)  # the first sampled token is predicted by its last
         expected = prompt + [done.advantages[p, s]] * len(completion)
-        np.testing.assert_allclose(inputs["advantages"], expected, rtol=1e-6)
-        np.testing.assert_allclose(inputs["logprobs"], prompt + logprobs_of(completion), rtol=1e-6)
+        assert_allclose(inputs["advantages"], expected, rtol=1e-6)
+        assert_allclose(inputs["logprobs"], prompt + logprobs_of(completion), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, -0.5])
@@ -189,7 +190,7 @@ def test_the_state_of_the_estimator_is_updated_after_its_use():
     rule, untouched = (AdvantageRule("constrained_grpo", NAMES, options) for _ in range(2))
     before = rule.state()
     done = step(Client(), rule=rule)
-    np.testing.assert_array_equal(done.advantages, untouched(np.array(REWARDS), WEIGHTS))
+    assert_array_equal(done.advantages, untouched(np.array(REWARDS), WEIGHTS))
     untouched.update(np.array(REWARDS), WEIGHTS)
     assert rule.state() == untouched.state() != before
 

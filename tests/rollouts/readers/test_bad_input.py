@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from tests.refusals import data_error
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read, read_one
@@ -86,7 +87,7 @@ def test_rewards_that_are_no_finite_numbers_are_missing(tmp_path, kind):
     path = written.rows(tmp_path / f"dump.{kind}", records)
     table, report = read_one(path, rewards=["quality"])
     expected = [1, nan, nan, nan, nan, 0.5, nan][: len(table)]
-    np.testing.assert_array_equal(table.rewards[:, 0], expected)
+    assert_array_equal(table.rewards[:, 0], expected)
     assert report.skipped == 0
     infinite = next(n for n in report.notices.values() if "infinite" in n.what)
     assert (infinite.count, infinite.line) == (2, 4 if kind == "jsonl" else 3)
@@ -150,7 +151,7 @@ def test_files_of_one_step_with_other_rewards_are_one_table(tmp_path):
     written.lines(tmp_path / "b_step1.jsonl", [verl_line(form=0.5)])
     table, _ = read_one(tmp_path)
     assert table.names == ("acc", "form")
-    np.testing.assert_array_equal(table.rewards, [[1, nan], [nan, 0.5]])
+    assert_array_equal(table.rewards, [[1, nan], [nan, 0.5]])
     assert [path.name for path in table.files] == ["a_step1.jsonl", "b_step1.jsonl"]
     assert table.file.tolist() == [0, 1]
     assert table.weights is None
@@ -246,7 +247,7 @@ def test_rows_of_no_step_keep_their_number_in_a_long_file(tmp_path):
     steps = ["soon", *[1] * 17_000]
     path = written.lines(tmp_path / "1.jsonl", [verl_line(step=step) for step in steps])
     table, _ = read_one(path)
-    np.testing.assert_array_equal(table.row, np.arange(1, 17_001))
+    assert_array_equal(table.row, np.arange(1, 17_001))
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -323,7 +324,7 @@ def test_many_distinct_prompts_are_many_groups(tmp_path):
     }
     pq.write_table(pa.table(columns), tmp_path / "completions_00001.parquet")
     table, report = read_one(tmp_path)  # two batches of one file, and one step
-    np.testing.assert_array_equal(table.row, np.arange(n))
+    assert_array_equal(table.row, np.arange(n))
     assert report.group_sizes == {2: n // 2}
 
 

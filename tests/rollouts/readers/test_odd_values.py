@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.testing import assert_array_equal
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import notices, read, read_one
@@ -118,7 +119,7 @@ def test_a_prompt_of_csv_may_be_a_word_for_nothing(tmp_path):
     path.write_text("prompt,reward\n" + "".join(f"{p},{r}\n" for p, r in rows))
     table, report = read_one(path)
     assert table.groups.tolist() == [key_of(prompt) for prompt in prompts]
-    np.testing.assert_array_equal(table.rewards[:, 0], [1, nan, nan, nan])
+    assert_array_equal(table.rewards[:, 0], [1, nan, nan, nan])
     assert not report.notices
 
 
@@ -127,7 +128,7 @@ def test_a_reward_that_is_written_as_text_in_some_lines_is_read(tmp_path):
     records = [verl_line(a=value, why="1.0") for value in values]
     table, report = read_one(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("a",)  # no line has a number in the other field
-    np.testing.assert_array_equal(table.rewards[:, 0], [1, 0.5, nan, nan, nan])
+    assert_array_equal(table.rewards[:, 0], [1, 0.5, nan, nan, nan])
     assert notices(report) == [
         (3, 2, "reward 'a' is not a number, and counts as missing"),
         (2, 1, "reward 'a' is the text of a number, and is read as that number"),
@@ -142,14 +143,14 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
     written.lines(path, [first, second])
     tables, report = read(path)
     for table, rewards in zip(tables, expected, strict=True):
-        np.testing.assert_array_equal(table.rewards, rewards)
+        assert_array_equal(table.rewards, rewards)
     assert "is the text of a number" in str(report)
 
 
 def test_a_reason_that_is_no_text_is_none(tmp_path):
     records = [{"prompt": "a", "reward": 1.0, "finish_reason": r} for r in ("length", [["stop"]])]
     table, _ = read_one(written.lines(tmp_path / "a.jsonl", records))
-    np.testing.assert_array_equal(table.cut, [1, nan])
+    assert_array_equal(table.cut, [1, nan])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -161,8 +162,8 @@ def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
     path = written.rows(tmp_path / f"a.{kind}", records)
     table, report = read_one(path, rewards=["quality"])
     expected = [1e60, -1e60, nan, nan, 0.5]
-    np.testing.assert_array_equal(table.rewards[:5, 0], expected)
-    np.testing.assert_array_equal(table.advantages[:5], expected)
+    assert_array_equal(table.rewards[:5, 0], expected)
+    assert_array_equal(table.advantages[:5], expected)
     first = 3 if kind == "jsonl" else 2
     assert notices(report) == [
         (first, 2, "advantage is beyond 1e+60, and counts as missing"),
@@ -189,7 +190,7 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
     path = written.rows(tmp_path / f"a.{kind}", records)
     given = Rescored({"r": [0.5, inf, 1e101, None]}, {})
     table, report = read_one(path, rescore=lambda rows: given)
-    np.testing.assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
+    assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
     assert [what for *_, what in notices(report)] == [
         "reward 'r' is infinite, and counts as missing",
         "reward 'r' is beyond 1e+60, and counts as missing",
@@ -245,7 +246,7 @@ def test_weights_of_each_prompt_are_kept(tmp_path):
     ]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
     table, report = read_one(tmp_path)
-    np.testing.assert_array_equal(table.grouped().weights, [[1, 1], [2, 0.5], [1, nan]])
+    assert_array_equal(table.grouped().weights, [[1, 1], [2, 0.5], [1, nan]])
     assert not report.notices
 
 
@@ -314,7 +315,7 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(rows), path)
     table, report = read_one(path)
-    np.testing.assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
+    assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
     assert {what: line for line, _, what in notices(report)} == {
         "reward 'reward_r' is NaN, and counts as missing": 2,
         "advantage is NaN, and counts as missing": 0,
@@ -324,7 +325,7 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
 def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):
     path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": {"acc": 1.0}}])
     table, report = read_one(path, rewards=["m.acc", "m.style"])
-    np.testing.assert_array_equal(table.rewards, [[1, nan]])
+    assert_array_equal(table.rewards, [[1, nan]])
     assert "no column 'm.style'" in str(report)
 
 
