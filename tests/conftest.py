@@ -153,6 +153,12 @@ trainer:
 
 
 @pytest.fixture
+def load(recipe_file):
+    """Load the recipe with changes, each written as for `--set`."""
+    return lambda *changes: load_recipe(recipe_file, changes)
+
+
+@pytest.fixture
 def recipe(recipe_file) -> Recipe:
     return load_recipe(recipe_file)
 

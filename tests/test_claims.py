@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CLAIMS = (ROOT / "research" / "claims.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+CLAIMS = (ROOT / "research" / "claims.md").read_text("utf-8")
 _FIGURE = re.compile(r"(?<![A-Za-z]-)(?<![\w.])\d[\d,]*(?:\.\d+)*")
 
 
@@ -76,7 +76,7 @@ def test_every_command_of_a_claim_names_a_script_that_exists():
         for script in re.findall(r"(?:python|pytest) ((?:[\w-]+/)+[\w.-]*)", command):
             assert (ROOT / script).exists(), (claim, script)
         for target in re.findall(r"`make ([a-z-]+)", command):
-            assert f"\n{target}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), claim
+            assert f"\n{target}:" in (ROOT / "Makefile").read_text("utf-8"), claim
 
 
 _COUNTED = re.compile(r"[0-9]+ of [0-9]+ (seeds|runs|warm starts)")
@@ -93,7 +93,7 @@ def test_no_result_is_stored_in_the_program():
     found = [
         (file.relative_to(ROOT), match[0])
         for file in sorted((ROOT / "src").rglob("*.py"))
-        if re.search(r"[0-9]\W+of\W+[0-9]", code := file.read_text(encoding="utf-8"))
+        if re.search(r"[0-9]\W+of\W+[0-9]", code := file.read_text("utf-8"))
         for text in strings(code)
         for match in _COUNTED.finditer(text)
     ]

@@ -89,7 +89,7 @@ def run_page(page, folder):
     """Execute a page in the folder: each block with what it printed and what it should print."""
     for name in ("recipes", "examples"):
         (folder / name).symlink_to(ROOT / name)
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text("utf-8")
     blocks = blocks_of(text)
     expected = outputs(blocks, text)
     names = {"__name__": "__main__"}
@@ -135,7 +135,7 @@ def same(wanted, got):
 def test_every_block_has_a_language(page):
     wrong = [
         f"{page.name}:{block.line}"
-        for block in blocks_of(page.read_text(encoding="utf-8"))
+        for block in blocks_of(page.read_text("utf-8"))
         if block.language not in LANGUAGES
     ]
     assert not wrong
@@ -208,7 +208,7 @@ def test_a_command_that_fails_fails_its_page(tmp_path, code):
 
 
 def test_every_setting_of_a_paper_is_accepted():
-    page = (ROOT / "docs" / "explanation" / "which_paper.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "which_paper.md").read_text("utf-8")
     settings = re.findall(r"`(advantage: [^`]+)`", page)
     for setting in settings:
         read = yaml.safe_load("{" + setting + "}")

@@ -12,7 +12,6 @@ from gdpo.analysis import Rescorer
 from gdpo.integrations.verl.scores import PATH, compute_score, with_messages
 from gdpo.lab.evaluation.named import responder_of
 from gdpo.lab.evaluation.responders import Sampling
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.tasks import Problem, resolve_task
 from gdpo.lab.training import check, train
 from gdpo.lab.training.reward_checks import Level
@@ -93,11 +92,11 @@ def own(own_rewards, tmp_path):
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_check_scores_reference_answers_under_the_template(
-    recipe_file, own, tiny_policy, tmp_path, end
+    load, own, tiny_policy, tmp_path, end
 ):
     model = with_end(tiny_policy, tmp_path / "m", json.dumps(end))
     rewards = f"rewards=[{{name: '{own}:raw'}}, {{name: '{own}:opened'}}, {{name: format}}]"
-    found = check(load_recipe(recipe_file, [f"model={model}", rewards]))
+    found = check(load(f"model={model}", rewards))
     lines = {
         name: f
         for f in found
@@ -110,21 +109,21 @@ def test_the_check_scores_reference_answers_under_the_template(
     assert any(f"{model} opens <think>" in f.text for f in found) == bool(tag)
 
 
-def test_a_setting_of_the_template_is_that_of_the_training(recipe_file, tiny_policy, tmp_path):
+def test_a_setting_of_the_template_is_that_of_the_training(load, tiny_policy, tmp_path):
     switch = "'<think>' if thinks else ''"
     model = with_end(tiny_policy, tmp_path / "m", switch)
     for thinks in ("true", "false"):
         kwargs = f"trainer.chat_template_kwargs={{thinks: {thinks}}}"
-        found = check(load_recipe(recipe_file, [f"model={model}", kwargs]))
+        found = check(load(f"model={model}", kwargs))
         assert any("opens <think>" in f.text for f in found) == (thinks == "true")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["<think>\n", "<think>\n\n</think>\n"])
-def test_training_and_rescoring_give_a_reward_the_tag(recipe_file, own, tiny_policy, tmp_path, end):
+def test_training_and_rescoring_give_a_reward_the_tag(load, own, tiny_policy, tmp_path, end):
     model = with_end(tiny_policy, tmp_path / "m", json.dumps(end))
     rewards = f"rewards=[{{name: '{own}:raw'}}, {{name: '{own}:opened'}}]"
-    run = train(load_recipe(recipe_file, [f"model={model}", rewards])).run
+    run = train(load(f"model={model}", rewards)).run
     files = sorted(run.rollouts.rglob("*.parquet"))
     rollouts = [each for file in files for each in read_rollouts(file)]
     assert {each.rewards["opened"] for each in rollouts} == {float(bool(left_open(end)))}

@@ -6,6 +6,7 @@ from math import comb, inf, sqrt
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo.advantages import ESTIMATORS, AdvantageRule
 from gdpo.errors import ConfigError
@@ -232,7 +233,7 @@ def test_without_a_closed_form_the_answer_is_not_known(changed, said):
     assert found == Priority("right")
     assert said in in_words(combined, found)
     assert {row[-1] for row in table_of(combined, values, found)[1:]} == {"not known"}
-    with pytest.raises(ConfigError, match="not known"):
+    with config_error("not known"):
         beats(combined, values, "right", dict.fromkeys(values, 1), dict.fromkeys(values, 0))
 
 
@@ -246,7 +247,7 @@ def test_two_rewards_with_many_values_and_a_gate_are_fast():
 
 def test_a_sample_that_is_compared_needs_every_reward():
     combined = Combination({"right": 1, "format": 1}, 4)
-    with pytest.raises(ConfigError, match="format"):
+    with config_error("format"):
         beats(combined, {"right": [0, 1], "format": [0, 1]}, "right", {"right": 1}, {"right": 0})
 
 
@@ -283,7 +284,7 @@ def test_wrong_questions_are_refused(change, named):
         "values": {"right": [0, 1], "format": [0, 1]},
         "primary": "right",
     } | change
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         priority(
             Combination(asked["weights"], asked["samples"], gates=asked["gates"]),
             asked["values"],

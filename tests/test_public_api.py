@@ -43,7 +43,7 @@ def promised():
 
 def test_the_modules_with_public_names_are_those_of_their_page():
     """The site shows the names of each module that begins an entry of the list."""
-    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
     entries = re.findall(r"^- `(gdpo(?:\.\w+)*)`", page, re.MULTILINE)
     assert sorted(entries) == sorted(dict(promised()))
 

@@ -16,7 +16,7 @@ def test_a_citation_names_the_current_version():
 
 
 def test_the_formulas_are_those_of_grpo_and_gdpo():
-    (block,) = re.findall(r"```diff\n( def .*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = re.findall(r"```diff\n( def .*?)```", README.read_text("utf-8"), re.DOTALL)
     rewards = np.random.default_rng(0).random((5, 4, 3))
     for mark, estimator in (("-", gdpo.grpo), ("+", gdpo.gdpo)):
         names = {}
@@ -26,4 +26,4 @@ def test_the_formulas_are_those_of_grpo_and_gdpo():
 
 
 def test_the_readme_has_at_most_900_words():
-    assert len(README.read_text(encoding="utf-8").split()) <= 900
+    assert len(README.read_text("utf-8").split()) <= 900

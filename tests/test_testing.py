@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from tests.refusals import reward_error
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Example, Reward
@@ -59,7 +60,7 @@ def test_a_reward_that_is_good_or_does_not_apply_passes(check, reward):
 
 def test_an_example_with_another_score_is_found():
     wrong = replace(GOOD, examples=(*GOOD.examples, Example("<answer>4", REFERENCE, 1.0)))
-    with pytest.raises(RewardError, match=r"0\.0.* 1\.0.*'<answer>4'"):
+    with reward_error(r"0\.0.* 1\.0.*'<answer>4'"):
         check_reward(wrong)
 
 
@@ -67,12 +68,12 @@ def test_an_example_with_another_score_is_found():
 def test_not_applying_is_not_the_same_as_zero(score):
     other = None if score == 0.0 else 0.0
     reward = Reward("none", lambda *_: other, 0, 1, (Example("", {}, score),))
-    with pytest.raises(RewardError, match=r"'none'.*example"):
+    with reward_error(r"'none'.*example"):
         check_reward(reward)
 
 
 def test_a_reward_without_examples_is_refused():
-    with pytest.raises(RewardError, match="has no examples"):
+    with reward_error("has no examples"):
         check_reward(replace(GOOD, examples=()))
 
 
@@ -109,7 +110,7 @@ def grows(completion, reference):
     ],
 )
 def test_a_reward_that_fails_on_odd_completions_is_found(function, named, check):
-    with pytest.raises(RewardError, match=named):
+    with reward_error(named):
         check(with_function(function))
 
 
@@ -121,7 +122,7 @@ def test_a_reward_with_a_memory_is_found(check):
         seen.add(completion)
         return tagged(completion, reference) if completion in ("4", "<answer>4</answer>") else first
 
-    with pytest.raises(RewardError, match=r"0\.0"):
+    with reward_error(r"0\.0"):
         check(with_function(forgetful))
 
 
@@ -131,7 +132,7 @@ def test_a_reward_that_changes_its_reference_is_found(check):
         return tagged(completion, reference)
 
     reward = replace(GOOD, function=careless, examples=(Example("4", dict(REFERENCE), 0.0),))
-    with pytest.raises(RewardError, match="its reference"):
+    with reward_error("its reference"):
         check(reward)
 
 
@@ -140,7 +141,7 @@ def test_a_slow_reward_is_found(check):
         time.sleep(0.2 if len(completion) > 500_000 else 0)
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"0\.1 s"):
+    with reward_error(r"0\.1 s"):
         check(with_function(slow), seconds=0.1)
 
 
@@ -169,7 +170,7 @@ def reads_badly(completion, reference):
 @pytest.mark.parametrize("function", [ends_never, waits_long, blocks_long, reads_badly])
 def test_a_reward_that_does_not_end_is_given_up(function):
     reward = Reward("endless", function, 0, 1, (Example("a", {}, None),), deadline=1)
-    with pytest.raises(RewardError, match=r"0\.2 s.*: 'a'"):
+    with reward_error(r"0\.2 s.*: 'a'"):
         check_reward(reward, seconds=0.2)
     assert not ENDED
 
@@ -181,7 +182,7 @@ def test_a_reward_that_does_not_end_on_a_text_of_hypothesis_is_given_up_at_once(
             ENDED.append(completion)
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"0\.2 s"):
+    with reward_error(r"0\.2 s"):
         check_reward(with_function(slow), texts=1000, seconds=0.2)
     assert not ENDED
 
@@ -191,7 +192,7 @@ def test_in_another_thread_a_reward_that_does_not_end_continues_in_the_backgroun
     reward = with_function(lambda *_: ended.wait(60) and 0)
     with ThreadPoolExecutor(1) as thread:
         checked = thread.submit(check_reward, reward, seconds=0.2)
-        with pytest.raises(RewardError, match=r"0\.2 s"):
+        with reward_error(r"0\.2 s"):
             checked.result(timeout=300)
     ended.set()
 
@@ -246,7 +247,7 @@ def test_hypothesis_finds_what_the_fixed_texts_do_not():
     def fragile(completion, reference):
         return 1 / (max(completion, default="") < "\U00010000") and tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"division by zero.*: '\U00010000'"):
+    with reward_error(r"division by zero.*: '\U00010000'"):
         check_reward(with_function(fragile), texts=1000)
 
 
@@ -269,7 +270,7 @@ TOKENS = Reward(
 
 def test_a_reward_of_the_number_of_tokens_is_tried_on_numbers():
     check_reward(TOKENS)
-    with pytest.raises(RewardError, match=r"too large to convert.*: 9223372036854775808"):
+    with reward_error(r"too large to convert.*: 9223372036854775808"):
         check_reward(replace(TOKENS, function=lambda n, _: float(len(range(n)) <= 100)))
 
 
@@ -282,5 +283,5 @@ def test_a_coroutine_function_is_waited_for():
     async def broken(completion, reference):
         return 2.0 * tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"out of range: .*2\.0"):
+    with reward_error(r"out of range: .*2\.0"):
         check_reward(with_function(broken))

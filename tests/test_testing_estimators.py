@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo import gdpo
 from gdpo.advantages import grpo_no_std, mo_grpo
@@ -123,7 +124,7 @@ def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
 
 
 def test_an_unknown_library_or_claim_is_refused():
-    with pytest.raises(ConfigError, match="'nunpy': did you mean 'numpy'"):
+    with config_error("'nunpy': did you mean 'numpy'"):
         check_estimator(gdpo, libraries=("nunpy",))
-    with pytest.raises(ConfigError, match="unit 'eahc'"):
+    with config_error("unit 'eahc'"):
         Claims("eahc")

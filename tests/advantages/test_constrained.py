@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import DualAscent, constrained_grpo
-from gdpo.errors import ConfigError, DataError
 
 NAN = float("nan")
 
@@ -41,7 +41,7 @@ def test_tensors_and_whole_numbers_are_rewards_too():
 
 def test_the_state_of_other_constraints_is_refused():
     saved = DualAscent(targets=[NAN, 0.9]).state()
-    with pytest.raises(ConfigError, match="different constraints"):
+    with config_error("different constraints"):
         DualAscent(targets=[0.9, NAN]).restore(saved)
 
 
@@ -55,12 +55,12 @@ def test_the_state_of_other_constraints_is_refused():
     ],
 )
 def test_numbers_out_of_range_are_errors(options, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         DualAscent(**options)
 
 
 def test_another_number_of_rewards_is_an_error():
-    with pytest.raises(DataError, match=r"3 rewards.*1 target"):
+    with data_error(r"3 rewards.*1 target"):
         DualAscent(targets=[1.0]).update(batch(0.0, 0.0, 0.0))
 
 

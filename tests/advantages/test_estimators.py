@@ -9,8 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.advantages.claims import SUBJECTS
 from tests.checkout import python
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import arrays as edge
 from gdpo.advantages import (
@@ -35,7 +37,6 @@ from gdpo.advantages import (
     saw,
 )
 from gdpo.advantages.stages import SAMPLES, centre, spread_of_others
-from gdpo.errors import ConfigError, DataError
 
 ALL = pytest.mark.parametrize("name", sorted(SUBJECTS))
 WEIGHTS = np.array([1.0, 0.5])
@@ -57,7 +58,7 @@ def run(name, r, w):
 def test_numpy_computes_in_float64_whatever_comes_in(name):
     r = np.random.default_rng(0).random((16, 8, 2)).astype(np.float32)
     exact = run(name, r.astype(np.float64), WEIGHTS)
-    np.testing.assert_array_equal(run(name, r, WEIGHTS), exact.astype(np.float32))
+    assert_array_equal(run(name, r, WEIGHTS), exact.astype(np.float32))
 
 
 @ALL
@@ -147,13 +148,13 @@ def test_a_reward_of_weight_zero_lends_no_rounding_error():
     rng = np.random.default_rng(0)
     jitter = 1 + 40 * 2.2e-16 * rng.choice([-1.0, 1.0], (4, 8, 1))
     r = np.concatenate([rng.random((4, 8, 1)), jitter], axis=-1)
-    np.testing.assert_array_equal(rvpo(r, [1, 0]), rvpo(r[..., :1], [1]))
+    assert_array_equal(rvpo(r, [1, 0]), rvpo(r[..., :1], [1]))
 
 
 def test_rewards_or_advantages_out_of_range_are_an_error():
-    with pytest.raises(DataError, match=r"range of torch\.float16"):
+    with data_error(r"range of torch\.float16"):
         grpo_no_std(torch.tensor([[[6e4], [-6e4]]], dtype=torch.float16), [2])
-    with pytest.raises(DataError, match="too large"):
+    with data_error("too large"):
         gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(9000, 1, 1), [1])
     assert gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32), [1])[0, 0] > 0
 
@@ -190,7 +191,7 @@ def test_leave_one_out_is_exact_in_groups_of_any_size_and_next_to_a_dominating_s
         others = np.delete(r[prompt, :, k], sample)
         others = others[~np.isnan(others)]
         expected = np.std(others, ddof=1) if len(others) > 1 else 0.0
-        np.testing.assert_allclose(spreads[prompt, sample, k], expected, rtol=1e-5)
+        assert_allclose(spreads[prompt, sample, k], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e-6, 1e-3, 1.0])
@@ -200,7 +201,7 @@ def test_leave_one_out_counts_no_rounding_error_where_a_reward_is_missing(unit):
     r = [[1, nan, 0.4], [nan] * 3, [nan] * 3, [nan, 1, nan], [0, nan, nan], [nan] * 3]
     single = np.float32(unit) * np.array([r], dtype=np.float32)
     advantages = gdpo_leave_one_out(single, [0.5, 1, 0])
-    np.testing.assert_allclose(advantages, [[1, 0, 0, 0, -1, 0]], atol=1e-6)
+    assert_allclose(advantages, [[1, 0, 0, 0, -1, 0]], atol=1e-6)
 
 
 def test_leave_one_out_needs_memory_for_some_copies_of_the_rewards_only():
@@ -234,7 +235,7 @@ def test_an_option_does_what_the_formula_says(name, options, r):
     estimator, oracle, _, _ = SUBJECTS[name]
     r[0, :, 0] = 1.0  # a boost is for a reward that varies in fewer groups
     wanted = oracle(r.tolist(), WEIGHTS.tolist(), **options)
-    np.testing.assert_allclose(estimator(r, WEIGHTS, **options), wanted, rtol=1e-9, atol=1e-9)
+    assert_allclose(estimator(r, WEIGHTS, **options), wanted, rtol=1e-9, atol=1e-9)
 
 
 def takes(option):
@@ -253,7 +254,7 @@ def keywords(options, r):
 def test_a_noise_floor_below_every_spread_changes_nothing(estimator, options):
     r = np.random.default_rng(0).random((6, 8, 2))
     more = keywords(options, r)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         estimator(r, WEIGHTS, noise_floor=[0.01, 0.01], **more), estimator(r, WEIGHTS, **more)
     )
 
@@ -283,9 +284,7 @@ def test_a_cap_cuts_what_is_larger_and_nothing_else(estimator, options):
     more = keywords(options, r)
     plain = estimator(r, WEIGHTS, **more)
     cap = float(np.median(np.abs(plain)))
-    np.testing.assert_array_equal(
-        estimator(r, WEIGHTS, max_advantage=cap, **more), np.clip(plain, -cap, cap)
-    )
+    assert_array_equal(estimator(r, WEIGHTS, max_advantage=cap, **more), np.clip(plain, -cap, cap))
 
 
 @pytest.mark.parametrize(
@@ -312,7 +311,7 @@ def test_a_cap_cuts_what_is_larger_and_nothing_else(estimator, options):
     ],
 )
 def test_an_option_out_of_range_is_an_error_that_names_it(call, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         call(np.random.default_rng(0).random((3, 5, 2)))
 
 
@@ -329,7 +328,7 @@ def test_a_reward_of_weight_zero_may_lie_below_its_range():
 
 
 def test_a_mean_below_the_declared_range_is_an_error():
-    with pytest.raises(DataError, match=r"reward 1 .*lowest value 0"):
+    with data_error(r"reward 1 .*lowest value 0"):
         saw(np.array([[[0.0, -1.0], [1.0, -2.0]]]), [1, 1], low=[0, 0])
 
 

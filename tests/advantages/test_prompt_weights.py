@@ -7,10 +7,11 @@ rewards and with the oracles.
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.advantages.claims import SUBJECTS
+from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, RunningScale, arrays, gdpo, mo_grpo
-from gdpo.errors import ConfigError
 
 NAN = float("nan")
 REWARDS = np.random.default_rng(0).integers(0, 8, (4, 6, 2)) / 8
@@ -32,7 +33,7 @@ def test_a_weight_of_nan_equals_a_missing_reward(name, to_array):
     missing = np.where(np.isnan(WEIGHTS)[:, None, :], NAN, REWARDS)
     got = estimator(to_array(REWARDS), to_array(WEIGHTS), **given)
     wanted = estimator(missing, np.nan_to_num(WEIGHTS)[:, None, :], **given)
-    np.testing.assert_allclose(np.asarray(got), wanted, atol=1e-12)
+    assert_allclose(np.asarray(got), wanted, atol=1e-12)
     assert np.any(np.asarray(got)[:3] != 0)
     if SUBJECTS[name][2].zero_variance_groups:
         assert not np.any(np.asarray(got)[3])
@@ -40,9 +41,9 @@ def test_a_weight_of_nan_equals_a_missing_reward(name, to_array):
 
 def test_nested_lists_are_weights_per_prompt():
     weights = np.nan_to_num(WEIGHTS)
-    np.testing.assert_array_equal(gdpo(REWARDS, weights.tolist()), gdpo(REWARDS, weights))
+    assert_array_equal(gdpo(REWARDS, weights.tolist()), gdpo(REWARDS, weights))
     rule = AdvantageRule("gdpo", ["a", "b"])
-    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS.tolist()), rule(REWARDS, WEIGHTS))
+    assert_array_equal(rule(REWARDS, WEIGHTS.tolist()), rule(REWARDS, WEIGHTS))
 
 
 @pytest.mark.parametrize(
@@ -51,12 +52,12 @@ def test_nested_lists_are_weights_per_prompt():
     ids=["prompts", "rewards", "rollouts", "infinite"],
 )
 def test_weights_that_do_not_fit_are_refused(weights):
-    with pytest.raises(ConfigError, match="weights"):
+    with config_error("weights"):
         gdpo(REWARDS, weights.tolist())
 
 
 def test_nan_in_one_weight_per_reward_is_refused():
-    with pytest.raises(ConfigError, match="finite"):
+    with config_error("finite"):
         gdpo(REWARDS, [1.0, NAN])
 
 
@@ -72,7 +73,7 @@ def test_an_estimator_written_for_lists_gets_weights_that_broadcast():
     got = rule(REWARDS, weights)
     for p in range(4):
         own = np.nan_to_num(weights[p])
-        np.testing.assert_allclose(got[[p]], plain_sum(REWARDS[[p]], own), atol=1e-12)
+        assert_allclose(got[[p]], plain_sum(REWARDS[[p]], own), atol=1e-12)
 
 
 def only_vectors(rewards, weights):
@@ -82,7 +83,7 @@ def only_vectors(rewards, weights):
 @pytest.mark.parametrize("name", ["only_vectors", "first_prompts_weights"])
 def test_an_estimator_without_weights_per_prompt_is_refused(name):
     rule = AdvantageRule(f"{__name__}:{name}", ["a", "b"])
-    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
+    with config_error("does not take weights for each prompt"):
         rule.check_prompt_weights()
 
 
@@ -101,7 +102,7 @@ def test_multipliers_ignore_rewards_that_do_not_apply():
     rule.update(rewards, [[1.0, 1.0], [1.0, 1.0]])
     assert rule.duals.multipliers[1] == 0.5
     in_force = rule.weights_in_force(np.array([[1.0, 1.0], [1.0, NAN]]))
-    np.testing.assert_array_equal(in_force, [[1.0, 0.5], [1.0, NAN]])
+    assert_array_equal(in_force, [[1.0, 0.5], [1.0, NAN]])
 
 
 def test_the_running_scale_takes_weights_per_prompt():

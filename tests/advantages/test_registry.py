@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from tests.checkout import python
+from tests.refusals import config_error
 
 import gdpo.advantages
 from gdpo.advantages import ESTIMATORS, resolve_estimator
 from gdpo.advantages.registry import check_advantages
-from gdpo.errors import ConfigError
 
 REWARDS = torch.zeros(3, 4, 2)
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def test_a_new_file_is_in_the_registry_the_page_the_colours_and_the_options(tmp_
     ],
 )
 def test_an_invalid_return_value_is_an_error_that_names_the_estimator(returned, message):
-    with pytest.raises(ConfigError, match=f"'mine:f' {message}|'mine:f' returned.*{message}"):
+    with config_error(f"'mine:f' {message}|'mine:f' returned.*{message}"):
         check_advantages(returned, REWARDS, "mine:f")
 
 
@@ -97,18 +97,18 @@ def test_advantages_pass():
 def test_a_users_module_that_fails_is_named_with_its_line(source, message, tmp_path, monkeypatch):
     (tmp_path / "users_module.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         resolve_estimator("users_module:f")
 
 
 @pytest.mark.parametrize("name", [":f", ".near:f"])
 def test_a_module_needs_its_full_name(name):
-    with pytest.raises(ConfigError, match=f"{name}.*module:attribute"):
+    with config_error(f"{name}.*module:attribute"):
         resolve_estimator(name)
 
 
 def test_the_allowed_names_of_a_users_module_do_not_include_modules(tmp_path, monkeypatch):
     (tmp_path / "with_imports.py").write_text("import numpy as np\ndef mine(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"'missing': Allowed: mine$"):
+    with config_error(r"'missing': Allowed: mine$"):
         resolve_estimator("with_imports:missing")

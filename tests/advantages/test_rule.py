@@ -6,13 +6,18 @@ import random
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, RunningScale, gdpo, mo_grpo, sa_mrpo, saw, turn_gdpo
-from gdpo.errors import ConfigError
 
 NAMES = ["format", "correct"]
 WEIGHTS = [1.0, 1.0]
 REWARDS = np.random.default_rng(0).random((4, 6, 2))
+
+
+def rule_of(name, *options, **declared):
+    return AdvantageRule(name, NAMES, *options, **declared)
 
 
 def doubled(rewards, weights, *, factor=2):
@@ -22,59 +27,55 @@ def doubled(rewards, weights, *, factor=2):
 @pytest.mark.parametrize("floor", [[0.0, 3.0], {"correct": 3.0}, {"format": None, "correct": 3.0}])
 @pytest.mark.parametrize("to_array", [np.asarray, torch.tensor])
 def test_options_reach_the_estimator_and_numbers_by_name_their_reward(floor, to_array):
-    rule = AdvantageRule("gdpo", NAMES, {"noise_floor": floor, "max_advantage": 1})
+    rule = rule_of("gdpo", {"noise_floor": floor, "max_advantage": 1})
     wanted = gdpo(to_array(REWARDS), WEIGHTS, noise_floor=[0.0, 3.0], max_advantage=1)
-    np.testing.assert_array_equal(rule(to_array(REWARDS), WEIGHTS), wanted)
+    assert_array_equal(rule(to_array(REWARDS), WEIGHTS), wanted)
 
 
 def test_declared_ranges_are_used_where_an_estimator_needs_them_and_options_override_them():
     declared = {"low": [0.0, 0.0], "high": [1.0, 1.0]}
-    rule = AdvantageRule("sa_mrpo", NAMES, **declared)
-    np.testing.assert_array_equal(
-        rule(REWARDS, WEIGHTS), sa_mrpo(REWARDS, WEIGHTS, low=[0, 0], high=[1, 1])
-    )
-    other = AdvantageRule("sa_mrpo", NAMES, {"high": [2.0, 5.0], "gamma": 1}, **declared)
-    np.testing.assert_array_equal(
+    rule = rule_of("sa_mrpo", **declared)
+    assert_array_equal(rule(REWARDS, WEIGHTS), sa_mrpo(REWARDS, WEIGHTS, low=[0, 0], high=[1, 1]))
+    other = rule_of("sa_mrpo", {"high": [2.0, 5.0], "gamma": 1}, **declared)
+    assert_array_equal(
         other(REWARDS, WEIGHTS), sa_mrpo(REWARDS, WEIGHTS, low=[0, 0], high=[2, 5], gamma=1)
     )
-    AdvantageRule("gdpo", NAMES, **declared)  # has no use for them
+    rule_of("gdpo", **declared)  # has no use for them
 
 
 def test_a_bound_by_name_leaves_the_declared_ones_of_the_others():
     nothing = float("nan")
-    rule = AdvantageRule("saw", NAMES, {"low": {"format": -1.0}}, low=[nothing, 0.0])
-    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), saw(REWARDS, WEIGHTS, low=[-1.0, 0.0]))
+    rule = rule_of("saw", {"low": {"format": -1.0}}, low=[nothing, 0.0])
+    assert_array_equal(rule(REWARDS, WEIGHTS), saw(REWARDS, WEIGHTS, low=[-1.0, 0.0]))
 
 
 def test_token_counts_are_asked_for_and_come_with_the_batch():
     counts = np.arange(24).reshape(4, 6) + 1
-    rule = AdvantageRule("gdpo", NAMES, {"token_counts": True})
+    rule = rule_of("gdpo", {"token_counts": True})
     assert rule.wants_token_counts
     wanted = gdpo(REWARDS, WEIGHTS, token_counts=counts)
-    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS, token_counts=counts), wanted)
-    with pytest.raises(ConfigError, match="token_counts"):
+    assert_array_equal(rule(REWARDS, WEIGHTS, token_counts=counts), wanted)
+    with config_error("token_counts"):
         rule(REWARDS, WEIGHTS)
-    plain = AdvantageRule("gdpo", NAMES)
+    plain = rule_of("gdpo")
     assert not plain.wants_token_counts
-    np.testing.assert_array_equal(
-        plain(REWARDS, WEIGHTS, token_counts=counts), gdpo(REWARDS, WEIGHTS)
-    )
+    assert_array_equal(plain(REWARDS, WEIGHTS, token_counts=counts), gdpo(REWARDS, WEIGHTS))
 
 
 def test_constraints_learn_and_their_state_survives_json():
     options = {"targets": {"format": 1.0}, "step_size": 2.0}
-    rule = AdvantageRule("constrained_grpo", NAMES, options)
-    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [0.0, 1.0]))
+    rule = rule_of("constrained_grpo", options)
+    assert_array_equal(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [0.0, 1.0]))
     rule.update(torch.zeros(2, 4, 2), WEIGHTS)
     assert rule.metrics(NAMES, WEIGHTS) == {"rewards/format/multiplier": 2.0}
-    np.testing.assert_allclose(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [2.0, 1.0]))
-    other = AdvantageRule("constrained_grpo", NAMES, options)
+    assert_allclose(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [2.0, 1.0]))
+    other = rule_of("constrained_grpo", options)
     other.restore(json.loads(json.dumps(rule.state())))
-    np.testing.assert_array_equal(other(REWARDS, WEIGHTS), rule(REWARDS, WEIGHTS))
+    assert_array_equal(other(REWARDS, WEIGHTS), rule(REWARDS, WEIGHTS))
 
 
 def test_a_rule_without_state_has_none():
-    rule = AdvantageRule("gdpo", NAMES)
+    rule = rule_of("gdpo")
     rule.update(REWARDS, WEIGHTS)
     rule.restore({})
     assert rule.state() == rule.metrics(NAMES, WEIGHTS) == {}
@@ -82,25 +83,25 @@ def test_a_rule_without_state_has_none():
 
 def test_a_running_scale_includes_its_own_group_and_its_state_survives_json():
     options = {"scale_half_life": 3, "noise_floor": {"format": 0.5}}
-    rule, scale = AdvantageRule("gdpo", NAMES, options), RunningScale(3, [0.5, 0.0])
+    rule, scale = rule_of("gdpo", options), RunningScale(3, [0.5, 0.0])
     for group in REWARDS[:3, None]:
         scale.update(group, WEIGHTS)
         wanted = gdpo(group, WEIGHTS, noise_floor=[0.5, 0.0], scale=scale.value)
         for _ in range(2):  # without an update, a call changes nothing
-            np.testing.assert_array_equal(rule(group, WEIGHTS), wanted)
+            assert_array_equal(rule(group, WEIGHTS), wanted)
         rule.update(group, WEIGHTS)
     assert rule.state() == scale.state()
-    other = AdvantageRule("gdpo", NAMES, options)
+    other = rule_of("gdpo", options)
     other.restore(json.loads(json.dumps(rule.state())))
     last = REWARDS[3:]
-    np.testing.assert_array_equal(other(last, WEIGHTS), rule(last, WEIGHTS))
-    with pytest.raises(ConfigError, match="running scale"):
+    assert_array_equal(other(last, WEIGHTS), rule(last, WEIGHTS))
+    with config_error("running scale"):
         other.restore({"multipliers": [1.0, None]})
 
 
 def test_an_estimator_of_ones_own_takes_its_own_options():
-    rule = AdvantageRule(f"{__name__}:doubled", NAMES, {"factor": 5})
-    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), 5 * REWARDS[..., 0])
+    rule = rule_of(f"{__name__}:doubled", {"factor": 5})
+    assert_array_equal(rule(REWARDS, WEIGHTS), 5 * REWARDS[..., 0])
 
 
 @pytest.mark.parametrize(
@@ -139,8 +140,8 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
     ],
 )
 def test_what_cannot_work_is_an_error_at_once(name, options, message):
-    with pytest.raises(ConfigError, match=message):
-        AdvantageRule(name, NAMES, options)
+    with config_error(message):
+        rule_of(name, options)
 
 
 # Estimators for turns
@@ -153,26 +154,26 @@ def of_turns(seed=0):
 
 def test_an_estimator_for_turns_gets_the_turns_and_its_options_by_name():
     rewards, turns = of_turns()
-    rule = AdvantageRule("turn_gdpo", NAMES, {"outcome": {NAMES[1]: True}}, turns=True)
+    rule = rule_of("turn_gdpo", {"outcome": {NAMES[1]: True}}, turns=True)
     assert rule.wants_turns
     wanted = turn_gdpo(rewards, [1.0, 2.0], turns=turns, outcome=[False, True])
-    np.testing.assert_array_equal(rule(rewards, [1.0, 2.0], turns=turns), wanted)
+    assert_array_equal(rule(rewards, [1.0, 2.0], turns=turns), wanted)
     rule.check_prompt_weights()
     each = np.array([[1.0, 2.0], [0.5, np.nan], [0.0, 1.0]])
     wanted = turn_gdpo(rewards, each, turns=turns, outcome=[False, True])
-    np.testing.assert_array_equal(rule(rewards, each, turns=turns), wanted)
-    with pytest.raises(ConfigError, match="needs the number of turns of each rollout"):
+    assert_array_equal(rule(rewards, each, turns=turns), wanted)
+    with config_error("needs the number of turns of each rollout"):
         rule(rewards, [1.0, 2.0])
-    assert not AdvantageRule("gdpo", NAMES, turns=True).wants_turns
+    assert not rule_of("gdpo", turns=True).wants_turns
 
 
 def test_a_schedule_changes_the_weights_of_an_estimator_for_turns():
     rewards, turns = of_turns()
     schedules = {NAMES[0]: {"from": 1.0, "to": 0.0, "steps": 1}}
-    rule = AdvantageRule("turn_gdpo", NAMES, {"schedules": schedules}, turns=True)
+    rule = rule_of("turn_gdpo", {"schedules": schedules}, turns=True)
     rule.update(rewards.sum(axis=2), [1.0, 1.0])
     wanted = turn_gdpo(rewards, [0.0, 1.0], turns=turns)
-    np.testing.assert_array_equal(rule(rewards, [1.0, 1.0], turns=turns), wanted)
+    assert_array_equal(rule(rewards, [1.0, 1.0], turns=turns), wanted)
 
 
 def own_of_turns(rewards, weights, *, turns):
@@ -185,9 +186,9 @@ def of_turns_with_one_weight(rewards, weights, *, turns):
 
 @pytest.mark.parametrize("name", ["turn_gdpo", f"{__name__}:own_of_turns"])
 def test_an_estimator_for_turns_is_refused_where_there_are_none(name):
-    with pytest.raises(ConfigError, match=r"GDPOTrainer \(TRL\) or in verl"):
-        AdvantageRule(name, NAMES)
-    rule = AdvantageRule(name, NAMES, turns=True)
+    with config_error(r"GDPOTrainer \(TRL\) or in verl"):
+        rule_of(name)
+    rule = rule_of(name, turns=True)
     rewards, turns = of_turns()
     assert rule(rewards, [1, 1], turns=turns).shape == (3, 4, 5)
     rule.check_prompt_weights()
@@ -195,11 +196,11 @@ def test_an_estimator_for_turns_is_refused_where_there_are_none(name):
 
 def test_the_result_of_an_own_estimator_for_turns_is_checked():
     rewards, turns = of_turns()
-    rule = AdvantageRule(f"{__name__}:of_turns_with_one_weight", NAMES, turns=True)
-    with pytest.raises(ConfigError, match="does not take weights for each prompt"):
+    rule = rule_of(f"{__name__}:of_turns_with_one_weight", turns=True)
+    with config_error("does not take weights for each prompt"):
         rule.check_prompt_weights()
     rule.estimator = lambda rewards, weights, *, turns: rewards[:, :, 0, 0]
-    with pytest.raises(ConfigError, match=r"return an array \[prompt, sample, turn\] of shape"):
+    with config_error(r"return an array \[prompt, sample, turn\] of shape"):
         rule(rewards, [1, 1], turns=turns)
 
 
@@ -265,14 +266,14 @@ called = []
 @pytest.mark.parametrize("weights", [None, [1.0, 1.0], torch.ones(2, dtype=torch.float64)])
 def test_a_broken_estimator_of_ones_own_is_refused_when_it_is_named(function, message, weights):
     name = f"{__name__}:{function}"
-    with pytest.raises(ConfigError, match=f"estimator '{name}' .*{message}"):
-        AdvantageRule(name, NAMES, turns=True, weights=weights)
+    with config_error(f"estimator '{name}' .*{message}"):
+        rule_of(name, turns=True, weights=weights)
     assert not called
 
 
 def test_a_function_that_cannot_be_an_estimator_is_never_called():
-    with pytest.raises(ConfigError, match=r"'os:system' .*\(command\)"):
-        AdvantageRule("os:system", NAMES)
+    with config_error(r"'os:system' .*\(command\)"):
+        rule_of("os:system")
 
 
 def of_tensors(rewards, weights):
@@ -318,7 +319,7 @@ remembering = Remembering()
 
 
 def test_trying_an_object_leaves_its_state_as_it_was():
-    AdvantageRule(f"{__name__}:remembering", NAMES)
+    rule_of(f"{__name__}:remembering")
     assert remembering.seen == []
 
 
@@ -377,7 +378,7 @@ def of_turns_and_counts(rewards, weights, *, turns, token_counts=None):
 )
 def test_an_estimator_of_ones_own_that_has_needs_is_not_refused(function, options):
     declared = {"low": [-2.0, 5.0], "high": [-1.0, 9.0]} if function == "with_ranges" else {}
-    AdvantageRule(f"{__name__}:{function}", NAMES, options, turns=True, **declared)
+    rule_of(f"{__name__}:{function}", options, turns=True, **declared)
 
 
 def test_trying_an_estimator_leaves_the_random_states_as_they_were():
@@ -388,16 +389,16 @@ def test_trying_an_estimator_leaves_the_random_states_as_they_were():
     expected = drawn()
     np.random.set_state(states[0])  # noqa: NPY002
     torch.set_rng_state(states[1])
-    AdvantageRule(f"{__name__}:at_random", NAMES)
+    rule_of(f"{__name__}:at_random")
     assert drawn() == expected
 
 
 def test_the_kind_of_array_and_the_values_of_the_weights_are_those_of_the_run():
-    AdvantageRule(f"{__name__}:of_tensors", NAMES, weights=torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ConfigError, match="of_numpy"):
-        AdvantageRule(f"{__name__}:of_numpy", NAMES, weights=torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ConfigError, match="of_shares"):
-        AdvantageRule(f"{__name__}:of_shares", NAMES, weights=[1.0, 1.0])
+    rule_of(f"{__name__}:of_tensors", weights=torch.ones(2, dtype=torch.float64))
+    with config_error("of_numpy"):
+        rule_of(f"{__name__}:of_numpy", weights=torch.ones(2, dtype=torch.float64))
+    with config_error("of_shares"):
+        rule_of(f"{__name__}:of_shares", weights=[1.0, 1.0])
 
 
 def of_tensors_per_prompt(rewards, weights):
@@ -405,7 +406,7 @@ def of_tensors_per_prompt(rewards, weights):
 
 
 def test_weights_per_prompt_are_tried_with_the_kind_of_array_that_works():
-    AdvantageRule(f"{__name__}:of_tensors_per_prompt", NAMES).check_prompt_weights()
+    rule_of(f"{__name__}:of_tensors_per_prompt").check_prompt_weights()
 
 
 @pytest.mark.parametrize(
@@ -413,5 +414,5 @@ def test_weights_per_prompt_are_tried_with_the_kind_of_array_that_works():
     [("with_token_counts", "token_counts: true"), ("with_an_option", "'factor'")],
 )
 def test_a_required_option_of_ones_own_estimator_is_named(function, message):
-    with pytest.raises(ConfigError, match=message):
-        AdvantageRule(f"{__name__}:{function}", NAMES)
+    with config_error(message):
+        rule_of(f"{__name__}:{function}")

@@ -6,9 +6,9 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import RunningScale, gdpo
-from gdpo.errors import ConfigError, DataError
 
 WEIGHTS = [1.0, 0.5, 2.0]
 CONSTANT = np.ones((1, 6, 3))
@@ -103,9 +103,9 @@ def test_an_infinite_reward_is_an_error_and_changes_nothing():
     scale, broken = after(scored(3)), scored(1)
     broken[0, 2, 1] = inf
     before = scale.state()
-    with pytest.raises(DataError, match="reward 1 is inf"):
+    with data_error("reward 1 is inf"):
         scale.update(broken, WEIGHTS)
-    with pytest.raises(DataError, match="shape"):
+    with data_error("shape"):
         scale.update(np.zeros((0, 6, 3)), WEIGHTS)
     assert scale.state() == before
 
@@ -150,7 +150,7 @@ def test_a_noise_floor_applies_to_the_scale_as_well():
 def test_another_state_is_refused_and_changes_nothing(state):
     scale = after(scored(3))
     before = scale.state()
-    with pytest.raises(ConfigError, match="running scale"):
+    with config_error("running scale"):
         scale.restore(state)
     assert scale.state() == before
 
@@ -166,11 +166,11 @@ def test_another_state_is_refused_and_changes_nothing(state):
     ],
 )
 def test_what_cannot_be_a_scale_is_an_error(options, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         gdpo(scored(1), WEIGHTS, **options)
 
 
 @pytest.mark.parametrize("half_life", [0, -1, inf, nan, True])
 def test_what_cannot_be_a_half_life_is_an_error(half_life):
-    with pytest.raises(ConfigError, match="half_life"):
+    with config_error("half_life"):
         RunningScale(half_life)

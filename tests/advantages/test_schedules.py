@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, grpo
-from gdpo.errors import ConfigError
 
 NAMES = ["format", "brevity"]
 WEIGHTS = [1.0, 2.0]
@@ -15,6 +15,10 @@ LINEAR = {"schedules": {"brevity": {"from": 1.0, "to": 0.2, "steps": 4}}}
 AFTER = {
     "schedules": {"brevity": {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.25}}
 }
+
+
+def rule_of(name, *options, **declared):
+    return AdvantageRule(name, NAMES, *options, **declared)
 
 
 def batch(prompts=8, *, passing=0.5, seed=0):
@@ -33,12 +37,12 @@ def weights_of(rule, batches):
 
 @pytest.mark.parametrize("estimator", ["gdpo", "grpo"])
 def test_a_linear_schedule_starts_at_its_first_value_and_stays_at_its_last(estimator):
-    rule = AdvantageRule(estimator, NAMES, LINEAR)
+    rule = rule_of(estimator, LINEAR)
     assert weights_of(rule, [batch()] * 6) == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4, 0.4])
 
 
 def test_the_advantages_use_the_weights_in_force_for_every_kind_of_weights():
-    rule, rewards = AdvantageRule("grpo", NAMES, LINEAR), batch()
+    rule, rewards = rule_of("grpo", LINEAR), batch()
     rule.update(rewards, WEIGHTS)
     wanted = grpo(rewards, [1.0, 1.6])
     for weights in (WEIGHTS, np.array(WEIGHTS)):
@@ -48,10 +52,10 @@ def test_the_advantages_use_the_weights_in_force_for_every_kind_of_weights():
 
 
 def test_a_running_scale_sees_the_weights_in_force():
-    rule = AdvantageRule("gdpo", NAMES, {**LINEAR, "scale_half_life": 4})
+    rule = rule_of("gdpo", {**LINEAR, "scale_half_life": 4})
     for rewards in (batch(), batch(seed=1)):
         rule.update(rewards, WEIGHTS)
-    plain = AdvantageRule("gdpo", NAMES, {"scale_half_life": 4})
+    plain = rule_of("gdpo", {"scale_half_life": 4})
     plain.update(batch(), WEIGHTS)
     plain.update(batch(seed=1), [1.0, 1.6])
     assert rule.state()["scale"] == plain.state()["scale"]
@@ -59,26 +63,26 @@ def test_a_running_scale_sees_the_weights_in_force():
 
 def test_a_condition_waits_for_64_groups_and_is_then_met_for_good():
     lucky, failing = batch(passing=1.0), batch(passing=0.0)
-    rule = AdvantageRule("gdpo", NAMES, AFTER)
+    rule = rule_of("gdpo", AFTER)
     assert weights_of(rule, [lucky] * 8 + [failing] * 20) == [2.0] * 8 + [0.5] * 20
-    unlucky = AdvantageRule("gdpo", NAMES, AFTER)
+    unlucky = rule_of("gdpo", AFTER)
     assert weights_of(unlucky, [failing] + [lucky] * 7 + [failing] * 9) == [2.0] * 17
 
 
 def test_a_condition_counts_only_groups_that_the_reward_applies_to():
     rewards = batch(passing=1.0)
     rewards[1:, :, 0] = np.nan
-    rule = AdvantageRule("gdpo", NAMES, AFTER)
+    rule = rule_of("gdpo", AFTER)
     assert weights_of(rule, [rewards] * 65) == [2.0] * 64 + [0.5]
 
 
 @pytest.mark.parametrize("options", [LINEAR, AFTER])
 def test_a_resumed_schedule_goes_on_bit_for_bit(options):
-    whole = AdvantageRule("gdpo", NAMES, options)
+    whole = rule_of("gdpo", options)
     batches = [batch(passing=1.0, seed=seed) for seed in range(12)]
     for rewards in batches[:6]:
         whole.update(rewards, WEIGHTS)
-    resumed = AdvantageRule("gdpo", NAMES, options)
+    resumed = rule_of("gdpo", options)
     resumed.restore(json.loads(json.dumps(whole.state())))
     for rewards in batches[6:]:
         np.testing.assert_array_equal(resumed(rewards, WEIGHTS), whole(rewards, WEIGHTS))
@@ -90,19 +94,19 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(options):
 def test_a_saved_state_with_an_endless_step_or_without_schedules_is_refused():
     endless = {"schedules": {"step": float("inf"), "met": [], "means": {}}}
     for state in (endless, {"scale": 1.0, "rollouts": 1.0}):
-        with pytest.raises(ConfigError, match="schedules of this run"):
-            AdvantageRule("gdpo", NAMES, LINEAR).restore(state)
+        with config_error("schedules of this run"):
+            rule_of("gdpo", LINEAR).restore(state)
 
 
 def test_only_the_weights_that_change_are_metrics():
-    rule = AdvantageRule("gdpo", NAMES, LINEAR)
+    rule = rule_of("gdpo", LINEAR)
     assert rule.metrics(NAMES, WEIGHTS) == {"rewards/brevity/weight": 2.0}
-    assert AdvantageRule("gdpo", NAMES).metrics(NAMES, WEIGHTS) == {}
+    assert rule_of("gdpo").metrics(NAMES, WEIGHTS) == {}
 
 
 def test_a_constraint_and_a_schedule_multiply():
     options = {"targets": {"format": 1.0}, "step_size": 1.0, **LINEAR}
-    rule = AdvantageRule("constrained_grpo", NAMES, options)
+    rule = rule_of("constrained_grpo", options)
     rule.update(batch(passing=0.0), WEIGHTS)
     assert rule.weights_in_force(WEIGHTS) == pytest.approx([1.0, 1.6])
     assert set(rule.state()) == {"multipliers", "schedules"}
@@ -138,21 +142,21 @@ def test_a_constraint_and_a_schedule_multiply():
     ],
 )
 def test_a_schedule_that_cannot_work_is_an_error_at_once(schedule, message):
-    with pytest.raises(ConfigError, match=message):
-        AdvantageRule("grpo", NAMES, {"schedules": schedule})
+    with config_error(message):
+        rule_of("grpo", {"schedules": schedule})
 
 
 @pytest.mark.parametrize(("at_least", "when"), [(95, "never"), (0.0, "always")])
 def test_a_condition_outside_of_the_declared_range_is_an_error_at_once(at_least, when):
     after = {"after": {"reward": "format", "mean_at_least": at_least}, "value": 0.2}
     options = {"schedules": {"brevity": after}}
-    with pytest.raises(ConfigError, match=f"brevity: .*format is {when} .*from 0 to 1"):
-        AdvantageRule("grpo", NAMES, options, low=[0.0, 0.0], high=[1.0, 1.0])
+    with config_error(f"brevity: .*format is {when} .*from 0 to 1"):
+        rule_of("grpo", options, low=[0.0, 0.0], high=[1.0, 1.0])
     nan = float("nan")
-    AdvantageRule("grpo", NAMES, options, low=[nan, 0.0], high=[nan, 1.0])
-    AdvantageRule("grpo", NAMES, options)
+    rule_of("grpo", options, low=[nan, 0.0], high=[nan, 1.0])
+    rule_of("grpo", options)
 
 
 def test_schedules_are_an_option_of_every_estimator():
-    with pytest.raises(ConfigError, match=r"'schedule': did you mean 'schedules'"):
-        AdvantageRule("rloo", NAMES, {"schedule": {}})
+    with config_error(r"'schedule': did you mean 'schedules'"):
+        rule_of("rloo", {"schedule": {}})

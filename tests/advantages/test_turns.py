@@ -9,7 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.oracles import turns as by_hand
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import (
     TURN_ESTIMATORS,
@@ -17,7 +19,7 @@ from gdpo.advantages import (
     turn_gdpo,
 )
 from gdpo.advantages import arrays as edge
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import ConfigError
 
 ALL = pytest.mark.parametrize("name", sorted(TURN_ESTIMATORS))
 CENTRED = pytest.mark.parametrize("estimator", [turn_gdpo, turn_broadcast])
@@ -25,7 +27,7 @@ W = [1.0, 0.5]
 
 
 def agree(a, b, atol=1e-12):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-12, atol=atol)
+    assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-12, atol=atol)
 
 
 def drawn(seed, shape=(3, 4, 5, 2), gaps=0.0):
@@ -184,7 +186,7 @@ def test_what_lies_beyond_the_last_turn_is_ignored(name, seed):
     assert not np.any(a[beyond])
     for junk in (np.nan, np.inf, -1e300):
         filled = np.where(beyond[..., None], junk, r)
-        np.testing.assert_array_equal(estimator(filled, W, turns=turns), a)
+        assert_array_equal(estimator(filled, W, turns=turns), a)
     wider = np.pad(r, ((0, 1), (0, 2), (0, 3), (0, 0)), constant_values=np.inf)
     counts = np.pad(turns, ((0, 1), (0, 2)))
     got = estimator(wider, W, turns=counts)
@@ -233,7 +235,7 @@ def test_numpy_computes_in_float64_and_whole_numbers_are_accepted():
     r, turns = drawn(0)
     single = (r + 1000).astype(np.float32)
     exact = turn_gdpo(single.astype(np.float64), W, turns=turns)
-    np.testing.assert_array_equal(turn_gdpo(single, W, turns=turns), exact.astype(np.float32))
+    assert_array_equal(turn_gdpo(single, W, turns=turns), exact.astype(np.float32))
     whole = np.round(r).astype(int)
     wanted = turn_gdpo(whole * 1.0, W, turns=turns)
     agree(turn_gdpo(whole, W, turns=turns), wanted)
@@ -262,7 +264,7 @@ def test_very_small_and_very_large_rewards_work(estimator, size):
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1e307), (torch.float32, 1e36)])
 def test_rewards_whose_returns_overflow_are_an_error_and_not_zero(estimator, dtype, size):
     r = torch.tensor(np.random.default_rng(0).random((30, 8, 40, 1)) * size, dtype=dtype)
-    with pytest.raises(DataError, match=rf"too large .*{dtype}|too large .*float64"):
+    with data_error(rf"too large .*{dtype}|too large .*float64"):
         estimator(r, [1.0], turns=torch.full((30, 8), 40))
 
 
@@ -270,8 +272,8 @@ def test_the_arguments_stay_as_they_are():
     r, turns = drawn(0, gaps=0.1)
     before = r.copy(), turns.copy()
     turn_gdpo(r, W, turns=turns)
-    np.testing.assert_array_equal(r, before[0])
-    np.testing.assert_array_equal(turns, before[1])
+    assert_array_equal(r, before[0])
+    assert_array_equal(turns, before[1])
 
 
 # Refusals
@@ -281,7 +283,7 @@ def test_an_infinite_reward_is_an_error_that_names_its_place():
     r, turns = drawn(0)
     turns[1, 2] = 4
     r[1, 2, 3, 0] = -np.inf
-    with pytest.raises(DataError, match=r"reward 0 .*-inf .*prompt 1, sample 2, turn 3"):
+    with data_error(r"reward 0 .*-inf .*prompt 1, sample 2, turn 3"):
         turn_gdpo(r, W, turns=turns)
 
 
@@ -310,7 +312,7 @@ def test_a_cap_holds():
 )
 def test_a_wrong_option_is_an_error_that_names_it(options, named):
     r, turns = drawn(0)
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         turn_gdpo(r, W, **{"turns": turns, **options})
 
 

@@ -8,7 +8,7 @@ prints the influence shares and the verdict of `gdpo analyze` for each of them (
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ class Run:
 
     draw: Callable[[np.random.Generator, int, tuple[int, int]], dict[str, np.ndarray]]
     """Returns the rewards `[prompt, sample]` of a step, by name."""
-    calls_for: tuple
+    calls_for: tuple = ()
     """Action of the verdict, kind of the finding, and the rewards that it is about."""
-    influence: dict[str, tuple[float, float]]
+    influence: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The lowest and the highest influence share that a reward may have."""
     steps: int = 200
     size: tuple[int, int] = (16, 8)

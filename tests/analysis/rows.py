@@ -4,6 +4,8 @@ import numpy as np
 from tests.rollouts.built import rollout
 
 from gdpo.advantages import gdpo
+from gdpo.analysis.logs.sources import read_logs
+from gdpo.analysis.logs.trends import logged_runs
 from gdpo.rollouts import rollout_file, write_rollouts
 
 ROWS = [
@@ -40,3 +42,8 @@ def run_of(folder, rates, *, declared=None):
         ]
         write_rollouts(rollout_file(folder, step), rollouts, declared=declared)
     return folder
+
+
+def runs_at(*paths):
+    """The runs that logs tell of."""
+    return logged_runs(read_logs(paths))

@@ -6,6 +6,7 @@ from math import nan
 import numpy as np
 import pytest
 from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
+from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
@@ -13,7 +14,6 @@ from gdpo.analysis import analyze, analyze_steps
 from gdpo.analysis.steps import UNKNOWN_WEIGHTS
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.errors import ConfigError, DataError
 from gdpo.report.summaries import rollouts_summary
 from gdpo.rollouts import read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
@@ -155,7 +155,7 @@ def test_weights_are_asked_for_or_those_of_the_dump(dump):
     step = next(analyze_steps(read(dump), weights={"wide": 0.25}))
     assert [reward.weight for reward in step.diagnosis.rewards] == [0.25, 1.0]
     assert step.weights_from == "as given, others 1"
-    with pytest.raises(ConfigError, match="did you mean 'wide'"):
+    with config_error("did you mean 'wide'"):
         list(analyze_steps(read(dump), weights={"wid": 1}))
 
 
@@ -249,7 +249,7 @@ def test_one_huge_group_among_many_is_no_array(tmp_path):
     rows = "".join(f"p{i},1\n" for i in range(4000)) + "q,1\n" * 4000
     (tmp_path / "a.csv").write_text("prompt,reward\n" + rows)
     reading = read_rollout_files(tmp_path)
-    with pytest.raises(DataError, match="4,000"):
+    with data_error("4,000"):
         list(analyze_steps(reading))
 
 

@@ -43,7 +43,7 @@ def test_a_planted_run_has_its_true_influence_and_the_right_verdict(name):
 
 def rule():
     """The command of the page, and for each action the pattern of its verdict and the answer."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text("utf-8")
     command = re.search(r"^gdpo analyze .*$", page, re.MULTILINE)[0]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|.]+)\.[^|]* \|$", page, re.MULTILINE)
     any_words = {"…": ".*", "NAME": "[^`]+"}
@@ -86,8 +86,8 @@ def _twice(random, step, size):
 def test_the_page_quotes_the_verdicts_that_no_question_has_and_has_a_row_for_a_change():
     healthy = QUESTIONS["healthy: two rewards of 0 or 1"].draw
     found = {
-        "unknown": analyzed(Run(healthy, (), {}, steps=2, size=(8, 8))),
-        "change": analyzed(Run(_twice, (), {}, steps=32, size=(8, 8))),
+        "unknown": analyzed(Run(healthy, steps=2, size=(8, 8))),
+        "change": analyzed(Run(_twice, steps=32, size=(8, 8))),
         "check": analysis_of(next(iter(PLANTED))),
     }
     for action, analysis in found.items():

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 from tests.rollouts.readers import written
 
 from gdpo.advantages import ESTIMATORS, gdpo, grpo
 from gdpo.analysis import analyze
 from gdpo.analysis.replay import RECORDED, changes
-from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -126,7 +126,7 @@ def test_weights_count(tmp_path):
 
 def test_unknown_estimators_are_refused_before_anything_is_read(tmp_path):
     dump(tmp_path, WIDE)
-    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
+    with config_error("did you mean 'gdpo'"):
         replay(tmp_path, ["gpdo"])
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.testing import assert_array_equal
+from tests.refusals import config_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
 from gdpo.analysis.rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS
-from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import rollout_file, write_rollouts
@@ -53,7 +54,7 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
 
 def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_path):
     (table,), report = read(verl_v1(tmp_path / "1.jsonl", None), "gsm8k")
-    np.testing.assert_array_equal(table.rewards, [[np.nan, 1, 1], [np.nan, 1, 0]])
+    assert_array_equal(table.rewards, [[np.nan, 1, 1], [np.nan, 1, 0]])
     found = {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
     assert found[NO_REFERENCE] == (1, 2)
     assert found["reward 'correctness' failed: raised KeyError"] == (1, 2)
@@ -68,7 +69,7 @@ def test_skyrl_has_its_truth_among_the_extras_of_the_environment(tmp_path, judge
         tmp_path / "a.jsonl", [{**record, "env_extras": {"reward_spec": judged_by}}]
     )
     (table,), _ = read(path, "gsm8k")
-    np.testing.assert_array_equal(table.rewards, [[right, 1, 1]])
+    assert_array_equal(table.rewards, [[right, 1, 1]])
 
 
 def test_tokens_are_judged_where_the_dump_counts_them(tmp_path):
@@ -94,7 +95,7 @@ def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):
     records = [{"step": 1, "prompt": "2+2", "completion": text, "score": 1} for text in (None, "9")]
     path = written.lines(tmp_path / "a.jsonl", records)
     (table,), report = read(path, f"{__name__}:size")
-    np.testing.assert_array_equal(table.rewards, [[np.nan], [1.0]])
+    assert_array_equal(table.rewards, [[np.nan], [1.0]])
     found = {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
     assert found[NO_TEXT] == (1, 1)
 
@@ -147,7 +148,7 @@ def test_numbers_of_tokens_that_are_none_are_missing(tmp_path, ending, tokens):
     path = written.rows(tmp_path / f"a.{ending}", [record])
     (table,), report = read(path, f"{__name__}:both")
     known = tokens == "2.5"
-    np.testing.assert_array_equal(table.rewards, [[1, 1 if known else np.nan]])
+    assert_array_equal(table.rewards, [[1, 1 if known else np.nan]])
     assert any(n.what == NO_TOKENS for n in report.notices.values()) != known
 
 
@@ -168,7 +169,7 @@ def test_all_chunks_are_scored(tmp_path):
     ],
 )
 def test_what_cannot_score_is_refused(name, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         Rescorer(name)
 
 

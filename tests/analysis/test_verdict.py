@@ -37,12 +37,20 @@ def run_with(*scales, steps=8, size=(16, 8), same=0.0):
         rewards = [scale * (common + random.standard_normal(size)) for scale in scales]
         return {f"r{k}": values for k, values in enumerate(rewards)}
 
-    return Run(draw, (), {}, steps=steps, size=size)
+    return Run(draw, steps=steps, size=size)
 
 
 def only_verdict(analysis):
     (run,) = analysis.runs
     return analysis.verdict(run)
+
+
+def verdict_of(run, **options):
+    return only_verdict(analyzed(run, **options))
+
+
+def verdict_in(folder, **options):
+    return only_verdict(analyze(read_rollout_files(folder), **options))
 
 
 def printed(analysis):
@@ -71,7 +79,7 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     assert run["verdict"]["sentence"] == verdict.sentence
     assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
     assert few in page
     assert "logging_steps=1" in page
     assert "Verdict:" in page
@@ -90,14 +98,14 @@ def test_few_groups_in_steps_without_gaps_or_of_another_format_need_more_of_them
     for step, file in enumerate(sorted(p for p in tmp_path.rglob("*") if p.is_file()), start=1):
         if step not in kept:
             file.unlink()
-    (missing,) = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
+    (missing,) = verdict_in(tmp_path).unchecked
     assert "64 groups" in missing.remedy
     assert "logging_steps" not in missing.remedy
 
 
 def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tmp_path):
     folder = run_of(tmp_path, [1.0] * 6)
-    verdict = only_verdict(analyze(read_rollout_files(folder)))
+    verdict = verdict_in(folder)
     assert (verdict.action, verdict.kind) == (Action.CHECK, Kind.CONSTANT)
     assert "--range format=" in verdict.unchecked[0].remedy
     ranges = {"low": {"format": 0.0}, "high": {"format": 1.0}}
@@ -107,7 +115,7 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
     assert "not checked" not in printed(known)
     for low, high in ((2.0, 3.0), (-1.0, 0.0)):
         ranges = {"low": {"format": low}, "high": {"format": high}}
-        wrong = only_verdict(analyze(read_rollout_files(folder), **ranges))
+        wrong = verdict_in(folder, **ranges)
         assert wrong.action is Action.CHECK
         assert "wrong" in wrong.unchecked[0].reason
 
@@ -118,8 +126,8 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     def draw(random, step, size):
         return {"form": np.ones(size), "tone": np.zeros(size), "style": random.random(size)}
 
-    folder = write_run(tmp_path / "run", Run(draw, (), {}, steps=8))
-    verdict = only_verdict(analyze(read_rollout_files(folder)))
+    folder = write_run(tmp_path / "run", Run(draw, steps=8))
+    verdict = verdict_in(folder)
     (missing,) = verdict.unchecked
     assert missing.check == "whether `form` and `tone` are learned"
     never = "it has not varied in any of 128 groups, from the first step on (1 more warning)"
@@ -143,7 +151,7 @@ def test_a_range_of_turns_is_that_of_their_sum(tmp_path):
         )
 
     recorded(tmp_path, scenario=flat)
-    (missing,) = only_verdict(analyze(read_rollout_files(tmp_path))).unchecked
+    (missing,) = verdict_in(tmp_path).unchecked
     assert missing.check == "whether `format` is learned"
     assert "of the sum" in missing.remedy
     assert "of the sum" in _unknown_range({"f": nan}, of_sum=True).remedy
@@ -169,7 +177,7 @@ def test_a_share_whose_interval_contains_its_limit_needs_more_groups():
         return coin(random, step, size) + 0.05 * random.standard_normal(size)
 
     run = drawn(steps=4, r0=untied, r1=lambda *each: 50 * untied(*each))
-    verdict = only_verdict(analyzed(replace(run, size=(32, 3))))
+    verdict = verdict_of(replace(run, size=(32, 3)))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.UNKNOWN, None, ("r0",))
     assert "128 groups are too few" in verdict.sentence
     assert "`r0` has a quarter of its weight share, or 5 % of the influence" in verdict.sentence
@@ -184,13 +192,13 @@ def test_a_scalar_reward_needs_its_parts(tmp_path):
     ]
     file = tmp_path / "1.jsonl"
     written.lines(file, rows)
-    verdict = only_verdict(analyze(read_rollout_files(file)))
+    verdict = verdict_in(file)
     assert verdict.action is Action.UNKNOWN
     assert "--rescore" in verdict.unchecked[0].remedy
 
 
 def test_rewards_that_measure_the_same_call_for_a_change():
-    verdict = only_verdict(analyzed(run_with(1, 1, same=10)))
+    verdict = verdict_of(run_with(1, 1, same=10))
     assert (verdict.action, verdict.kind) == (Action.CHANGE, Kind.REDUNDANT)
     assert set(verdict.rewards) == {"r0", "r1"}
 
@@ -206,7 +214,7 @@ def test_a_reward_that_never_varied_is_to_be_checked_whatever_else_is_wrong(rang
         constant = {"form": np.ones(size), "tone": np.ones(size)}
         return {**run_with(1, 100).draw(random, step, size), **constant}
 
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=32), **ranges))
+    verdict = verdict_of(Run(draw, steps=32), **ranges)
     assert (verdict.action, verdict.kind, verdict.more) == (Action.CHECK, Kind.CONSTANT, 3)
     assert verdict.rewards == ("form",)
 
@@ -218,13 +226,11 @@ def test_a_constant_reward_that_varied_once_is_not_to_be_checked():
         return {**run_with(1, 100).draw(random, step, size), "form": form}
 
     known = {"low": {"form": 0.0}, "high": {"form": 2.0}}
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=32), **known))
+    verdict = verdict_of(Run(draw, steps=32), **known)
     assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.IGNORED, ("r0",), 2)
-    even = Run(
-        lambda *each: {**draw(*each), "r0": coin(*each), "r1": coin(*each)}, (), {}, steps=32
-    )
+    even = Run(lambda *each: {**draw(*each), "r0": coin(*each), "r1": coin(*each)}, steps=32)
     wrong = {"low": {"form": 0.0}, "high": {"form": 0.5}}
-    verdict = only_verdict(analyzed(even, **wrong))
+    verdict = verdict_of(even, **wrong)
     assert (verdict.action, len(verdict.unchecked)) == (Action.UNKNOWN, 1)
 
 
@@ -234,7 +240,7 @@ def test_rewards_whose_correlation_is_minus_1_are_to_be_checked():
         return {"a": first, "b": 1 - first + noise * random.random(size), "c": random.random(size)}
 
     for noise, action in ((0.0, Action.CHECK), (0.2, Action.CHANGE)):  # noqa: B007 (draw reads it)
-        verdict = only_verdict(analyzed(Run(draw, (), {}, steps=8)))
+        verdict = verdict_of(Run(draw, steps=8))
         assert verdict.action is action
         if action is Action.CHECK:
             assert (verdict.kind, verdict.rewards) == (Kind.OPPOSED, ("a", "b"))
@@ -248,15 +254,15 @@ def test_a_correlation_of_minus_1_that_is_asked_for_or_due_to_chance_is_no_error
         first = random.random(size)
         return {"a": first, "b": 1 - first}
 
-    run = Run(draw, (), {}, steps=8)
+    run = Run(draw, steps=8)
     for sign, action in ((1.0, Action.CHECK), (-1.0, Action.CHANGE)):
-        assert only_verdict(analyzed(run, weights={"a": -1.0, "b": -sign})).action is action
+        assert verdict_of(run, weights={"a": -1.0, "b": -sign}).action is action
 
     for shared, found in ((4, False), (5, True)):
         # Both vary in the same groups of two, but seldom.
         both = {"a": rare(shared), "b": rare(shared, turned=True)}
         run = replace(drawn(steps=24, **both, c=coin), size=(16, 2))
-        assert (only_verdict(analyzed(run)).kind is Kind.OPPOSED) == found
+        assert (verdict_of(run).kind is Kind.OPPOSED) == found
 
 
 @pytest.mark.parametrize(
@@ -311,7 +317,7 @@ def test_what_a_single_step_shows_calls_for_nothing():
         first = random.standard_normal(size)
         return {"a": first, "b": first if step == 3 else random.standard_normal(size)}
 
-    analysis = analyzed(Run(draw, (), {}, steps=8, size=(16, 8)))
+    analysis = analyzed(Run(draw, steps=8))
     (run,) = analysis.runs
     assert [held.finding.kind for held in run.findings()] == [Kind.REDUNDANT]
     assert only_verdict(analysis).action is Action.NOTHING
@@ -352,8 +358,8 @@ def test_the_sentence_names_the_settings_the_shares_and_the_groups():
     sizes = replace(EQUAL, meaning=Meaning.SIZES, needed=False, sizes={"a": 3.0, "format": 0.25})
     assert replace(BASE, readings=(EQUAL, sizes)).sentence == (
         f"{has}. {equal}. If the sizes of the rewards say what matters (3 : 0.25): nothing to do"
-        f" (with gdpo: reward_weights=[1, 1]){in_trl}. For one verdict, add --weights or "
-        "--sizes-are-weights"
+        f" (the same as gdpo with reward_weights=[1, 1]){in_trl}. For one verdict, add --weights "
+        "or --sizes-are-weights"
     )
     given = replace(BASE, readings=(replace(EQUAL, meaning=Meaning.WEIGHTS),))
     assert given.sentence == f"train with {setting}: {has}{in_trl}"
@@ -395,7 +401,7 @@ def test_the_summary_has_at_most_six_rewards_and_three_findings():
         constant = {f"c{k}": np.full(size, float(k)) for k in range(5)}
         return {"a": random.random(size), "b": random.random(size), **constant}
 
-    analysis = analyzed(Run(draw, (), {}, steps=8))
+    analysis = analyzed(Run(draw, steps=8))
     lines = [line.plain for line in rollouts_summary(analysis)]
     assert "and 1 more reward (--output json prints all)" in lines
     assert sum(line.startswith("! ") for line in lines) == 3
@@ -411,7 +417,7 @@ def drawn(steps=40, **rewards):
     def draw(random, step, size):
         return {name: each(random, step, size) for name, each in rewards.items()}
 
-    return Run(draw, (), {}, steps=steps, size=(16, 8))
+    return Run(draw, steps=steps)
 
 
 def coin(random, step, size):
@@ -520,7 +526,7 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
         a, b = coin(random, step, size), coin(random, step, size)
         return {"a": a, "b": 10 * b, "c": b}
 
-    found = kinds(analyzed(Run(draw, (), {}, steps=40), weights=watched))
+    found = kinds(analyzed(Run(draw, steps=40), weights=watched))
     assert [rewards for kind, rewards, _ in found if kind is Kind.DOMINANT] == [("b",)]
     flat = drawn(a=coin, b=lambda random, step, size: np.zeros(size))
     assert Kind.DOMINANT not in [kind for kind, *_ in kinds(analyzed(flat))]
@@ -544,17 +550,17 @@ def judged(random, step, size):
 
 def test_the_purpose_of_the_weights_decides_between_the_readings():
     run = drawn(steps=16, correct=coin, judge=judged)
-    unsaid = only_verdict(analyzed(run))
+    unsaid = verdict_of(run)
     assert [(r.meaning, r.needed) for r in unsaid.readings] == [
         (Meaning.EQUAL, True),
         (Meaning.SIZES, False),
     ]
     assert "add --weights or --sizes-are-weights" in unsaid.sentence
-    given = only_verdict(analyzed(run, weights={"correct": 1.0, "judge": 1.0}))
+    given = verdict_of(run, weights={"correct": 1.0, "judge": 1.0})
     assert given.sentence.startswith("train with gdpo with reward_weights=[1, 1] (`correct` ")
     assert "--weights" not in given.sentence
     run = drawn(steps=16, correct=coin, other=coin, judge=judged)
-    sized = only_verdict(analyzed(run, sizes_are_weights=True))
+    sized = verdict_of(run, sizes_are_weights=True)
     assert (sized.action, sized.more, sized.readings) == (Action.NOTHING, 0, ())
     assert sized.sentence == "nothing to do: no reward lacks influence for what it should count"
 
@@ -567,7 +573,7 @@ def test_a_note_about_too_little_influence_calls_for_a_setting_that_helps():
     ]
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.rewards, verdict.more) == (Action.TRAIN, ("a",), 0)
-    trained = only_verdict(analyzed(replace(run, estimator="gdpo")))
+    trained = verdict_of(replace(run, estimator="gdpo"))
     assert trained.action is Action.NOTHING
 
 
@@ -575,8 +581,8 @@ def test_where_no_setting_helps_only_the_purpose_can_say_that_nothing_is_to_do()
     run = replace(drawn(a=coin, b=rate(0.006, 0.006, high=0.05)), estimator="gdpo")
     rare = "samples that earn `b` are rare, and no setting of the weights changes that. `b` has 4 %"
     for options in ({}, {"weights": {"a": 1.0, "b": 1.0}}):
-        assert only_verdict(analyzed(run, **options)).sentence.startswith(rare)
-    assert only_verdict(analyzed(run, sizes_are_weights=True)).satisfied
+        assert verdict_of(run, **options).sentence.startswith(rare)
+    assert verdict_of(run, sizes_are_weights=True).satisfied
 
 
 def test_no_setting_is_named_for_rewards_that_exclude_each_other():
@@ -588,16 +594,15 @@ def test_no_setting_is_named_for_rewards_that_exclude_each_other():
             "long": 1.0 - brief,
         }
 
-    verdict = only_verdict(analyzed(Run(either, (), {}, steps=8)))
+    verdict = verdict_of(Run(either, steps=8))
     assert verdict.action is Action.CHECK  # exactly opposite
-    noisy = drawn(right=lambda *each: 9 * coin(*each))
 
     def nearly(random, step, size):
         drawn = either(random, step, size)
         flips = random.random(size) < 0.1
         return {**drawn, "long": np.where(flips, 1 - drawn["long"], drawn["long"])}
 
-    verdict = only_verdict(analyzed(replace(noisy, draw=nearly)))
+    verdict = verdict_of(Run(nearly))
     assert (verdict.action, verdict.readings) == (Action.CHANGE, ())
 
 
@@ -611,7 +616,7 @@ def of_two(rate, *, steps=40):
             "b": np.where(rate(step) != rate(step), np.nan, both[1] < rate(step)),
         }
 
-    return Run(draw, (), {}, steps=steps, size=(16, 8))
+    return Run(draw, steps=steps)
 
 
 def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path):
@@ -636,7 +641,7 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tm
 
 
 def test_a_reward_that_fell_asleep_decides_the_verdict_with_the_groups_of_the_last_quarter():
-    verdict = only_verdict(analyzed(of_two(lambda step: 0.5 if step <= 30 else 0.001)))
+    verdict = verdict_of(of_two(lambda step: 0.5 if step <= 30 else 0.001))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.CHANGE, Kind.FALLS, ("b",))
     narrowed = run_with(1, 1, steps=40).draw
 
@@ -645,7 +650,7 @@ def test_a_reward_that_fell_asleep_decides_the_verdict_with_the_groups_of_the_la
             "b": 0.5 + (random.random(size) - 0.5) * (1 if step <= 30 else 0.01)
         }
 
-    verdict = only_verdict(analyzed(Run(draw, (), {}, steps=40, size=(16, 8))))
+    verdict = verdict_of(Run(draw, steps=40))
     assert (verdict.rewards, verdict.from_step, verdict.of_groups) == (("b",), 31, 160)
 
 
@@ -696,7 +701,7 @@ def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():
             name: random.random(size) * (step < 2) * (np.arange(16)[:, None] < 8) for name in "ab"
         }
 
-    (run,) = (analysis := analyzed(Run(draw, (), {}, steps=8, size=(16, 8)))).runs
+    (run,) = (analysis := analyzed(Run(draw, steps=8))).runs
     assert only_verdict(analysis).no_interval is NoInterval.FEW
     assert all(isnan(reward.influence_margin) for reward in run.rewards())
     assert only_verdict(analysis).action is not Action.NOTHING

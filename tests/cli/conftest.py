@@ -1,5 +1,7 @@
 """The command line, run in this process."""
 
+from functools import partial
+
 import pytest
 
 from gdpo.cli import main
@@ -12,6 +14,12 @@ def here(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a run, which is not there yet."""
+    return tmp_path / "run"
 
 
 def saying(captured):
@@ -29,3 +37,32 @@ def saying(captured):
 @pytest.fixture
 def gdpo_says(capsys):
     return saying(capsys)
+
+
+@pytest.fixture
+def analyze(gdpo_says):
+    return partial(gdpo_says, "analyze")
+
+
+@pytest.fixture
+def shown(analyze):
+    """Run `gdpo analyze`, which ends well without a message on stderr. Return what it prints."""
+
+    def run(*arguments):
+        code, out, err = analyze(*arguments)
+        assert (code, err.removeprefix(f"reading {arguments[0]}\n")) == (0, "")
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refused(analyze):
+    """Run `gdpo analyze`, which ends with code 2. Return why, on one line."""
+
+    def run(*arguments):
+        code, _, err = analyze(*arguments)
+        assert code == 2
+        return " ".join(err.split())
+
+    return run

@@ -50,27 +50,33 @@ def ignored(folder, steps=6):
     return folder
 
 
-def machine(says, *arguments):
-    code, out, err = says("analyze", *arguments, "--output", "json")
-    assert code in (0, 1), err
-    return json.loads(out, parse_constant=pytest.fail), code
+@pytest.fixture
+def machine(analyze):
+    """Run `gdpo analyze` for a machine. Return what it finds and the exit code."""
+
+    def run(*arguments):
+        code, out, err = analyze(*arguments, "--output", "json")
+        assert code in (0, 1), err
+        return json.loads(out, parse_constant=pytest.fail), code
+
+    return run
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(8, "these columns were"), (12, "groups formed")])
-def test_groups_that_mix_prompts_give_no_verdict(gdpo_says, tmp_path, size, verdict):
+def test_groups_that_mix_prompts_give_no_verdict(shown, folder, size, verdict):
     options = ("--columns", f"format=verl,group_size={size}", "--output", "none")
-    _, out, _ = gdpo_says("analyze", ignored(tmp_path / "run"), *options)
+    out = shown(ignored(folder), *options)
     assert out.splitlines()[-1].startswith(f"verdict: unknown: {verdict}")
     assert ("! 60 groups formed by group_size" in out) == (size == 12)
 
 
-def test_the_numbers_are_those_of_a_table_worked_out_by_hand(gdpo_says, dump, here):
+def test_the_numbers_are_those_of_a_table_worked_out_by_hand(machine, dump, here):
     """Groups of 2: a z-score is ±1/√2 where the reward varies, and so is GRPO's advantage.
 
     Step 1: `wide` varies in a, `narrow` in b: ½ + ½ each. Step 2: `wide` in both: ½ + ½ + ½ + ½;
     `narrow` in b, its only group: ½ + ½.
     """
-    found, code = machine(gdpo_says, dump, *COLUMNS)
+    found, code = machine(dump, *COLUMNS)
     assert code == 0
     assert found["rows"] == {"all": 8, "read": 8, "skipped": 0, "not_analyzed": 0}
     assert found["groups"]["count"] == 4
@@ -104,9 +110,8 @@ def test_the_numbers_are_those_of_a_table_worked_out_by_hand(gdpo_says, dump, he
     assert run["correlation"][0][1] == pytest.approx(1.0)
 
 
-def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path, here):
-    code, out, err = gdpo_says("analyze", ignored(tmp_path / "run"))
-    assert (code, err) == (0, "")
+def test_the_summary_is_short_and_plain_and_the_rows_add_up(shown, tmp_path, here):
+    out = shown(ignored(tmp_path / "run"))
     lines = out.splitlines()
     assert len(lines) <= 24
     assert lines[0] == f"reading {tmp_path / 'run'}"
@@ -132,10 +137,10 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
 
 
 def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_for_machines(
-    gdpo_says, tmp_path, here
+    machine, shown, folder, here
 ):
-    arguments = (ignored(tmp_path / "run"), "--rewards", "loud,quiet")
-    _, out, _ = gdpo_says("analyze", *arguments, "--estimators", "grpo,gdpo")
+    arguments = (ignored(folder), "--rewards", "loud,quiet")
+    out = shown(*arguments, "--estimators", "grpo,gdpo")
     lines = out.splitlines()
     first = lines.index("influence share of every reward") + 1
     rows = [re.split(r" {2,}", line) for line in lines[first : first + 5]]
@@ -146,7 +151,7 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     assert rows[2][1:] == rows[4][1:] == ["50 %", "50 %"]
     page = Path("analysis.html").read_text().replace("<wbr>", "")
     assert all(cell in page for row in rows for cell in row)
-    found, _ = machine(gdpo_says, *arguments, "--estimators", "grpo,gdpo")
+    found, _ = machine(*arguments, "--estimators", "grpo,gdpo")
     equal, sizes = found["runs"][0]["verdict"]["readings"]
     assert (equal["setting"], equal["needed"], sizes["needed"]) == (settings[2], True, False)
     assert equal["condition"] == "if the rewards should count equally"
@@ -154,21 +159,21 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     shares = {name: pytest.approx(share) for name, share in equal["shares"].items()}
     assert replayed["gdpo"] == shares
     for sure in ("--weights", "loud=1,quiet=1"), ("--sizes-are-weights",):
-        verdict = machine(gdpo_says, *arguments, *sure)[0]["runs"][0]["verdict"]
+        verdict = machine(*arguments, *sure)[0]["runs"][0]["verdict"]
         assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
 
 
-def test_weights_and_sizes_as_weights_are_refused_together(gdpo_says, tmp_path, here):
+def test_weights_and_sizes_as_weights_are_refused_together(refused, folder, here):
     options = ("--weights", "loud=1,quiet=1", "--sizes-are-weights")
-    code, _, err = gdpo_says("analyze", ignored(tmp_path / "run"), *options)
-    assert code == 2
-    assert err == (
+    assert refused(ignored(folder), *options) == (
         "gdpo: --weights and --sizes-are-weights both say how much each reward should count: "
-        "remove one of the two\n"
+        "remove one of the two"
     )
 
 
-def test_three_rollouts_are_printed_for_a_function_that_never_varied(gdpo_says, tmp_path, here):
+def test_three_rollouts_are_printed_for_a_function_that_never_varied(
+    analyze, shown, tmp_path, here
+):
     rows = [
         {"prompt": f"q{i // 4}", "completion": f"a\x1b{i}\n" + 300 * "x", "step": i // 128}
         | {"form": 0.5, "tone": i % 3}
@@ -177,7 +182,7 @@ def test_three_rollouts_are_printed_for_a_function_that_never_varied(gdpo_says, 
     path = written.lines(tmp_path / "run" / "1.jsonl", rows)
     columns = ("--columns", "prompt=prompt,completion=completion,step=step")
     options = ("--rewards", "form,tone", *columns, "--output", "none")
-    _, out, _ = gdpo_says("analyze", path, *options)
+    out = shown(path, *options)
     lines = out.splitlines()
     assert lines[-1].startswith("verdict: check the function of `form` first: it has not varied")
     first = lines.index("three rollouts of step 1, for the function of `form`") + 1
@@ -188,11 +193,11 @@ def test_three_rollouts_are_printed_for_a_function_that_never_varied(gdpo_says, 
     shown = lines[first + 1]
     assert "a⟨U+001B⟩128 x" in shown
     assert len(shown) < 260
-    assert "three rollouts" not in gdpo_says("analyze", ignored(tmp_path / "other"))[1]
+    assert "three rollouts" not in analyze(ignored(tmp_path / "other"))[1]
 
 
-def test_what_is_worst_comes_first_and_is_told_with_what_to_do(gdpo_says, tmp_path, here):
-    found, _ = machine(gdpo_says, ignored(tmp_path / "run"))
+def test_what_is_worst_comes_first_and_is_told_with_what_to_do(machine, folder, here):
+    found, _ = machine(ignored(folder))
     findings = found["runs"][0]["findings"]
     assert findings[0]["severity"] == "warning"
     assert (findings[0]["kind"], findings[0]["rewards"]) == ("ignored", ["quiet"])
@@ -205,62 +210,60 @@ def test_what_is_worst_comes_first_and_is_told_with_what_to_do(gdpo_says, tmp_pa
 TYPO = "reward 'narow' is in none of the files: did you mean 'narrow'? Allowed: "
 
 
-def test_a_reward_that_no_file_has_is_a_mistake_and_no_page_is_written(gdpo_says, dump, here):
-    asked = ("analyze", dump, "--rewards", "wide,narow")
-    code, out, err = gdpo_says(*asked)
+def test_a_reward_that_no_file_has_is_a_mistake_and_no_page_is_written(analyze, dump, here):
+    asked = (dump, "--rewards", "wide,narow")
+    code, out, err = analyze(*asked)
     assert (code, out) == (2, f"reading {dump}\n")
     assert TYPO in " ".join(err.split())
-    assert gdpo_says(*asked, "--output", "json")[:2] == (2, "")
-    assert gdpo_says(*asked, "--follow")[0] == 2
+    assert analyze(*asked, "--output", "json")[:2] == (2, "")
+    assert analyze(*asked, "--follow")[0] == 2
     assert not list(here.iterdir())
 
 
-def test_a_reward_that_no_file_of_columns_has_is_a_mistake_too(gdpo_says, tmp_path, here):
+def test_a_reward_that_no_file_of_columns_has_is_a_mistake_too(
+    analyze, refused, folder, tmp_path, here
+):
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0}
     rows = [{**row, "wide": i / 2, "scores": {"narrow": float(i)}} for i in range(4)]
-    written.parquet(tmp_path / "run" / "completions_00001.parquet", rows)
-    code, _, err = gdpo_says("analyze", tmp_path / "run", "--rewards", "wide,scores.narow")
-    assert code == 2
-    assert "in none of the files: did you mean 'scores.narrow'? Allowed:" in " ".join(err.split())
-    assert gdpo_says("analyze", tmp_path / "run", "--rewards", "wide,scores.narrow")[0] == 0
+    written.parquet(folder / "completions_00001.parquet", rows)
+    err = refused(folder, "--rewards", "wide,scores.narow")
+    assert "in none of the files: did you mean 'scores.narrow'? Allowed:" in err
+    assert analyze(folder, "--rewards", "wide,scores.narrow")[0] == 0
     texts = [{"prompt": "a", "completion": "b"}] * 4
     written.parquet(tmp_path / "texts" / "completions_00001.parquet", texts)
-    _, _, err = gdpo_says("analyze", tmp_path / "texts", "--rewards", "wide")
-    assert "reward 'wide' is in none of the files: the files contain no numbers" in " ".join(
-        err.split()
+    assert "reward 'wide' is in none of the files: the files contain no numbers" in refused(
+        tmp_path / "texts", "--rewards", "wide"
     )
 
 
-def test_a_reward_that_some_files_have_is_none(gdpo_says, dump, here):
+def test_a_reward_that_some_files_have_is_none(shown, dump, here):
     row = {"step": 3, "prompt": "a", "wide": 1.0, "length": 10}
     written.lines(dump / "step_3.jsonl", [row] * 4)
-    code, out, _ = gdpo_says("analyze", dump, *COLUMNS)
-    assert code == 0
-    assert "step_3.jsonl:1: no reward 'narrow'" in out
+    assert "step_3.jsonl:1: no reward 'narrow'" in shown(dump, *COLUMNS)
 
 
-def test_the_exit_code_says_whether_a_finding_lasted(gdpo_says, tmp_path, dump, here):
+def test_the_exit_code_says_whether_a_finding_lasted(machine, analyze, tmp_path, dump, here):
     run = ignored(tmp_path / "ignored")
     quiet = ("--output", "none", "--fail-on")
-    assert gdpo_says("analyze", run, "--output", "none")[0] == 0
-    assert gdpo_says("analyze", run, *quiet, "warning")[0] == 1
-    assert gdpo_says("analyze", run, *quiet, "note")[0] == 1
-    found, code = machine(gdpo_says, run, "--fail-on", "warning")
+    assert analyze(run, "--output", "none")[0] == 0
+    assert analyze(run, *quiet, "warning")[0] == 1
+    assert analyze(run, *quiet, "note")[0] == 1
+    found, code = machine(run, "--fail-on", "warning")
     assert (code, found["failed"]) == (1, True)
     # 48 groups are too few to say who is ignored.
     short = ignored(tmp_path / "short", steps=3)
-    assert gdpo_says("analyze", short, *quiet, "warning")[0] == 0
+    assert analyze(short, *quiet, "warning")[0] == 0
 
 
-def test_estimators_are_replayed_and_nothing_would_change_is_said(gdpo_says, dump, tmp_path, here):
-    code, out, _ = gdpo_says("analyze", dump, *COLUMNS, "--estimators", "grpo,gdpo")
-    assert code == 0
+def test_estimators_are_replayed_and_nothing_would_change_is_said(
+    machine, shown, dump, tmp_path, here
+):
+    out = shown(dump, *COLUMNS, "--estimators", "grpo,gdpo")
     assert "baseline: grpo (2 steps, 4 groups)" in out
     assert "no difference" not in out
     one = ("--rewards", "wide", "--columns", "prompt=prompt", "--estimators", "grpo", "gdpo")
-    _, out, _ = gdpo_says("analyze", dump, *one)
-    assert "no difference from the baseline, up to a factor: all estimators" in out
-    found, _ = machine(gdpo_says, dump, *one)
+    assert "no difference from the baseline, up to a factor: all estimators" in shown(dump, *one)
+    found, _ = machine(dump, *one)
     assert [(e["estimator"], e["same"], e["signal_lost"]) for e in found["estimators"]] == [
         ("grpo", True, 0),
         ("gdpo", True, 0),
@@ -268,30 +271,26 @@ def test_estimators_are_replayed_and_nothing_would_change_is_said(gdpo_says, dum
 
 
 @pytest.mark.parametrize("named", [("--estimators", "gdpo"), ("--estimators=grpo,gdpo",)])
-def test_a_folder_with_the_name_of_an_estimator_is_no_obstacle(gdpo_says, dump, here, named):
+def test_a_folder_with_the_name_of_an_estimator_is_no_obstacle(shown, dump, here, named):
     Path("gdpo").mkdir()
-    code, out, err = gdpo_says("analyze", dump, *COLUMNS, *named)
-    assert (code, err) == (0, "")
-    assert "gdpo" in out
+    assert "gdpo" in shown(dump, *COLUMNS, *named)
 
 
-def test_all_estimators_are_replayed_if_none_is_named(gdpo_says, dump, here):
-    found, _ = machine(gdpo_says, dump, *COLUMNS, "--estimators")
+def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump, here):
+    found, _ = machine(dump, *COLUMNS, "--estimators")
     by_name = {e["estimator"]: e for e in found["estimators"]}
     assert len(by_name) == 20
     assert by_name["saw"]["problem"]
     assert by_name["saw"]["correlation"] is None
-    _, out, _ = gdpo_says("analyze", dump, *COLUMNS, "--estimators")
-    assert "not computed: saw: estimator 'saw' needs 'low'" in out
+    assert "not computed: saw: estimator 'saw' needs 'low'" in shown(dump, *COLUMNS, "--estimators")
 
 
-def test_rewards_are_scored_anew(gdpo_says, tmp_path, here):
-    path = written.verl_v1(tmp_path / "run")
-    code, out, _ = gdpo_says("analyze", path, "--rescore", "gsm8k")
-    assert code == 0
+def test_rewards_are_scored_anew(machine, shown, folder, here):
+    path = written.verl_v1(folder)
+    out = shown(path, "--rescore", "gsm8k")
     assert "integer" in out
     assert f"! {path}:1: no reference" in out
-    found, _ = machine(gdpo_says, path, "--rescore", "gsm8k")
+    found, _ = machine(path, "--rescore", "gsm8k")
     assert [r["name"] for r in found["runs"][0]["rewards"]] == ["correctness", "integer", "format"]
     assert found["files"][0]["rewards_from"] == "rescored"
     notice = next(each for each in found["notices"] if each["what"].startswith("no reference"))
@@ -311,12 +310,11 @@ WRITERS = (
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_every_format_is_analyzed_by_the_command(gdpo_says, tmp_path, here, writer):
+def test_every_format_is_analyzed_by_the_command(shown, tmp_path, here, writer):
     folder = tmp_path / "run"
     folder.mkdir()
     getattr(written, writer)(folder)
-    code, out, err = gdpo_says("analyze", folder, "--estimators", "grpo,gdpo")
-    assert (code, err) == (0, "")
+    out = shown(folder, "--estimators", "grpo,gdpo")
     name = writer.partition("_v1")[0].replace("_", "-")
     known = {"swift": "ms-swift", "swift-ray": "ms-swift-ray", "results": "verifiers-results"}
     known |= {"platform": "prime-rl"}
@@ -324,23 +322,22 @@ def test_every_format_is_analyzed_by_the_command(gdpo_says, tmp_path, here, writ
     assert (here / "analysis.html").stat().st_size > 10_000
 
 
-def test_our_own_runs_are_told_apart_by_their_folders(gdpo_says, tmp_path, here):
+def test_our_own_runs_are_told_apart_by_their_folders(machine, shown, tmp_path, here):
     for label in ("grpo", "gdpo"):
         trained(tmp_path / "runs", label, 1, steps=3)
-    code, out, _ = gdpo_says("analyze", tmp_path / "runs")
-    assert code == 0
+    out = shown(tmp_path / "runs")
     assert "run-0: 3 steps" in out
     assert "run-1: 3 steps" in out
     paths = [tmp_path / "runs" / name for name in ("run-0", "run-1")]
-    found, _ = machine(gdpo_says, *paths)
+    found, _ = machine(*paths)
     assert [run["run"] for run in found["runs"]] == ["run-0", "run-1"]
     files = sorted((paths[0] / "rollouts").iterdir(), reverse=True)
-    found, _ = machine(gdpo_says, *files, files[0].parent)
+    found, _ = machine(*files, files[0].parent)
     assert [run["over_time"]["step"] for run in found["runs"]] == [[1, 2, 3]]
 
 
-def test_weights_are_those_asked_for(gdpo_says, dump, here):
-    found, _ = machine(gdpo_says, dump, *COLUMNS, "--weights", "wide=3")
+def test_weights_are_those_asked_for(machine, dump, here):
+    found, _ = machine(dump, *COLUMNS, "--weights", "wide=3")
     wide, narrow = found["runs"][0]["rewards"]
     assert (wide["weight_share"], narrow["weight_share"]) == (0.75, 0.25)
     assert found["runs"][0]["weights_from"] == "as given, others 1"
@@ -391,11 +388,11 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
     ],
 )
 def test_what_is_typed_wrong_is_told_with_code_2(
-    gdpo_says, dump, tmp_path, monkeypatch, arguments, message
+    analyze, dump, tmp_path, monkeypatch, arguments, message
 ):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    code, out, err = gdpo_says("analyze", *arguments)
+    code, out, err = analyze(*arguments)
     assert code == 2
     assert message in " ".join((out + err).split())
     assert "Traceback" not in out + err
@@ -428,23 +425,24 @@ def test_a_reader_that_goes_is_no_finding_either(dump, here, options):
     assert written_to_nobody(command) == (141, b"")
 
 
-def test_rewards_are_given_anew_without_an_output_to_be_kept(tmp_path, here):
-    path = written.verl(tmp_path / "run")
+def test_rewards_are_given_anew_without_an_output_to_be_kept(folder, here):
+    path = written.verl(folder)
     line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --output none >&-"
     done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_log_of_some_steps_alone_is_told(gdpo_says, tmp_path, here):
+def test_a_log_of_some_steps_alone_is_told(shown, folder, here):
     for step in (10, 20, 30):
         rows = [{"step": step, "prompt": "a", "r": float(i)} for i in range(4)]
-        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
-    _, out, _ = gdpo_says("analyze", tmp_path / "run", "--rewards", "r", "--output", "none")
-    assert "3 steps (10 to 30, every 10), 12 rollouts" in out
+        written.lines(folder / f"step_{step}.jsonl", rows)
+    assert "3 steps (10 to 30, every 10), 12 rollouts" in shown(
+        folder, "--rewards", "r", "--output", "none"
+    )
 
 
 def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
-    gdpo_says, tmp_path, here, monkeypatch
+    analyze, tmp_path, here, monkeypatch
 ):
     rng = np.random.default_rng(0)
     names = [f"a_reward_function_with_a_long_name_{k}" for k in range(9)]
@@ -457,12 +455,12 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
         ]
         written.lines(tmp_path / run / "a.jsonl", rows)
     options = ("--rewards", ",".join(names), "--output", "none", "--estimators", "grpo,gdpo")
-    _, piped, _ = gdpo_says("analyze", tmp_path, *options)
+    _, piped, _ = analyze(tmp_path, *options)
     assert "…" not in piped
     assert all(f"  {names[k]}  " in piped for k in range(3))
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
-    _, colored, _ = gdpo_says("analyze", tmp_path, *options)
+    _, colored, _ = analyze(tmp_path, *options)
     out = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert all(f"name_{k}" in out for k in range(3))  # where these names differ
     assert max(map(len, out.splitlines()[:-1])) <= 100  # the verdict is one line
@@ -470,7 +468,7 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
         assert len(text.split("influence share of every reward")[0].splitlines()) <= 22
 
 
-def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here):
+def test_the_batch_step_s_median_is_between_two_steps(shown, folder, here):
     gains = []
     for step, scale in ((1, 1.0), (2, 3.0)):
         rewards = np.random.default_rng(step).normal(size=(4, 4, 2)) ** scale
@@ -479,11 +477,10 @@ def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here)
             for p, group in enumerate(rewards.tolist())
             for a, b in group
         ]
-        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+        written.lines(folder / f"step_{step}.jsonl", rows)
         gains.append(diagnose(rewards, None, ["a", "b"]).batch_gain)
     asked = ("--rewards", "a,b", "--estimators", "grpo", "--output", "none")
-    _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked)
-    assert f"by {sum(gains) / 2:.3g} (median" in out
+    assert f"by {sum(gains) / 2:.3g} (median" in shown(folder, *asked)
 
 
 JUDGES = """
@@ -520,8 +517,8 @@ def judges(here, monkeypatch):
     sys.modules.pop("judges_of_test", None)
 
 
-def test_what_rewards_print_is_not_among_what_is_found(judges, tmp_path, here):
-    path = written.verl(tmp_path / "run")
+def test_what_rewards_print_is_not_among_what_is_found(judges, folder, here):
+    path = written.verl(folder)
     command = [sys.executable, "-m", "gdpo", "analyze", path, "--rescore", f"{judges}:rewards"]
     done = subprocess.run(
         [*command, "--output", "json"], capture_output=True, text=True, check=True
@@ -531,11 +528,9 @@ def test_what_rewards_print_is_not_among_what_is_found(judges, tmp_path, here):
     assert done.stderr.count("noise") >= 8
 
 
-def test_what_makes_rewards_may_fail_in_any_way(gdpo_says, judges, tmp_path):
-    path = written.verl(tmp_path / "run")
-    code, _, err = gdpo_says("analyze", path, "--rescore", f"{judges}:factory")
-    assert code == 2
-    assert "failed with SystemExit: 3" in err
+def test_what_makes_rewards_may_fail_in_any_way(refused, judges, folder):
+    path = written.verl(folder)
+    assert "failed with SystemExit: 3" in refused(path, "--rescore", f"{judges}:factory")
 
 
 @pytest.mark.parametrize(
@@ -543,66 +538,60 @@ def test_what_makes_rewards_may_fail_in_any_way(gdpo_says, judges, tmp_path):
     [("fifth", "ValueError: the fifth step", 4), ("strange", "advantages that are not finite", 1)],
 )
 def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
-    gdpo_says, judges, tmp_path, name, why, after
+    machine, shown, judges, folder, name, why, after
 ):
     rng = np.random.default_rng(0)
     for step in range(1, 9):
         rows = [{"step": step, "prompt": str(i // 4), "r": float(rng.random())} for i in range(16)]
-        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+        written.lines(folder / f"step_{step}.jsonl", rows)
     asked = ("--rewards", "r", "--estimators", f"grpo_no_std,{judges}:{name}")
-    _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked, "--output", "none")
+    out = shown(folder, *asked, "--output", "none")
     assert "no difference" not in out
     assert f"{judges}:{name} failed after {after} step" in out
     assert why in " ".join(out.split())
-    found, _ = machine(gdpo_says, tmp_path / "run", *asked)
+    found, _ = machine(folder, *asked)
     assert [each["same"] for each in found["estimators"]] == [True, False]
 
 
-def test_a_page_that_cannot_be_is_told_before_anything_is_read(gdpo_says, dump, here):
-    code, out, err = gdpo_says("analyze", dump, *COLUMNS, "--output", "a" * 300 + ".html")
+def test_a_page_that_cannot_be_is_told_before_anything_is_read(analyze, dump, here):
+    code, out, err = analyze(dump, *COLUMNS, "--output", "a" * 300 + ".html")
     assert code == 2
     assert "File name too long. Choose another file" in " ".join(err.split())
     assert "rows" not in out
-    assert gdpo_says("analyze", dump, *COLUMNS, "--output", "a" * 245 + ".html")[0] == 0
+    assert analyze(dump, *COLUMNS, "--output", "a" * 245 + ".html")[0] == 0
     assert (here / ("a" * 245 + ".html")).is_file()
 
 
-def test_a_page_of_this_command_is_replaced_and_nothing_else(gdpo_says, dump, here):
+def test_a_page_of_this_command_is_replaced_and_nothing_else(analyze, refused, dump, here):
     page = here / "analysis.html"
-    assert gdpo_says("analyze", dump, *COLUMNS)[0] == 0
+    assert analyze(dump, *COLUMNS)[0] == 0
     first = page.read_text()
     page.write_text(first + "<!-- old -->")
-    assert gdpo_says("analyze", dump, *COLUMNS)[0] == 0
+    assert analyze(dump, *COLUMNS)[0] == 0
     assert page.read_text() == first
     page.write_text("<p>My own notes</p>")
-    code, _, err = gdpo_says("analyze", dump, *COLUMNS)
-    assert code == 2
-    assert "not overwritten" in err
+    assert "not overwritten" in refused(dump, *COLUMNS)
     assert page.read_text() == "<p>My own notes</p>"
 
 
-def test_a_page_is_written_beside_a_given_file(gdpo_says, dump, monkeypatch):
+def test_a_page_is_written_beside_a_given_file(shown, dump, monkeypatch):
     (file, *_) = sorted(dump.iterdir())
     for place in (dump, dump / "inner"):
         place.mkdir(exist_ok=True)
         monkeypatch.chdir(place)
-        code, out, _ = gdpo_says("analyze", file, *COLUMNS)
-        assert code == 0
-        assert ": analysis.html\nverdict: " in out
+        assert ": analysis.html\nverdict: " in shown(file, *COLUMNS)
         assert (place / "analysis.html").is_file()
 
 
-def test_nothing_is_written_into_the_run_unless_asked_to(gdpo_says, dump, monkeypatch):
+def test_nothing_is_written_into_the_run_unless_asked_to(analyze, shown, dump, monkeypatch):
     monkeypatch.chdir(dump)
     before = sorted(dump.iterdir())
-    code, out, _ = gdpo_says("analyze", ".", *COLUMNS)
-    assert code == 0
-    assert f"no page written, because this folder is part of {dump}" in out
+    assert f"no page written, because this folder is part of {dump}" in shown(".", *COLUMNS)
     assert sorted(dump.iterdir()) == before
-    assert gdpo_says("analyze", ".", *COLUMNS, "--output", "json")[0] == 0
-    assert gdpo_says("analyze", "..", *COLUMNS, "--output", "none")[0] == 0
+    assert analyze(".", *COLUMNS, "--output", "json")[0] == 0
+    assert analyze("..", *COLUMNS, "--output", "none")[0] == 0
     assert sorted(dump.iterdir()) == before
-    assert gdpo_says("analyze", ".", *COLUMNS, "--output", "page.html")[0] == 0
+    assert analyze(".", *COLUMNS, "--output", "page.html")[0] == 0
     assert (dump / "page.html").is_file()
 
 
@@ -627,11 +616,11 @@ def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
     assert done.stdout == f"({f'reading {dump}'!r}, False) False\n"
 
 
-def test_texts_that_are_not_shown_are_not_read(gdpo_says, tmp_path, here):
+def test_texts_that_are_not_shown_are_not_read(shown, folder, here):
     """The bytes of the completions are garbage: whoever reads them fails."""
     row = {"step": 1, "prompt": "a", "completion": "", "advantage": 0.0}
     rows = [row | {"completion": f"completion {i} " * 20, "r": i / 4} for i in range(8)]
-    path = written.parquet(tmp_path / "run" / "completions_00001.parquet", rows, compression="none")
+    path = written.parquet(folder / "completions_00001.parquet", rows, compression="none")
     column = pq.read_metadata(path).row_group(0).column(2)
     assert column.path_in_schema == "completion"
     start = column.dictionary_page_offset or column.data_page_offset
@@ -640,11 +629,10 @@ def test_texts_that_are_not_shown_are_not_read(gdpo_says, tmp_path, here):
     path.write_bytes(data)
     with pytest.raises((OSError, pa.ArrowException)):
         pq.read_table(path)
-    code, out, _ = gdpo_says("analyze", path, "--output", "none", "--estimators", "grpo,gdpo")
-    assert code == 0
-    assert "8 rows: 8 read, 0 skipped" in out
-    code, out, _ = gdpo_says("analyze", path)  # a page without texts is still a page
-    assert code == 0
+    assert "8 rows: 8 read, 0 skipped" in shown(
+        path, "--output", "none", "--estimators", "grpo,gdpo"
+    )
+    shown(path)
     assert "could not be read" in (here / "analysis.html").read_text()
 
 
@@ -673,8 +661,8 @@ def following(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
-    run = written.verl(tmp_path / "run", steps=(1,))
+def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, folder):
+    run = written.verl(folder, steps=(1,))
     process = following(run, output="json")
     assert json.loads(process.stdout.readline())["rows"]["read"] == 4
     written.verl(run, steps=(2,))
@@ -693,11 +681,11 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
-    following, gdpo_says, tmp_path, here
+    following, machine, folder, here
 ):
     """Of 96 groups, one look shows the warning. It is repeated, and therefore not certain yet."""
-    run = ignored(tmp_path / "run", steps=6)
-    assert machine(gdpo_says, run, "--fail-on", "warning")[1] == 1
+    run = ignored(folder, steps=6)
+    assert machine(run, "--fail-on", "warning")[1] == 1
     process = following(run, "--fail-on", "warning", output="json")
     found = json.loads(process.stdout.readline())
     (warning,) = [f for f in found["runs"][0]["findings"] if f["severity"] == "warning"]
@@ -711,10 +699,8 @@ def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
     assert "`quiet`" in err
 
 
-def test_what_is_followed_says_why_it_ended(gdpo_says, tmp_path, here):
-    code, out, err = gdpo_says(
-        "analyze", ignored(tmp_path / "run", steps=12), "--follow", "--fail-on", "note"
-    )
+def test_what_is_followed_says_why_it_ended(analyze, folder, here):
+    code, out, err = analyze(ignored(folder, steps=12), "--follow", "--fail-on", "note")
     assert (code, err) == (1, "")
     last = out.splitlines()[-1]
     assert "--fail-on" in last
@@ -722,15 +708,14 @@ def test_what_is_followed_says_why_it_ended(gdpo_says, tmp_path, here):
     assert (here / "analysis.html").is_file()
 
 
-def test_of_a_total_alone_nothing_is_said_about_other_estimators(gdpo_says, tmp_path, here):
+def test_of_a_total_alone_nothing_is_said_about_other_estimators(shown, folder, here):
     rng = np.random.default_rng(0)
     rows = [
         {"input": f"q{i // 4}", "output": "x", "gts": "", "score": float(s), "step": 1}
         for i, s in enumerate(rng.random(32))
     ]
-    written.lines(tmp_path / "run" / "1.jsonl", rows)
-    code, out, _ = gdpo_says("analyze", tmp_path / "run", "--estimators", "grpo,gdpo")
-    assert code == 0
+    written.lines(folder / "1.jsonl", rows)
+    out = shown(folder, "--estimators", "grpo,gdpo")
     assert "no difference from the baseline" not in out
     assert "--rescore recomputes" in out
     assert "these files contain only a scalar reward" in out
@@ -742,16 +727,15 @@ def test_of_a_total_alone_nothing_is_said_about_other_estimators(gdpo_says, tmp_
     assert "contain only a scalar reward" in page
 
 
-def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(gdpo_says, tmp_path, here):
+def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, folder, here):
     rng = np.random.default_rng(0)
     scales = np.where(np.arange(64) // 4 % 2, 10.0, 0.1)
     rows = [
         {"prompt": f"q{i // 4}", "completion": "x", "reward": r, "step": 1}
         for i, r in enumerate(rng.normal(size=64) * scales)
     ]
-    path = written.lines(tmp_path / "run" / "1.jsonl", rows)
-    code, out, _ = gdpo_says("analyze", path, "--estimators", "grpo,gdpo,grpo_no_std,rloo")
-    assert code == 0
+    path = written.lines(folder / "1.jsonl", rows)
+    out = shown(path, "--estimators", "grpo,gdpo,grpo_no_std,rloo")
     said = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert all("differs on every step" in said[name] for name in ("grpo_no_std", "rloo"))
     assert "differs" not in said["gdpo"]
@@ -759,20 +743,19 @@ def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(gdpo_say
     assert "these files contain only a scalar reward" in (here / "analysis.html").read_text()
 
 
-def test_a_total_without_texts_is_not_offered_to_be_scored_anew(gdpo_says, tmp_path, here):
-    dump = written.open_instruct(tmp_path / "run")
-    code, out, err = gdpo_says("analyze", dump, "--estimators", "grpo,gdpo")
-    assert (code, err) == (0, "")
+def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, folder, here):
+    dump = written.open_instruct(folder)
+    out = shown(dump, "--estimators", "grpo,gdpo")
     assert "rewards: scalar reward only: " in out
     assert "no texts" in out
     assert "these files contain only a scalar reward" in out
     assert ". --rescore" not in out
-    code, out, err = gdpo_says("analyze", dump, "--rescore", "gsm8k")
+    code, out, _ = analyze(dump, "--rescore", "gsm8k")
     assert code == 2
     assert "contain no texts that could be rescored" in " ".join(out.split())
 
 
-def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(gdpo_says, tmp_path, here):
+def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, folder, here):
     rng = np.random.default_rng(0)
     rewards = rng.random((8, 4, 2))
     advantages = grpo(rewards, [1.0, 0.1]).reshape(-1)
@@ -780,47 +763,45 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(gdpo_says, 
         {"step": 1, "prompt": f"q{i // 4}", "completion": "x", "a": a, "b": b, "advantage": c}
         for i, ((a, b), c) in enumerate(zip(rewards.reshape(-1, 2), advantages, strict=True))
     ]
-    written.lines(tmp_path / "run" / "step_1.jsonl", rows)
-    asked = ("analyze", tmp_path / "run", "--rewards", "a,b", "--estimators", "recorded,grpo,gdpo")
-    _, out, _ = gdpo_says(*asked)
+    written.lines(folder / "step_1.jsonl", rows)
+    asked = (folder, "--rewards", "a,b", "--estimators", "recorded,grpo,gdpo")
+    out = shown(*asked)
     assert "rerun with --weights" in " ".join(out.split())
-    _, out, _ = gdpo_says(*asked, "--weights", "a=1,b=0.1")
+    out = shown(*asked, "--weights", "a=1,b=0.1")
     assert "rerun with --weights" not in " ".join(out.split())
     assert "no difference from the baseline, up to a factor: grpo" in out
 
 
-def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(gdpo_says, tmp_path, here):
+def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(refused, folder, here):
     program = here / "mine.py"
     program.write_text('# <meta name="generator" content="gdpo analyze">')
-    code, _, err = gdpo_says("analyze", ignored(tmp_path / "run"), "--output", program)
-    assert code == 2
-    assert "not overwritten" in " ".join(err.split())
+    assert "not overwritten" in refused(ignored(folder), "--output", program)
     assert program.read_text().startswith("# <meta")
 
 
-def test_a_learned_reward_of_our_own_record_is_no_warning(gdpo_says, tmp_path):
-    run = run_of(tmp_path / "run", LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
-    _, out, _ = gdpo_says("analyze", run, "--output", "none")
+def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, folder):
+    run = run_of(folder, LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
+    out = shown(run, "--output", "none")
     told = " ".join(out.split())
     assert "`format` is constant in 100 % of its 64 groups from step 7, at 1, the top" in told
     assert "no action needed: keep" in told
     assert "verdict: nothing to do: `format` is learned" in told
     assert "\n!" not in out
-    assert gdpo_says("analyze", run, "--output", "none", "--fail-on", "warning")[0] == 0
+    assert analyze(run, "--output", "none", "--fail-on", "warning")[0] == 0
 
 
-def test_a_reward_whose_range_is_said_is_learned(gdpo_says, tmp_path):
-    run = run_of(tmp_path / "run", LEARNED)
-    _, out, _ = gdpo_says("analyze", run, "--output", "none")
+def test_a_reward_whose_range_is_said_is_learned(shown, folder):
+    run = run_of(folder, LEARNED)
+    out = shown(run, "--output", "none")
     assert "at 1, the highest value of this run" in " ".join(out.split())
     said = ("--range", "format=0:1")
-    _, out, _ = gdpo_says("analyze", run, "--output", "none", *said)
+    out = shown(run, "--output", "none", *said)
     assert "at 1, the top of its range" in " ".join(out.split())
 
 
-def test_a_rescored_reward_has_its_own_range_unless_another_is_said(gdpo_says, judges, tmp_path):
-    said = (written.verl(tmp_path / "run"), "--rescore", f"{judges}:rewards")
-    (run,) = machine(gdpo_says, *said)[0]["runs"]
+def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, judges, folder):
+    said = (written.verl(folder), "--rescore", f"{judges}:rewards")
+    (run,) = machine(*said)[0]["runs"]
     assert run["verdict"]["learned"] == ["loud", "later"]
-    (run,) = machine(gdpo_says, *said, "--range", "loud=1:3")[0]["runs"]
+    (run,) = machine(*said, "--range", "loud=1:3")[0]["runs"]
     assert run["verdict"]["learned"] == ["later"]

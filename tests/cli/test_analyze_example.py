@@ -7,9 +7,11 @@ import pyarrow.parquet as pq
 from gdpo.analysis import EXAMPLE
 
 
-def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_path, monkeypatch):
+def test_the_example_has_a_reward_that_is_ignored_in_every_step(
+    analyze, shown, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    code, out, err = gdpo_says("analyze", "--example", "--output", "json")
+    code, out, err = analyze("--example", "--output", "json")
     assert code == 0, err
     found = json.loads(out)
     assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "not_analyzed": 0}
@@ -18,14 +20,14 @@ def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_p
     assert (dominant["kind"], dominant["rewards"]) == ("dominant", ["correctness"])
     assert (ignored["kind"], ignored["rewards"], ignored["steps"]) == ("ignored", ["brevity"], 30)
     assert 0.3 < run["rewards"][1]["mean"] < 0.8  # it is not learned
-    _, out, _ = gdpo_says("analyze", "--example", "--output", "none")
+    out = shown("--example", "--output", "none")
     assert "rewards: " not in out  # they are named in the file, so nothing was guessed
     assert "advantages: recorded, equal to those of grpo" in " ".join(out.split())
 
 
-def test_gdpo_on_the_groups_of_the_example_gives_no_finding(gdpo_says, tmp_path):
+def test_gdpo_on_the_groups_of_the_example_gives_no_finding(shown, tmp_path):
     pq.write_table(pq.read_table(EXAMPLE).drop_columns(["advantage"]), tmp_path / "a.parquet")
-    _, out, _ = gdpo_says("analyze", tmp_path, "--estimators", "gdpo", "--output", "json")
+    out = shown(tmp_path, "--estimators", "gdpo", "--output", "json")
     assert json.loads(out)["runs"][0]["findings"] == []
 
 

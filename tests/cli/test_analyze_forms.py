@@ -26,8 +26,8 @@ LOGS = [name for name in NAMES if not name.startswith(("README", "make"))]
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_logs_in_every_form_are_logs(gdpo_says, name):
-    code, out, err = gdpo_says("analyze", FORMS / name)
+def test_logs_in_every_form_are_logs(analyze, name):
+    code, out, err = analyze(FORMS / name)
     text = " ".join(out.split())
     assert (code, err) == (0, "")
     assert "metrics only, no rollouts: 20 logged" in text
@@ -68,11 +68,9 @@ def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(
     assert "--follow waits for rollouts" in err
 
 
-def test_format_metrics_needs_metrics(gdpo_says, here):
+def test_format_metrics_needs_metrics(refused, here):
     (here / "x.jsonl").write_text(lines(ROWS))
-    code, _, err = gdpo_says("analyze", "x.jsonl", "--columns", "format=metrics")
-    assert code == 2
-    assert "x.jsonl: no metrics found" in err
+    assert "x.jsonl: no metrics found" in refused("x.jsonl", "--columns", "format=metrics")
 
 
 WITHOUT_REWARDS = {
@@ -86,10 +84,9 @@ WITHOUT_REWARDS = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_REWARDS)
-def test_metrics_without_single_rewards_are_an_error_without_a_proposal(gdpo_says, here, name):
+def test_metrics_without_single_rewards_are_an_error_without_a_proposal(refused, here, name):
     (here / name).write_text(WITHOUT_REWARDS[name])
-    code, _, err = gdpo_says("analyze", name)
-    assert code == 2
+    err = refused(name)
     assert "no metric of a single reward" in err
     assert commands_in(err) == []
 
@@ -106,25 +103,23 @@ def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, h
     assert "12 rows: 12 read" in out
 
 
-def test_rows_that_never_share_a_step_are_metrics(gdpo_says, here):
+def test_rows_that_never_share_a_step_are_metrics(shown, here):
     rows = [{"step": i, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(20)]
     (here / "x.jsonl").write_text(lines(rows))
-    code, out, _ = gdpo_says("analyze", "x.jsonl")
-    assert code == 0
-    assert "metrics only, no rollouts: 20 logged steps" in out
+    assert "metrics only, no rollouts: 20 logged steps" in shown("x.jsonl")
 
 
-def test_groups_over_several_steps_are_refused(gdpo_says, here):
+def test_groups_over_several_steps_are_refused(analyze, here):
     rows = [{"step": i, "reward": i / 9, "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
     (here / "x.jsonl").write_text(lines(rows[5:] + rows))
-    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    code, out, _ = analyze("x.jsonl")
     assert (code, "15 rows repeat the step of an earlier row" in out) == (0, False)
     changed = [{**row, "reward_a": row["reward_a"] + 1} for row in rows]
     (here / "x.jsonl").write_text(lines(rows[5:] + changed + rows))
-    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    code, out, _ = analyze("x.jsonl")
     assert (code, "! 35 rows repeat the step of an earlier row" in out) == (0, True)
     for more in ((), ("--columns", "format=columns"), ("--columns", "step=step")):
-        code, out, err = gdpo_says("analyze", "x.jsonl", "--columns", "group_size=2", *more)
+        code, out, err = analyze("x.jsonl", "--columns", "group_size=2", *more)
         assert (code, "reward_a" in out) == (2, False)
         assert "--columns needs rollouts, but x.jsonl contains only metrics" in err
 
@@ -139,10 +134,10 @@ def test_rows_without_a_step_are_proposed_as_metrics_too(gdpo_says, here):
     assert commands_in(err)[1] == "gdpo analyze x.jsonl --columns format=metrics"
 
 
-def test_no_group_size_is_proposed_if_each_step_has_one_rollout(gdpo_says, here):
+def test_no_group_size_is_proposed_if_each_step_has_one_rollout(analyze, here):
     rows = [{"step": i, "prompt": f"p{i}", "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
     (here / "x.jsonl").write_text(lines(rows))
-    code, _, err = gdpo_says("analyze", "x.jsonl")
+    code, _, err = analyze("x.jsonl")
     assert (code, commands_in(err)) == (2, [])
 
 
@@ -188,9 +183,9 @@ SELECTIONS = {
 @pytest.mark.parametrize(
     "options", [(), ("--columns", "group_size=2"), ("--columns", "format=columns")]
 )
-def test_a_file_with_only_the_best_and_worst_samples_is_refused(gdpo_says, here, name, options):
+def test_a_file_with_only_the_best_and_worst_samples_is_refused(analyze, here, name, options):
     (here / "x.jsonl").write_text(lines(SELECTIONS[name]))
-    code, out, err = gdpo_says("analyze", "x.jsonl", *options)
+    code, out, err = analyze("x.jsonl", *options)
     assert (code, commands_in(err)) == (2, [])
     assert "x.jsonl: not read: the file keeps only the best and worst samples" in out
 
@@ -207,24 +202,24 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_labels_that_select_nothing_are_only_labels(gdpo_says, here, name):
+def test_labels_that_select_nothing_are_only_labels(analyze, here, name):
     (here / "x.jsonl").write_text(lines(WHOLE[name]))
-    assert gdpo_says("analyze", "x.jsonl", "--output", "none")[0] == 0
+    assert analyze("x.jsonl", "--output", "none")[0] == 0
 
 
-def test_metrics_with_the_best_sample_of_each_step_are_metrics(gdpo_says, here):
+def test_metrics_with_the_best_sample_of_each_step_are_metrics(analyze, here):
     row = {"loss": 0.1, "best_completion": "The answer is 4.", "best_reward": 1}
     (here / "x.jsonl").write_text(
         lines({"step": i, "rewards/a/mean": i / 9, "rewards/b/mean": 1, **row} for i in range(20))
     )
-    code, out, _ = gdpo_says("analyze", "x.jsonl")
+    code, out, _ = analyze("x.jsonl")
     assert (code, "metrics only, no rollouts: 20 logged" in out) == (0, True)
 
 
-def test_a_label_of_prompts_selects_no_samples(gdpo_says, here):
+def test_a_label_of_prompts_selects_no_samples(analyze, here):
     rows = [{**row, "prompt": i} for i, row in enumerate(kept("good", "bad"))]
     (here / "x.jsonl").write_text(lines(rows))
-    assert "best and worst" not in "".join(map(str, gdpo_says("analyze", "x.jsonl")))
+    assert "best and worst" not in "".join(map(str, analyze("x.jsonl")))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -254,7 +249,7 @@ def test_a_list_in_an_object_is_refused_with_a_command_that_separates_it(gdpo_sa
     assert "24 rows: 24 read" in out
 
 
-def test_folders_that_are_not_read_are_not_counted_as_files(gdpo_says, here):
+def test_folders_that_are_not_read_are_not_counted_as_files(shown, here):
     run = here / "run"
     run.mkdir()
     (run / "a.jsonl").write_text(lines(ROWS))
@@ -264,17 +259,18 @@ def test_folders_that_are_not_read_are_not_counted_as_files(gdpo_says, here):
     for number in range(9):
         (elsewhere / f"{number}.jsonl").write_text(lines(ROWS))
     (run / "linked").symlink_to(elsewhere)
-    _, out, _ = gdpo_says("analyze", run, "--output", "none")
-    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in out
+    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in shown(
+        run, "--output", "none"
+    )
 
 
-def test_files_of_other_kinds_are_counted_if_nothing_can_be_read(gdpo_says, here):
+def test_files_of_other_kinds_are_counted_if_nothing_can_be_read(analyze, here):
     run = here / "run"
     run.mkdir()
     for number in range(8):
         (run / f"{number}.dat").write_bytes(b"x")
     (run / "a.pkl").write_bytes(b"x")
-    code, out, err = gdpo_says("analyze", run)
+    code, out, err = analyze(run)
     assert code == 2
     assert "1 file not read" in out
     assert "8 other files have none of the extensions .parquet" in err

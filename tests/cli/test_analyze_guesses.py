@@ -41,16 +41,26 @@ def analyzed(gdpo_says, path, *options):
     return json.loads(out)
 
 
+@pytest.fixture
+def found_in(gdpo_says, tmp_path):
+    """Write rows into a file of a kind, and return what the command finds in it."""
+    return lambda kind, rows: analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+
+
+of_every_kind = pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+of_lines_and_columns = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_layout_is_read_right_or_refused_with_commands_that_work(seed):
     verdict, why, layout = judge(seed)
     assert verdict != "wrong", (why, layout.what)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
+@of_every_kind
+def test_weights_in_the_total_are_used(found_in, kind):
     rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b})
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     (run,) = found["runs"]
     assert run["weights_from"] == "found in the total"
     shares = [reward["weight_share"] for reward in run["rewards"]]
@@ -58,36 +68,34 @@ def test_weights_in_the_total_are_used(gdpo_says, tmp_path, kind):
     assert found["notices"] == []
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_rollouts_whose_total_has_other_weights_are_reported(gdpo_says, tmp_path, kind):
+@of_lines_and_columns
+def test_rollouts_whose_total_has_other_weights_are_reported(found_in, kind):
     def scored(s, p, g, a, b):
         return {"a_reward": a, "b_reward": b, "reward": a + (0.1 if s < 15 else 0.5) * b}
 
     rows = made(scored, steps=16, prompts=80)
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     (notice,) = found["notices"]
     assert "'reward' is not the sum" in str(notice)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@of_every_kind
 @pytest.mark.parametrize("ids", ["restart", "worker"])
-def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(gdpo_says, tmp_path, kind, ids):
+def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(found_in, kind, ids):
     rows = [
         ({"group_id": p} if ids == "restart" else {"step": s, "rank": p % 2, "group_id": p // 2})
         | text(s, p, g)
         | {"reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["group id and prompt"]
     assert len(found["notices"]) == 1
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_ids_that_restart_between_parts_of_a_file_are_told_apart(
-    gdpo_says, tmp_path, kind, monkeypatch
-):
+@of_lines_and_columns
+def test_ids_that_restart_between_parts_of_a_file_are_told_apart(found_in, kind, monkeypatch):
     from gdpo.rollouts.readers import batches, rewards
 
     for name in ("_CHUNK", "_BATCH"):
@@ -97,12 +105,12 @@ def test_ids_that_restart_between_parts_of_a_file_are_told_apart(
         {"group_id": p} | text(s, p, g) | {"reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     assert found["groups"]["sizes"] == {"4": 64}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_rows_of_one_rollout_are_its_turns(gdpo_says, tmp_path, kind):
+@of_every_kind
+def test_rows_of_one_rollout_are_its_turns(found_in, kind):
     rows = []
     for s, p, g, a, b in rollouts():
         said = f"question {s}-{p}"
@@ -110,13 +118,13 @@ def test_rows_of_one_rollout_are_its_turns(gdpo_says, tmp_path, kind):
             place = {"uid": f"{s}-{p}", "rollout_id": g, "turn": turn, "prompt": said}
             rows.append({"step": s, "response": "x"} | place | {"reward_a": a, "reward_b": b})
             said += f" then {s}{p}{g}{turn}"
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     assert found["groups"]["sizes"] == {"4": 64}
     assert found["runs"][0]["rollouts"] == 256
     assert any("turn" in str(notice) for notice in found["notices"])
 
 
-def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says, tmp_path):
+def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, folder):
     from gdpo.rollouts.readers import read_rollout_files
 
     rows = [
@@ -126,7 +134,7 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says,
         for s, p, g, a, b in rollouts()
         for turn in range(2)
     ]
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     table = next(read_rollout_files(path))
     assert len(table) == 32
     assert table.turns is not None
@@ -147,12 +155,12 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(gdpo_says,
         ),
     ],
 )
-def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, tmp_path, options):
+def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, folder, options):
     rows = [
         {"step": s, "prompt": f"in /tmp/{RNG.random()} do {p}", "reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     code, out, err = gdpo_says("analyze", path, *options)
     assert code == 2
     assert "%" not in out
@@ -163,12 +171,12 @@ def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, tmp_path,
 LOG = {"loss": 0.1, "grad_norm": 0.3, "learning_rate": 1e-6, "epoch": 0.1, "reward": 0.4}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@of_every_kind
 @pytest.mark.parametrize("rewards", ["rewards/accuracy_reward", "reward_accuracy"])
-def test_lines_of_a_log_are_no_rollouts(gdpo_says, tmp_path, kind, rewards):
+def test_lines_of_a_log_are_no_rollouts(analyze, tmp_path, kind, rewards):
     rows = [LOG | {"step": s, rewards: s / 30} for s in range(30)]
     path = written(tmp_path / "history", kind, rows)
-    code, out, err = gdpo_says("analyze", path, "--output", "none")
+    code, out, err = analyze(path, "--output", "none")
     assert "rollouts;" not in out
     assert "--rewards" not in err
     assert code == 2 or "metrics" in out
@@ -183,11 +191,11 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@of_lines_and_columns
 @pytest.mark.parametrize("form", READ)
-def test_a_field_called_rewards_is_read(gdpo_says, tmp_path, kind, form):
+def test_a_field_called_rewards_is_read(found_in, kind, form):
     rows = made(lambda s, p, g, a, b: {"score": None, "gen_case": g} | READ[form](a, b))
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     assert [reward["name"] for reward in found["runs"][0]["rewards"]] == ["a", "b"]
 
 
@@ -200,24 +208,22 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("form", UNREAD)
-def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, tmp_path, form):
+def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, folder, form):
     rows = made(lambda s, p, g, a, b: {"accuracy": a, "format": g % 2} | UNREAD[form](a, b))
-    code, _, err = gdpo_says(
-        "analyze", written(tmp_path / "run", "jsonl", rows), "--output", "none"
-    )
+    code, _, err = gdpo_says("analyze", written(folder, "jsonl", rows), "--output", "none")
     assert code == 2
     assert "'rewards'" in err
     run_commands(gdpo_says, err)
 
 
 @pytest.mark.parametrize("total", ["product", "independent"])
-def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, tmp_path, total):
+def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, folder, total):
     def scored(s, p, g, a, b):
         whole = a * b if total == "product" else float(g % 2)
         return {"a_reward": a, "b_reward": b, "reward": whole}
 
     rows = made(scored)
-    path = written(tmp_path / "run", "jsonl", rows)
+    path = written(folder, "jsonl", rows)
     code, out, err = gdpo_says("analyze", path, "--output", "none")
     assert code == 2
     assert "! " in out
@@ -241,14 +247,14 @@ def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_sa
     assert [reward["name"] for reward in run["rewards"]] == ["correct", "short"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@of_every_kind
 @pytest.mark.parametrize("name", ["prompt_uid", "qid", "question_idx", "task_id"])
-def test_ids_of_groups_have_many_names(gdpo_says, tmp_path, kind, name):
+def test_ids_of_groups_have_many_names(found_in, kind, name):
     rows = [
         {"step": s, name: s * 8 + p, "output": f"{g}", "a_reward": a, "b_reward": b}
         for s, p, g, a, b in rollouts()
     ]
-    assert analyzed(gdpo_says, written(tmp_path / "run", kind, rows))["groups"]["count"] == 64
+    assert found_in(kind, rows)["groups"]["count"] == 64
 
 
 @pytest.mark.parametrize("form", [dict, list, "pairs", json.dumps])
@@ -265,10 +271,10 @@ def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says,
     assert shares == pytest.approx([1 / 1.1, 0.1 / 1.1])
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind):
+@of_every_kind
+def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, folder, kind):
     """In the first file, the total does not show the weights, because a reward is constant."""
-    (tmp_path / "run").mkdir()
+    (folder).mkdir()
     for s in range(8):
         rows = [
             {"step": s}
@@ -276,26 +282,26 @@ def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, tmp_path, kind
             | {"correct": a, "rouge": b * (s > 0), "reward": a + 0.1 * b * (s > 0)}
             for _, p, g, a, b in rollouts(steps=1, prompts=2)
         ]
-        written(tmp_path / "run" / f"step_{s}", kind, rows)
-    found = analyzed(gdpo_says, tmp_path / "run")
+        written(folder / f"step_{s}", kind, rows)
+    found = analyzed(gdpo_says, folder)
     assert found["notices"] == []
     (run,) = found["runs"]
     shares = {reward["name"]: reward["weight_share"] for reward in run["rewards"]}
     assert shares == pytest.approx({"correct": 1 / 1.1, "rouge": 0.1 / 1.1}, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
+@of_every_kind
+def test_a_refusal_holds_for_all_files_of_a_run(analyze, folder, kind):
     """In the last file alone, the product is a sum, because one reward is constant."""
-    (tmp_path / "run").mkdir()
+    (folder).mkdir()
     for s in range(3):
         rows = [
             {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
             for _, p, g, a, random in rollouts(steps=1)
             for b in [1.0 if s == 2 else random]
         ]
-        written(tmp_path / "run" / f"step_{s}", kind, rows)
-    code, _, err = gdpo_says("analyze", tmp_path / "run", "--output", "none")
+        written(folder / f"step_{s}", kind, rows)
+    code, _, err = analyze(folder, "--output", "none")
     assert (code, "not a weighted sum" in err) == (2, True)
 
 
@@ -304,9 +310,7 @@ def test_a_refusal_holds_for_all_files_of_a_run(gdpo_says, tmp_path, kind):
     [{"example_id": 1}, {"prompt_idx": 1, "response_tokens": 12}, {"gen_step": 1}],
     ids=["verifiers-results", "open-instruct", "ms-swift-ray"],
 )
-def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
-    gdpo_says, tmp_path, fields
-):
+def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(found_in, fields):
     rows = [
         {"step": s}
         | text(s, p, g)
@@ -314,14 +318,14 @@ def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(
         | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
         for s, p, g, a, b in rollouts()
     ]
-    (run,) = analyzed(gdpo_says, written(tmp_path / "run", "jsonl", rows))["runs"]
+    (run,) = found_in("jsonl", rows)["runs"]
     assert [reward["name"] for reward in run["rewards"]] == ["a_reward", "b_reward"]
 
 
-def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(gdpo_says, tmp_path):
+def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyze, folder):
     rows = made(lambda s, p, g, a, b: {"a_reward": a, "b_reward": b, "reward": a * b})
-    path = written(tmp_path / "run", "jsonl", rows)
-    code, out, _ = gdpo_says("analyze", path, "--rewards", "a_reward,b_reward", "--output", "none")
+    path = written(folder, "jsonl", rows)
+    code, out, _ = analyze(path, "--rewards", "a_reward,b_reward", "--output", "none")
     assert (code, "\n! " in out) == (0, True)
     assert "--weights a_reward=NUMBER,b_reward=NUMBER" in out
 
@@ -341,19 +345,19 @@ def files_of_ranks(folder, kind):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@of_every_kind
 def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
-    gdpo_says, tmp_path, kind
+    gdpo_says, folder, kind
 ):
-    found = analyzed(gdpo_says, files_of_ranks(tmp_path / "run", kind))
+    found = analyzed(gdpo_says, files_of_ranks(folder, kind))
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["group id and prompt"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, tmp_path, kind):
+@of_every_kind
+def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, folder, kind):
     rows = made(lambda s, p, g, a, b: {"uid": f"{s}-{p}-{g}"} | {"reward_a": a, "reward_b": b})
-    path = written(tmp_path / "run", kind, rows)
+    path = written(folder, kind, rows)
     found = analyzed(gdpo_says, path)
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["equal prompts"]
@@ -364,10 +368,10 @@ def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says
 WEIGHED = {"object": {"a": 0.25, "b": 1}, "list": [0.25, 1]}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@of_lines_and_columns
 @pytest.mark.parametrize("name", ["weights", "reward_weights"])
 @pytest.mark.parametrize("form", WEIGHED)
-def test_weights_beside_the_rewards_are_read(gdpo_says, tmp_path, kind, name, form):
+def test_weights_beside_the_rewards_are_read(found_in, kind, name, form):
     rows = [
         {"step": s, name: WEIGHED[form]}
         | text(s, p, g)
@@ -375,25 +379,23 @@ def test_weights_beside_the_rewards_are_read(gdpo_says, tmp_path, kind, name, fo
         | ({"rewards": {"a": a, "b": b}} if form == "object" else {})
         for s, p, g, a, b in rollouts()
     ]
-    (run,) = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))["runs"]
+    (run,) = found_in(kind, rows)["runs"]
     shares = [reward["weight_share"] for reward in run["rewards"]]
     assert shares == pytest.approx([0.2, 0.8])
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@of_lines_and_columns
 @pytest.mark.parametrize("of", [str, lambda a: str(a > 0), lambda a: "yes" if a > 0 else "no"])
-def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
-    gdpo_says, tmp_path, kind, of
-):
+def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(gdpo_says, folder, kind, of):
     rows = made(lambda s, p, g, a, b: {"answer_correct": of(a), "format_reward": b})
-    code, _, err = gdpo_says("analyze", written(tmp_path / "run", kind, rows), "--output", "none")
+    code, _, err = gdpo_says("analyze", written(folder, kind, rows), "--output", "none")
     assert code == 2
     both = ["format_reward", "answer_correct"]
     assert run_commands(gdpo_says, err) == [both[:1], both]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(gdpo_says, tmp_path, kind):
+@of_every_kind
+def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(found_in, kind):
     rows = [
         {"iteration": s, "task_id": p, "episode_id": f"{s}-{p}-{g}", "step": turn}
         | {"prompt": f"question {s}-{p}", "action": "x"}
@@ -401,20 +403,17 @@ def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(gdpo_says, 
         for s, p, g, a, b in rollouts()
         for turn in range(2)
     ]
-    found = analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    found = found_in(kind, rows)
     assert found["groups"]["sizes"] == {"4": 64}
     assert found["runs"][0]["rollouts"] == 256
 
 
-def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(gdpo_says, tmp_path):
+def test_a_list_of_one_number_for_each_completion_is_refused_with_what_to_do(refused, folder):
     rows = [
         {"step": s, "prompt": f"question {s}-{p}", "completions": ["x"] * 4, "rewards": [a, b] * 2}
         for s, p, g, a, b in rollouts(size=1)
     ]
-    code, _, err = gdpo_says(
-        "analyze", written(tmp_path / "run", "jsonl", rows), "--output", "none"
-    )
-    assert code == 2
+    err = refused(written(folder, "jsonl", rows), "--output", "none")
     assert "'rewards' cannot be read as numbers" in err
     assert "one line per rollout" in err
     assert "gdpo analyze" not in err

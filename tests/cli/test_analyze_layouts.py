@@ -249,10 +249,10 @@ def written(path: Path, kind: str, records: list) -> Path:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_the_same(
-    gdpo_says, tmp_path, layout
+    gdpo_says, folder, layout
 ):
     kind, make, rewards, steps = LAYOUTS[layout]
-    path = written(tmp_path / "run", kind, rows(make))
+    path = written(folder, kind, rows(make))
     code, out, err = gdpo_says("analyze", path, "--output", "json")
     assert code == 0, err
     found = json.loads(out)
@@ -302,10 +302,10 @@ def run_commands(gdpo_says, printed):
 
 @pytest.mark.parametrize("layout", REFUSED)
 def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
-    gdpo_says, tmp_path, layout
+    gdpo_says, folder, layout
 ):
     kind, make, named = REFUSED[layout]
-    path = written(tmp_path / "run", kind, rows(make))
+    path = written(folder, kind, rows(make))
     code, _, err = gdpo_says("analyze", path, "--output", "none")
     assert (code, "no reward can be inferred in" in err) == (2, True)
     assert all(repr(name.rpartition(".")[2])[1:-1] in err for name in named.split(","))
@@ -321,8 +321,8 @@ def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
         lambda n: {"reward_a": str(n["acc"]), "reward_b": n["fmt"]},
     ],
 )
-def test_rewards_that_are_texts_of_numbers_are_read_and_told_once(tmp_path, kind, make):
-    path = written(tmp_path / "run", kind, rows(lambda n: texts(n) | make(n)))
+def test_rewards_that_are_texts_of_numbers_are_read_and_told_once(folder, kind, make):
+    path = written(folder, kind, rows(lambda n: texts(n) | make(n)))
     reading = read_rollout_files(path)
     (table,) = reading
     columns = {name[-1]: column for name, column in zip(table.names, table.rewards.T, strict=True)}
@@ -333,9 +333,9 @@ def test_rewards_that_are_texts_of_numbers_are_read_and_told_once(tmp_path, kind
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("text", ["good", "40%", "0,5"])
-def test_a_reward_that_is_text_is_told_by_name_once(tmp_path, kind, text):
+def test_a_reward_that_is_text_is_told_by_name_once(folder, kind, text):
     more = {"reward_a": text, "reward_b": "acc", "reward_b_explanation": "because " * 9}
-    path = written(tmp_path / "run", kind, rows(flat(more)))
+    path = written(folder, kind, rows(flat(more)))
     reading = read_rollout_files(path)
     (table,) = reading
     assert table.names == ("reward_b",)
@@ -344,11 +344,10 @@ def test_a_reward_that_is_text_is_told_by_name_once(tmp_path, kind, text):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(gdpo_says, tmp_path, kind):
+def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(refused, folder, kind):
     more = {"step": "step", "rewards": "correct: 1"}
-    path = written(tmp_path / "run", kind, rows(flat(more)))
-    code, _, err = gdpo_says("analyze", path, "--output", "none")
-    assert code == 2
+    path = written(folder, kind, rows(flat(more)))
+    err = refused(path, "--output", "none")
     assert "'rewards' cannot be read" in err
     assert "--rewards step" not in err
 
@@ -365,75 +364,73 @@ def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(gdpo_sa
         },
     ],
 )
-def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
-    path = written(tmp_path / "run", "jsonl", rows(lambda n: texts(n) | make(n)))
+def test_weights_beside_rewards_are_those_of_the_rollouts(folder, make):
+    path = written(folder, "jsonl", rows(lambda n: texts(n) | make(n)))
     for named in (None, ["a", "b"]):
         (table,) = read_rollout_files(path, rewards=named)
         assert (table.names, table.grouped().weights) == (("a", "b"), (0.2, 1))
 
 
-def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):
+def test_no_command_is_offered_that_leaves_a_reward_out(shown, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
-    _, out, _ = gdpo_says("analyze", path, "--output", "none")
+    out = shown(path, "--output", "none")
     assert "Rename 'a, b'" in out
     many = {f"m{i:02}": "acc" for i in range(20)}
     path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
-    _, out, _ = gdpo_says("analyze", path, "--output", "none")
-    assert f"--rewards {','.join(many)}" in out
+    assert f"--rewards {','.join(many)}" in shown(path, "--output", "none")
 
 
-def test_a_reward_that_is_not_there_lists_what_the_files_have(gdpo_says, tmp_path):
+def test_a_reward_that_is_not_there_lists_what_the_files_have(refused, tmp_path):
     path = written(tmp_path / "train", "jsonl", [{"question": "q", "answer": "4"}] * 4)
-    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--output", "none")
-    assert code == 2
+    err = refused(path, "--rewards", "foo", "--output", "none")
     assert "no numbers, only the fields 'question', 'answer'" in err
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", length="tokens")))
-    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--output", "none")
-    assert code == 2
-    assert "Allowed: length, rewards.a, rewards.b" in err
+    assert "Allowed: length, rewards.a, rewards.b" in refused(
+        path, "--rewards", "foo", "--output", "none"
+    )
 
 
 def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a_time(
-    tmp_path, monkeypatch
+    folder, monkeypatch
 ):
     from gdpo.rollouts.readers import batches
 
     monkeypatch.setattr(batches, "_CHUNK", 2)
-    path = written(tmp_path / "run", "jsonl", rows(flat({**PARTS, "total": "mean"})))
+    path = written(folder, "jsonl", rows(flat({**PARTS, "total": "mean"})))
     assert [table.names for table in read_rollout_files(path)] == [tuple(PARTS)]
 
 
 @pytest.mark.parametrize("named", [{"reward_acc": "acc", "reward_fmt": "fmt"}, AB])
-def test_the_command_names_the_step(gdpo_says, tmp_path, named):
-    path = written(tmp_path / "run", "jsonl", rows(flat({"iter": "step", **named})))
-    _, out, err = gdpo_says("analyze", path, "--output", "none")
+def test_the_command_names_the_step(analyze, folder, named):
+    path = written(folder, "jsonl", rows(flat({"iter": "step", **named})))
+    _, out, err = analyze(path, "--output", "none")
     command = f"gdpo analyze {path} --rewards {','.join(named)} --columns step=iter,prompt=prompt"
     assert command in (*err.splitlines(), out.splitlines()[-1].rpartition(": ")[2])
 
 
-def test_a_reward_that_a_later_rollout_is_the_first_to_have_follows_the_same_rules(tmp_path):
+def test_a_reward_that_a_later_rollout_is_the_first_to_have_follows_the_same_rules(folder):
     early = [texts(n) | {"step": 1, "rewards": {"a": n["acc"]}} for n in numbers()] * 130
     late = [texts(n) | {"step": 2, "rewards": {"a": 1, "b": n["fmt"]}, "c": 1} for n in numbers()]
-    path = written(tmp_path / "run", "jsonl", early + late)
+    path = written(folder, "jsonl", early + late)
     tables = list(read_rollout_files(path))
     assert [table.names for table in tables] == [("a",), ("a", "b")]
 
 
-def test_texts_are_found_where_a_reader_would_look_for_them(tmp_path):
+def test_texts_are_found_where_a_reader_would_look_for_them(folder):
     records = [{"question": "2+2", "answer": "4", "response": "five", "rewards": {"a": 1.0}}] * 2
     for kind in ("jsonl", "parquet"):
-        path = written(tmp_path / "run", kind, records)
+        path = written(folder, kind, records)
         (found,) = read_texts(path, [1])
         assert (found.prompt, found.completion) == ("2+2", "five")
 
 
-def test_what_to_do_about_a_file_is_never_cut(gdpo_says, tmp_path):
+def test_what_to_do_about_a_file_is_never_cut(shown, tmp_path):
     folder = tmp_path / ("a" * 90) / ("b" * 90)
     folder.mkdir(parents=True)
     written(folder / "run", "jsonl", rows(inside("rewards")))
     (folder / "b.jsonl.zst").write_bytes(b"")
     (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
-    _, out, _ = gdpo_says("analyze", tmp_path, "--output", "none")
+    out = shown(tmp_path, "--output", "none")
     assert "decompress it first" in out
     assert "the format (--columns format=NAME)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out

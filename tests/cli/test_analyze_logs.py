@@ -14,8 +14,8 @@ STATE = GOLDEN / "trainer_state.json"
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
-    code, out, err = gdpo_says("analyze", STATE)
+def test_it_says_what_metrics_tell_and_what_they_cannot(analyze, here):
+    code, out, err = analyze(STATE)
     text = " ".join(out.split())
     assert (code, err) == (0, "")
     assert "metrics only, no rollouts: 16 logged steps (1 to 16) from trainer_state.json" in text
@@ -32,16 +32,16 @@ def test_it_says_what_metrics_tell_and_what_they_cannot(gdpo_says, here):
     assert not list(here.iterdir())
 
 
-def test_given_weights_are_used(gdpo_says):
-    code, out, _ = gdpo_says("analyze", STATE, "--weights", "vowels=20")
+def test_given_weights_are_used(analyze):
+    code, out, _ = analyze(STATE, "--weights", "vowels=20")
     text = " ".join(out.split())
     assert code == 0
     assert "weights: characters 1, is_text 1, vowels 20" in text
     assert "vowels 0.029 → 0.0312 none (± 0.0121) 0.034 → 0.0395 91 %" in text
 
 
-def test_influence_that_gdpo_logged_is_shown(gdpo_says):
-    code, out, _ = gdpo_says("analyze", GOLDEN / "gdpo")
+def test_influence_that_gdpo_logged_is_shown(analyze):
+    code, out, _ = analyze(GOLDEN / "gdpo")
     text = " ".join(out.split())
     assert code == 0
     assert "trend weight share zero variance influence share" in text
@@ -51,8 +51,8 @@ def test_influence_that_gdpo_logged_is_shown(gdpo_says):
     assert "over the whole batch" not in text
 
 
-def test_json_holds_everything(gdpo_says):
-    code, out, _ = gdpo_says("analyze", STATE, "--output", "json", "--rewards", "vowels,is_text")
+def test_json_holds_everything(analyze):
+    code, out, _ = analyze(STATE, "--output", "json", "--rewards", "vowels,is_text")
     (log,) = json.loads(out, parse_constant=pytest.fail)["logs"]
     assert code == 0
     assert log["steps"] == list(range(1, 17))
@@ -72,8 +72,8 @@ def test_json_holds_everything(gdpo_says):
         ("--output", "x.html"),
     ],
 )
-def test_an_option_that_needs_rollouts_is_refused(gdpo_says, options):
-    code, out, err = gdpo_says("analyze", STATE, *options)
+def test_an_option_that_needs_rollouts_is_refused(analyze, options):
+    code, out, err = analyze(STATE, *options)
     assert code == 2
     assert f"{options[0]} needs rollouts, but {STATE} contains only metrics" in err
     assert "metrics only" not in out
@@ -86,43 +86,32 @@ def test_an_option_that_needs_rollouts_is_refused(gdpo_says, options):
         (("--rewards", "vowel"), "--rewards: unknown reward 'vowel': did you mean 'vowels'"),
     ],
 )
-def test_an_unknown_reward_is_refused(gdpo_says, options, message):
-    code, _, err = gdpo_says("analyze", STATE, *options)
-    assert code == 2
-    assert message in err
+def test_an_unknown_reward_is_refused(refused, options, message):
+    assert message in refused(STATE, *options)
 
 
-def test_rollouts_are_preferred_to_metrics(gdpo_says, tmp_path):
-    run = tmp_path / "run"
+def test_rollouts_are_preferred_to_metrics(shown, folder):
+    run = folder
     rows = [{"step": 1, "prompt": i // 2, "reward_a": i % 2, "reward_b": i % 3} for i in range(8)]
     written.lines(run / "rows.jsonl", rows)
     shutil.copy(STATE, run)
-    code, out, _ = gdpo_says("analyze", run)
-    assert code == 0
-    assert "metrics only" not in out
+    assert "metrics only" not in shown(run)
 
 
-def test_the_log_of_an_earlier_checkpoint_is_not_shown(gdpo_says, tmp_path):
+def test_the_log_of_an_earlier_checkpoint_is_not_shown(analyze, tmp_path):
     for step in (8, 16):
         (tmp_path / f"checkpoint-{step}").mkdir()
         shutil.copy(STATE, tmp_path / f"checkpoint-{step}")
-    code, out, _ = gdpo_says("analyze", tmp_path)
+    code, out, _ = analyze(tmp_path)
     assert (code, out.count("metrics only"), "the same numbers" in out) == (0, 1, False)
 
 
-def test_text_in_a_log_cannot_control_the_terminal(gdpo_says, tmp_path):
+def test_text_in_a_log_cannot_control_the_terminal(shown, tmp_path):
     name = "a\x1b[31m[red]b"
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}
     state = {"log_history": [{"step": step, **row} for step in range(20)]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    for options in (
-        (),
-        (
-            "--output",
-            "json",
-        ),
-    ):
-        code, out, _ = gdpo_says("analyze", tmp_path, *options)
-        assert code == 0
+    for options in ((), ("--output", "json")):
+        out = shown(tmp_path, *options)
         assert "\x1b" not in out
         assert "[red]" in out

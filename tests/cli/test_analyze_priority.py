@@ -47,10 +47,9 @@ def broken_by_loops(folder):
     return len(lost), sum(lost)
 
 
-def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, gdpo_says):
+def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, shown):
     folder = recorded(tmp_path)
-    code, out, _ = gdpo_says("analyze", folder, "--primary", "right", "--output", "json")
-    assert code == 0
+    out = shown(folder, "--primary", "right", "--output", "json")
     (found,) = json.loads(out)["priority"]
     assert (found["groups"], found["broken"]) == broken_by_loops(folder)
     assert found["broken"] > 0
@@ -60,22 +59,21 @@ def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path,
     assert found["gates"] == {}
 
 
-def test_a_gate_that_the_rollouts_show_counts(tmp_path, gdpo_says):
+def test_a_gate_that_the_rollouts_show_counts(tmp_path, shown):
     folder = recorded(tmp_path, gate=True)
-    code, out, _ = gdpo_says("analyze", folder, "--output", "none", "--primary", "right")
-    assert code == 0
+    out = shown(folder, "--output", "none", "--primary", "right")
     lines = out.splitlines()
     assert "rollouts with right below 1: a gate" in out
     assert any(line.split() == ["right", "1", "0,", "1", *["above", "0"] * 2] for line in lines)
     assert "in 0 of " in out
 
 
-def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(tmp_path, gdpo_says):
+def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(
+    tmp_path, analyze, refused
+):
     folder = recorded(tmp_path)
-    assert "priority" not in gdpo_says("analyze", folder, "--output", "none")[1]
-    code, _, err = gdpo_says("analyze", folder, "--output", "none", "--primary", "rigth")
-    assert code == 2
-    assert "did you mean 'right'" in err
+    assert "priority" not in analyze(folder, "--output", "none")[1]
+    assert "did you mean 'right'" in refused(folder, "--output", "none", "--primary", "rigth")
 
 
 def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):
@@ -98,8 +96,8 @@ SMALL = {
 
 
 @pytest.mark.parametrize("said", SMALL)
-def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, gdpo_says, said):
+def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, analyze, said):
     written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
-    out = gdpo_says("analyze", tmp_path, "--output", "none", "--primary", "right")[1]
+    out = analyze(tmp_path, "--output", "none", "--primary", "right")[1]
     assert said in out
     assert "0.3, 0.3" not in out  # 0.1 + 0.2 is no other value

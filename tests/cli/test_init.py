@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.checkout import python
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import MissingExtraError
 from gdpo.lab.recipes import starter
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
@@ -129,7 +130,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(starter, "_make_models", fails)
-    with pytest.raises(ConfigError, match="No space left"):
+    with config_error("No space left"):
         starter.write_project(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -137,7 +138,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_models_that_cannot_be_made_are_reported_and_leave_nothing(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise ImportError('built for another machine')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"new.*ImportError: built for another machine"):
+    with config_error(r"new.*ImportError: built for another machine"):
         starter.write_project(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -149,7 +150,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name):
         (tmp_path / name).write_text("mine")
 
     monkeypatch.setattr(starter, "_make_models", slow)
-    with pytest.raises(ConfigError, match=name):
+    with config_error(name):
         starter.write_project(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"

@@ -85,10 +85,10 @@ def test_what_lies_in_the_current_folder_is_no_plugin(tmp_path, command):
 
 
 @pytest.mark.parametrize("option", ["--rescore", "--estimators"])
-def test_what_the_command_line_itself_names_is_imported(gdpo_says, here, monkeypatch, option):
+def test_what_the_command_line_itself_names_is_imported(analyze, here, monkeypatch, option):
     """In this process: Python's path begins elsewhere, as in the script `gdpo`."""
     (here / "evil.py").write_text(EVIL)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
-    gdpo_says("analyze", written.verl(here / "run"), option, "evil:x")
+    analyze(written.verl(here / "run"), option, "evil:x")
     del sys.modules["evil"]
     assert (here / "EXECUTED").exists()

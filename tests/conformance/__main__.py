@@ -165,7 +165,7 @@ def patched(name):
     """
     framework, python, variables = prepared(name)
     patch, shim = PATCHES / f"{name}.patch", framework.shim
-    tests = re.findall(r"^\+\+\+ b/(tests/\S+)", patch.read_text(encoding="utf-8"), re.M)
+    tests = re.findall(r"^\+\+\+ b/(tests/\S+)", patch.read_text("utf-8"), re.M)
     package = Path(ended([python, "-c", SEARCHED, name], variables).stdout.strip())
     paths = [str(shim.parent)] if shim else []
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest"]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from tests.pairs import every_pair
+from tests.refusals import config_error, data_error
 
 from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, mo_grpo, sa_mrpo
 from gdpo.diagnostics import diagnose, group_std, zero_advantage_groups, zero_variance_groups
-from gdpo.errors import ConfigError, DataError
 
 NAN = np.nan
 NAMES = ["format", "correctness", "brevity"]
@@ -423,14 +423,14 @@ def test_by_default_there_are_two_metrics_for_each_reward_and_the_number_of_warn
 
 
 def test_an_unknown_detail_is_an_error():
-    with pytest.raises(ConfigError, match=r"detail='all'.*brief, full"):
+    with config_error(r"detail='all'.*brief, full"):
         diagnose(some_rewards(), WEIGHTS, NAMES).metrics(detail="all")
 
 
 def test_an_infinite_reward_is_named():
     rewards = some_rewards()
     rewards[2, 3, 1] = -np.inf
-    with pytest.raises(DataError, match=r"'correctness' .*-inf .*prompt 2, sample 3"):
+    with data_error(r"'correctness' .*-inf .*prompt 2, sample 3"):
         diagnose(rewards, WEIGHTS, NAMES)
 
 
@@ -473,11 +473,11 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
 )
 def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, message):
     arguments = {"weights": WEIGHTS, "names": NAMES, **arguments}
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         diagnose(some_rewards(), arguments.pop("weights"), arguments.pop("names"), **arguments)
 
 
 @pytest.mark.parametrize("advantages", [np.zeros((12, 5)), np.full((12, 6), NAN), np.zeros(72)])
 def test_advantages_that_do_not_fit_are_a_data_error(advantages):
-    with pytest.raises(DataError, match=r"\[prompt, sample\] of shape \(12, 6\)"):
+    with data_error(r"\[prompt, sample\] of shape \(12, 6\)"):
         diagnose(some_rewards(), WEIGHTS, NAMES, advantages=advantages)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy.testing import assert_allclose
 
 from gdpo.diagnostics import group_std, zero_advantage_groups, zero_variance_groups
 
@@ -17,12 +18,12 @@ REWARDS = np.array(
 
 
 def test_zero_variance_groups_are_counted_among_groups_that_the_reward_applies_to():
-    np.testing.assert_allclose(zero_variance_groups(REWARDS), [2 / 4, 2 / 3])
+    assert_allclose(zero_variance_groups(REWARDS), [2 / 4, 2 / 3])
 
 
 def test_the_group_std_is_the_mean_over_groups_and_not_over_the_batch():
     root = np.sqrt(0.5)
-    np.testing.assert_allclose(group_std(REWARDS), [(root + 3 * root) / 4, 4 * root / 3])
+    assert_allclose(group_std(REWARDS), [(root + 3 * root) / 4, 4 * root / 3])
 
 
 def test_a_reward_that_applies_nowhere_has_neither():
@@ -33,10 +34,8 @@ def test_a_reward_that_applies_nowhere_has_neither():
 
 def test_torch_gives_the_same():
     tensor = torch.tensor(REWARDS, dtype=torch.float32)
-    np.testing.assert_allclose(
-        zero_variance_groups(tensor), zero_variance_groups(REWARDS), rtol=1e-6
-    )
-    np.testing.assert_allclose(group_std(tensor), group_std(REWARDS), rtol=1e-6)
+    assert_allclose(zero_variance_groups(tensor), zero_variance_groups(REWARDS), rtol=1e-6)
+    assert_allclose(group_std(tensor), group_std(REWARDS), rtol=1e-6)
 
 
 def test_a_zero_advantage_group_has_only_advantages_of_exactly_zero():

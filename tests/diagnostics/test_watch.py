@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
@@ -21,6 +22,15 @@ def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimato
     random = np.random.default_rng(seed)
     batches = random.standard_normal((count, groups, samples, len(stds))) * stds
     return [diagnose(batch, weights, NAMES[: len(stds)], estimator=estimator) for batch in batches]
+
+
+def random_of(groups, seed=0):
+    """Random values `[prompt, sample, reward]` of two rewards."""
+    return np.random.default_rng(seed).random((groups, 8, 2))
+
+
+def of_two(rewards, **options):
+    return diagnose(rewards, None, ["a", "b"], **options)
 
 
 def history_of(diagnoses):
@@ -42,15 +52,15 @@ def at_the_end(diagnoses):
 
 def constant(groups=16, value=0.5, *, high=1.0):
     """A step with a reward that does not vary."""
-    rewards = np.random.default_rng(0).random((groups, 8, 2))
+    rewards = random_of(groups)
     rewards[:, :, 1] = value
-    return diagnose(rewards, None, ["a", "b"], low=[0, 0], high=[1, high])
+    return of_two(rewards, low=[0, 0], high=[1, high])
 
 
 def redundant():
     """A step with two rewards that say the same."""
     rewards = np.repeat(np.random.default_rng(0).random((16, 8, 1)), 2, axis=2)
-    return diagnose(rewards, None, ["a", "b"])
+    return of_two(rewards)
 
 
 MORE = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)]
@@ -87,9 +97,9 @@ def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps
     parts = rewards.reshape(-1, groups, 8, 3)
     each = [diagnose(part, None, NAMES, estimator="grpo").influence for part in parts]
     cut = pooled(each)
-    np.testing.assert_allclose(cut.shares, whole.shares, rtol=1e-9)
-    np.testing.assert_allclose(cut.sums, whole.sums, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(cut.margins, whole.margins, rtol=1e-9)
+    assert_allclose(cut.shares, whole.shares, rtol=1e-9)
+    assert_allclose(cut.sums, whole.sums, rtol=1e-9, atol=1e-9)
+    assert_allclose(cut.margins, whole.margins, rtol=1e-9)
     assert abs(whole.shares[2]) < 0.05
     assert np.all(np.abs(whole.shares - [0.5, 0.5, 0]) < 1.5 * whole.margins)
 
@@ -99,7 +109,7 @@ def test_the_window_holds_the_last_256_groups_and_what_was_before_is_forgotten()
     for diagnosis in [*steps(8, 64), *steps(8, 64, stds=[1, 1, 1])]:
         window, findings = history.add(diagnosis)
     assert window.groups == 256
-    np.testing.assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
+    assert_allclose(window.shares, [1 / 3] * 3, atol=0.1)
     assert not findings
     (held,) = [held for held in history.held() if held.finding.kind is Kind.IGNORED]
     assert held.spans[0][0] == 1
@@ -118,16 +128,12 @@ def test_long_blocks_find_what_short_ones_are_too_few_for():
 
 
 def test_a_reward_that_comes_late_or_goes_counts_for_the_steps_that_have_it():
-    two = [
-        diagnose(np.random.default_rng(s).random((64, 8, 2)), None, ["a", "b"]) for s in range(2)
-    ]
-    three = [
-        diagnose(np.random.default_rng(s).random((64, 8, 2)), None, ["b", "c"]) for s in range(2)
-    ]
+    two = [of_two(random_of(64, s)) for s in range(2)]
+    three = [diagnose(random_of(64, s), None, ["b", "c"]) for s in range(2)]
     total = pooled([step.influence for step in (*two, *three)])
     assert total.names == ("a", "b", "c")
-    np.testing.assert_allclose(total.weight_shares, [0.25, 0.5, 0.25])
-    np.testing.assert_allclose(total.shares, [0.25, 0.5, 0.25], atol=0.02)
+    assert_allclose(total.weight_shares, [0.25, 0.5, 0.25])
+    assert_allclose(total.shares, [0.25, 0.5, 0.25], atol=0.02)
     watch = Watch()
     for diagnosis in (*two, *three):
         seen = watch.update(diagnosis)
@@ -147,7 +153,7 @@ def test_other_findings_must_hold_for_five_steps_in_a_row():
 
 def of_few_groups(case, step, groups):
     """A step whose second reward does not vary, or in which nothing varies."""
-    rewards = np.random.default_rng(step).random((groups, 8, 2))
+    rewards = random_of(groups, step)
     rewards[:, :, 1] = {"constant": 0.5, "out_of_reach": 0.0, "saturated": 1.0}.get(case, 0.0)
     if case == "below_resolution":
         rewards[:, :, 1] = 1e9 * (1 + 1e-16 * rewards[:, :, 0])
@@ -155,7 +161,7 @@ def of_few_groups(case, step, groups):
     if case == "no_signal":
         rewards[:] = 0.5
     bounds = {} if case == "below_resolution" else {"low": [0, 0], "high": [1, 1]}
-    return diagnose(rewards, None, ["a", "b"], **bounds)
+    return of_two(rewards, **bounds)
 
 
 @pytest.mark.slow
@@ -192,7 +198,7 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
 def test_a_reward_that_stops_varying_is_constant_once_whole_blocks_are():
     watch, due = Watch(), []
     for step in range(1, 81):
-        varies = diagnose(np.random.default_rng(step).random((4, 8, 2)), None, ["a", "b"])
+        varies = of_two(random_of(4, step))
         watch.update(varies if step <= 10 else of_few_groups("constant", step, 4))
         due += [step for finding in watch.due if finding.kind is Kind.CONSTANT]
     # The second block of 16 steps is the first without the 10 that vary; the third measures it.
@@ -238,7 +244,7 @@ def never(count, groups, *, rate=0.0, seed=0):
     for _ in range(count):
         rewards = random.random((groups, 8, 2))
         rewards[random.random(groups) >= rate, :, 1] = np.nan
-        diagnoses.append(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+        diagnoses.append(of_two(rewards, estimator="grpo"))
     return diagnoses
 
 
@@ -272,7 +278,7 @@ def test_a_part_that_was_out_of_reach_stays_beside_a_reward_that_is_ignored_thro
     """As long as it is out of reach, the whole run tells the same."""
     reachable, out = steps(40, 64, stds=[10, 0.1]), []
     for seed in range(8):
-        rewards = np.random.default_rng(seed).random((64, 8, 2))
+        rewards = random_of(64, seed)
         rewards[..., 1] = -0.4
         out.append(diagnose(rewards, None, NAMES[:2], estimator="grpo", low=[0, -0.4], high=[1, 1]))
     (whole, part) = sorted(at_the_end(out + reachable), key=lambda h: -h.steps)
@@ -307,7 +313,7 @@ def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it(groups, 
     for rate in rates:
         rewards = random.random((groups, 8, 2))
         rewards[..., 1] = size * (random.random((groups, 8)) < rate)
-        history.add(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+        history.add(of_two(rewards, estimator="grpo"))
     assert not history.held()
 
 
@@ -317,7 +323,7 @@ def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
         rewards = random.random((64, 8, 2))
         rewards[..., 1] = step < 16
         rewards[: step % 3, 0, 1] = 0  # each block has another mean
-        diagnosis = diagnose(rewards, None, ["a", "b"], low={"b": 0}, high={"b": 1})
+        diagnosis = of_two(rewards, low={"b": 0}, high={"b": 1})
         watch.update(diagnosis)
         history.add(diagnosis)
         due += [(finding.kind, step) for finding in watch.due]
@@ -456,7 +462,7 @@ def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
         for _ in range(200)
     ]
     stds = np.std([diagnosis.influence.shares for diagnosis in drawn], axis=0)
-    np.testing.assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
+    assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
 
 
 def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
@@ -465,10 +471,9 @@ def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
     advantages = rewards.sum(axis=-1) - rewards.sum(axis=-1).mean(axis=1, keepdims=True)
     levels = 20 * random.standard_normal((64, 1))
     plain, moved = (
-        diagnose(rewards, None, ["a", "b"], advantages=a).influence
-        for a in (advantages, advantages + levels)
+        of_two(rewards, advantages=a).influence for a in (advantages, advantages + levels)
     )
-    np.testing.assert_allclose(moved.shares, plain.shares, rtol=1e-9)
+    assert_allclose(moved.shares, plain.shares, rtol=1e-9)
 
 
 def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_reward_goes():
@@ -485,7 +490,7 @@ def test_observed_ranges_are_widened_and_declared_ones_are_kept():
     history, random = FindingHistory(), np.random.default_rng(0)
     for low, bounds in ((0, {}), (5, {}), (5, {"low": {"b": -9}, "high": {"b": 9}}), (5, {})):
         rewards = low + random.random((16, 8, 2))
-        history.add(diagnose(rewards, None, ["a", "b"], **bounds))
+        history.add(of_two(rewards, **bounds))
     ranges = history.state()["ranges"]
     assert ranges["a"][0] < 1 < 5 < ranges["a"][1]
     assert ranges["b"] == [-9, 9, True]
@@ -508,9 +513,9 @@ def about(kind, *rewards, severity=Severity.WARNING):
     ],
 )
 def test_a_finding_holds_as_long_as_the_last_groups_show_it(kind, rewards, values, expected):
-    batch = np.random.default_rng(0).random((64, 8, 2))
+    batch = random_of(64)
     batch = batch if values is None else np.full_like(batch, values)
-    window = diagnose(batch, None, ["a", "b"]).influence
+    window = of_two(batch).influence
     assert holds(about(kind, *rewards), window, Thresholds()) == expected
 
 

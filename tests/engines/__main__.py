@@ -216,7 +216,7 @@ def run_engine(name, runs, times):
 
 def write(rows):
     """Replace the rows of the same runs in the page's table, and add the others at its end."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text("utf-8")
     head, old, tail = re.split(r"(?<=---\|\n)((?:\|.*\n)*)", page, maxsplit=1)
     table = {tuple(each.split("|")[1:3]): each for each in (*old.splitlines(), *rows)}
     PAGE.write_text(head + "\n".join(table.values()) + "\n" + tail, encoding="utf-8")

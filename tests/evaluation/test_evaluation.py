@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from tests.evaluation.conftest import written
+from tests.refusals import config_error, data_error
 from transformers import AutoModelForCausalLM
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import find_benchmark
@@ -33,6 +33,17 @@ def run(folder, names, files, settings=SETTINGS, **options):
         settings.model, settings.sampling, server=None, at_once=8
     )
     return evaluate(settings, benchmarks, answering, folder, **options)
+
+
+@pytest.fixture
+def evaluated(gsm8k_file):
+    """Evaluate on gsm8k in a folder, where the answers are those of the model or of an object."""
+
+    def in_folder(folder, settings=SETTINGS, *, answers=None, **options):
+        answering = {"answering": lambda _: answers} if answers else {}
+        return run(folder, ["gsm8k"], [gsm8k_file], settings, **answering, **options)
+
+    return in_folder
 
 
 def means(results):
@@ -75,15 +86,13 @@ class Counting:
         ]
 
 
-def test_finished_parts_are_kept_when_an_evaluation_is_resumed(gsm8k_file, tmp_path):
+def test_finished_parts_are_kept_when_an_evaluation_is_resumed(evaluated, tmp_path):
     first, second, progress = Counting(fail_at=32), Counting(), []
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: first)
-    results = run(
+        evaluated(tmp_path / "e", answers=first)
+    results = evaluated(
         tmp_path / "e",
-        ["gsm8k"],
-        [gsm8k_file],
-        answering=lambda _: second,
+        answers=second,
         on_progress=progress.append,
     )
     assert first.asked == [(0, 32)]
@@ -94,7 +103,7 @@ def test_finished_parts_are_kept_when_an_evaluation_is_resumed(gsm8k_file, tmp_p
         *((64, 6, 0, 6), (64, 6, 6, 6), (70, 0, 0, 0)),
     ]
     assert {(now.benchmark, now.problems) for now in progress} == {("gsm8k", 70)}
-    whole = run(tmp_path / "f", ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
+    whole = evaluated(tmp_path / "f", answers=Counting())
     assert results == whole
     assert means(results)["gsm8k"] == {
         "correct": 0.5,
@@ -104,27 +113,27 @@ def test_finished_parts_are_kept_when_an_evaluation_is_resumed(gsm8k_file, tmp_p
         "too long": 0.5,
     }
     assert read_results(tmp_path / "e") == results
-    again = run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: pytest.fail("asked"))
+    again = evaluated(tmp_path / "e", answering=lambda _: pytest.fail("asked"))
     assert again == results
 
 
-def test_two_at_once_in_one_folder_are_refused(gsm8k_file, tmp_path):
+def test_two_at_once_in_one_folder_are_refused(evaluated, tmp_path):
     folder = tmp_path / "evaluation"
     refused = []
 
     class Again(Counting):
         def respond(self, problems, seed, samples, heard):
-            with pytest.raises(ConfigError, match=f"another process .*{folder}") as e:
-                run(folder, ["gsm8k"], [gsm8k_file])
+            with config_error(f"another process .*{folder}") as e:
+                evaluated(folder)
             refused.append(e)
             return super().respond(problems, seed, samples, heard)
 
-    run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _: Again())
+    evaluated(folder, answers=Again())
     assert len(refused) == 3
-    run(folder, ["gsm8k"], [gsm8k_file])
+    evaluated(folder)
 
 
-def test_half_written_files_of_a_killed_evaluation_are_removed(gsm8k_file, tmp_path):
+def test_half_written_files_of_a_killed_evaluation_are_removed(evaluated, tmp_path):
     folder = tmp_path / "evaluation"
     halves = [folder / "gsm8k" / "problems_000032.99.partial", folder / ".settings.json.99.partial"]
     for half in halves:
@@ -132,29 +141,29 @@ def test_half_written_files_of_a_killed_evaluation_are_removed(gsm8k_file, tmp_p
         half.touch()
     (folder / "gsm8k").rename(tmp_path / "aside")
     (folder / ".lock").touch()
-    run(folder, ["gsm8k"], [gsm8k_file])  # killed before its settings: the folder is free
+    evaluated(folder)  # killed before its settings: the folder is free
     (tmp_path / "aside" / halves[0].name).rename(halves[0])
-    run(folder, ["gsm8k"], [gsm8k_file])
+    evaluated(folder)
     assert not any(half.exists() for half in halves)
 
 
 @pytest.mark.parametrize("left", [0, 100, -1])
 def test_a_part_that_cannot_be_read_is_renamed_and_evaluated_again(
-    left, gsm8k_file, tmp_path, caplog
+    left, evaluated, tmp_path, caplog
 ):
     folder = tmp_path / "e"
-    whole = run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
+    whole = evaluated(folder, answers=Counting())
     part = folder / "gsm8k" / "problems_000032.parquet"
     for number in (1, 2):
         part.write_bytes(part.read_bytes()[:left])
         again = Counting()
-        assert run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _, a=again: a) == whole
+        assert evaluated(folder, answers=again) == whole
         assert again.asked == [(32, 32)]
         assert part.with_name(f"{part.name}.broken-{number}").is_file()
     assert [f"{part.name}.broken-" in r.getMessage() for r in caplog.records] == [True, True]
 
 
-def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(gsm8k_file, tmp_path):
+def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(evaluated, tmp_path):
     kept = tmp_path / "e" / "gsm8k" / ANSWERED
 
     class Keeping(Counting):
@@ -163,15 +172,15 @@ def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(gsm8k_file
             Answered(kept).add({"seed": seed}, Response("a", 1, "stop"))
             return super().respond(problems, seed, samples, heard)
 
-    run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: Keeping())
+    evaluated(tmp_path / "e", answers=Keeping())
     assert not kept.exists()
 
 
-def test_a_folder_that_cannot_be_written_to_is_reported(gsm8k_file, tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_reported(evaluated, tmp_path):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "e"
-    with pytest.raises(ConfigError, match=f"{folder} .*Not a directory"):
-        run(folder, ["gsm8k"], [gsm8k_file])
+    with config_error(f"{folder} .*Not a directory"):
+        evaluated(folder)
 
 
 def test_a_score_that_failed_is_recorded_with_its_reason(tmp_path):
@@ -196,9 +205,9 @@ def test_a_model_in_bfloat16_keeps_few_kernels_on_the_cpu(tiny_policy, tmp_path,
         assert [os.environ.get(name) for name in caches] == [bound, bound]
 
 
-def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):
+def test_every_response_is_a_rollout_record(evaluated, tmp_path):
     answering = Counting(samples=2)
-    run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: answering)
+    evaluated(tmp_path / "e", answers=answering)
     files = sorted((tmp_path / "e" / "gsm8k").iterdir())
     records = [record for file in files for record in read_rollouts(file)]
     assert [(r.group_id, r.sample_id) for r in records] == [
@@ -216,45 +225,45 @@ def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):
     assert records[2].extra["reference"] == {"answer": "2"}
 
 
-def test_an_evaluation_is_not_resumed_with_other_settings_or_rows(gsm8k_file, tmp_path):
+def test_an_evaluation_is_not_resumed_with_other_settings_or_rows(evaluated, gsm8k_file, tmp_path):
     folder = tmp_path / "e"
-    run(folder, ["gsm8k"], [gsm8k_file])
+    evaluated(folder)
     other = replace(SETTINGS, model="empty", token_limit=5, rows=3)
     said = "model is gold, not empty; token_limit is 4000, not 5; rows is None, not 3"
-    with pytest.raises(ConfigError, match=said):
-        run(folder, ["gsm8k"], [gsm8k_file], other)
+    with config_error(said):
+        evaluated(folder, other)
     others = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
-    with pytest.raises(ConfigError, match="different rows of gsm8k"):
+    with config_error("different rows of gsm8k"):
         run(folder, ["gsm8k"], [others])
     run(folder, ["gsm8k"], [shutil.copy(gsm8k_file, tmp_path / "moved.jsonl")])
 
 
-def test_a_folder_with_other_files_is_not_written_to(gsm8k_file, tmp_path):
-    with pytest.raises(ConfigError, match="--output"):
-        run(tmp_path, ["gsm8k"], [gsm8k_file])
-    with pytest.raises(ConfigError, match=r"results\.json"):
+def test_a_folder_with_other_files_is_not_written_to(evaluated, tmp_path):
+    with config_error("--output"):
+        evaluated(tmp_path)
+    with config_error(r"results\.json"):
         read_results(tmp_path)
 
 
 def test_rows_that_cannot_be_read_are_reported_before_anything_is_generated(gsm8k_file, tmp_path):
     broken = written(tmp_path / "broken.jsonl", [{"question": "1?", "answer": "1"}])
-    with pytest.raises(DataError, match="--data mbpp=FILE"):
+    with data_error("--data mbpp=FILE"):
         run(tmp_path / "e", ["gsm8k", "mbpp"], [gsm8k_file, broken])
     assert not (tmp_path / "e").exists()
 
 
 def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'math500'"):
+    with config_error("did you mean 'math500'"):
         find_benchmark("math50", None)
     assert find_benchmark("gdpo.lab.tasks.gsm8k:TASK", "rows.jsonl").task().name == "gsm8k"
     assert find_benchmark("humaneval", None).file().is_file()
 
 
 @pytest.mark.parametrize("samples", [1, 2])
-def test_a_model_answers(samples, tiny_policy, gsm8k_file, tmp_path):
+def test_a_model_answers(samples, tiny_policy, evaluated, tmp_path):
     sampling = Sampling(samples, 1.0 if samples > 1 else 0.0, max_tokens=6)
     settings = EvaluationSettings(str(tiny_policy), sampling, token_limit=3, rows=5)
-    one, two = (run(tmp_path / name, ["gsm8k"], [gsm8k_file], settings) for name in "ab")
+    one, two = (evaluated(tmp_path / name, settings) for name in "ab")
     assert one == two
     (file,) = (tmp_path / "a" / "gsm8k").iterdir()
     records = read_rollouts(file)
@@ -277,18 +286,16 @@ def test_a_run_is_evaluated_in_its_own_folder(tmp_path):
     assert folder_of(str(run_folder)) == run_folder / "evaluation"
     assert str(folder_of("Qwen/Qwen2.5-1.5B")) == "evaluations/Qwen_Qwen2.5-1.5B"
     (run_folder / "model").rmdir()
-    with pytest.raises(ConfigError, match="checkpoints/checkpoint-"):
+    with config_error("checkpoints/checkpoint-"):
         responder_of(str(run_folder), Sampling(), server=None, at_once=1)
 
 
-def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(gsm8k_file, tmp_path):
+def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(evaluated, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text("# run\n\n## Recipe\n")
     for rows in (70, 10):
         settings = replace(SETTINGS, rows=rows)
-        add_to_readme(
-            readme, run(tmp_path / f"e{rows}", ["gsm8k"], [gsm8k_file], settings), settings
-        )
+        add_to_readme(readme, evaluated(tmp_path / f"e{rows}", settings), settings)
     text = readme.read_text()
     assert text.startswith("# run\n\n## Recipe\n\n## Evaluation\n\n")
     assert "temperature 0, top-p 1, " in text
@@ -297,11 +304,11 @@ def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(gsm8k_file, tm
     assert text.count("## Evaluation") == 1
 
 
-def test_a_model_answers_where_trl_is_not_installed(tiny_policy, gsm8k_file, tmp_path, monkeypatch):
+def test_a_model_answers_where_trl_is_not_installed(tiny_policy, evaluated, tmp_path, monkeypatch):
     settings = EvaluationSettings(str(tiny_policy), Sampling(max_tokens=4), 4000, rows=3)
     texts = []
     for name in ("with", "without"):
-        run(tmp_path / name, ["gsm8k"], [gsm8k_file], settings)
+        evaluated(tmp_path / name, settings)
         (file,) = (tmp_path / name / "gsm8k").iterdir()
         texts.append([rollout.completion for rollout in read_rollouts(file)])
         for module in [each for each in sys.modules if each.startswith(("trl", TRL))]:
@@ -309,15 +316,15 @@ def test_a_model_answers_where_trl_is_not_installed(tiny_policy, gsm8k_file, tmp
     assert texts[0] == texts[1]
 
 
-def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp_path):
+def test_a_model_without_a_chat_template_is_refused(tiny_policy, evaluated, tmp_path):
     folder = tmp_path / "bare"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config.pop("chat_template", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="chat template"):
-        run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
+    with config_error("chat template"):
+        evaluated(tmp_path / "e", replace(SETTINGS, model=str(folder)))
 
 
 @pytest.mark.parametrize("place", [0, 2**20 - 1, -(2**20), -1])
@@ -332,11 +339,11 @@ def test_the_digest_of_the_weights_changes_with_both_ends(tmp_path, place):
     assert weights_of("Qwen/Qwen2.5-1.5B-Instruct") == ""
 
 
-def test_models_are_paired_by_problem_and_not_by_place(gsm8k_file, tmp_path):
+def test_models_are_paired_by_problem_and_not_by_place(evaluated, gsm8k_file, tmp_path):
     rows = [json.loads(line) for line in Path(gsm8k_file).read_text().splitlines()]
     backwards = written(tmp_path / "backwards.jsonl", rows[::-1][:40])
     every_other = Counting()
-    [ours] = run(tmp_path / "a", ["gsm8k"], [gsm8k_file], answering=lambda _: every_other)
+    [ours] = evaluated(tmp_path / "a", answers=every_other)
     [theirs] = run(tmp_path / "b", ["gsm8k"], [backwards], answering=lambda _: Counting())
     table = differences_table([ours], [theirs], "b")
     columns = [list(column.cells) for column in table.columns]
@@ -344,5 +351,5 @@ def test_models_are_paired_by_problem_and_not_by_place(gsm8k_file, tmp_path):
     assert set(columns[3]) == {"+0.000"}
     other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
     [stranger] = run(tmp_path / "c", ["gsm8k"], [other])
-    with pytest.raises(ConfigError, match="--baseline c"):
+    with config_error("--baseline c"):
         differences_table([ours], [stranger], "c")

@@ -9,8 +9,9 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import MissingExtraError
 from gdpo.lab.evaluation.responders import Sampling
 from gdpo.lab.evaluation.server import ANSWERED, ServerError, ServerModel
 from gdpo.lab.tasks import Problem
@@ -279,9 +280,9 @@ def test_the_default_deadline_covers_a_long_response_and_numbers_have_bounds():
     assert ServerModel("http://a", "m", Sampling(max_tokens=1024)).silence == 600
     assert ServerModel("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
     assert ServerModel("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
-    with pytest.raises(ConfigError, match=r"--deadline .*got 0"):
+    with config_error(r"--deadline .*got 0"):
         ServerModel("http://a", "m", Sampling(), deadline=0)
-    with pytest.raises(ConfigError, match=r"--at-once .*got 0"):
+    with config_error(r"--at-once .*got 0"):
         ServerModel("http://a", "m", Sampling(), at_once=0)
 
 
@@ -330,7 +331,7 @@ def test_a_server_that_does_not_exist_is_reported(monkeypatch):
     server = ServerModel("http://127.0.0.1:9/v1", "m", Sampling(), retries=1)
     with pytest.raises(ServerError, match=r"2 tries: .*start the server"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)
-    with pytest.raises(ConfigError, match="--server localhost:8000/v1"):
+    with config_error("--server localhost:8000/v1"):
         ServerModel("localhost:8000/v1", "m", Sampling())
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtraError, match=r"pip install '\.\[server\]'"):

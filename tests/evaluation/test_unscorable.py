@@ -6,9 +6,9 @@ from contextlib import redirect_stdout
 
 import pytest
 from tests.evaluation.conftest import written
+from tests.refusals import config_error
 
 from gdpo.cli import main
-from gdpo.errors import ConfigError
 from gdpo.lab.evaluation.benchmarks import find_benchmark, rewards_of
 from gdpo.lab.evaluation.evaluation import read_results, result_of
 from gdpo.lab.evaluation.sanity import sanity
@@ -93,5 +93,5 @@ def test_a_benchmark_in_which_nothing_is_scored_fails(tmp_path):
 def test_responses_scored_by_other_rewards_are_refused(maths):
     [file] = (maths[0] / "out" / "math500").iterdir()
     rewards = rewards_of(find_benchmark("gsm8k", None), 4000)
-    with pytest.raises(ConfigError, match="correctness, integer"):
+    with config_error("correctness, integer"):
         result_of("math500", rewards, list(read_rollouts(file)))

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from tests.refusals import config_error
 
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.evaluation import evaluate
@@ -149,7 +150,7 @@ def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm
         if engine == "vllm":
             evaluate(settings, benchmarks, answering, tmp_path / "e")
         else:
-            with pytest.raises(ConfigError, match=r"engine .*vllm.*transformers"):
+            with config_error(r"engine .*vllm.*transformers"):
                 evaluate(settings, benchmarks, answering, tmp_path / "e")
 
 
@@ -158,7 +159,7 @@ def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm
     [("gold", "vllm", "--engine vllm"), ("gold", "vlm", "--engine vlm: did you mean 'vllm'")],
 )
 def test_an_unknown_or_unusable_engine_is_refused(vllm, model, engine, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         responder_of(model, Sampling(), server=None, at_once=1, engine=engine)
 
 
@@ -187,7 +188,7 @@ def test_an_error_of_vllm_itself_is_shown(vllm, responder, monkeypatch, gsm8k_fi
         raise ValueError("max_model_len (9) is too small\n  second line")
 
     monkeypatch.setattr(vllm, "LLM", fails)
-    with pytest.raises(ConfigError, match=r"len \(9\) is too small second line\. Its"):
+    with config_error(r"len \(9\) is too small second line\. Its"):
         responder(Sampling())(find_benchmark("gsm8k", gsm8k_file))
 
 

@@ -30,6 +30,10 @@ def experiment(runs, *, rewards=(FORMAT,), total_steps=100, reach=0.8):
     )
 
 
+def analysed(runs, **options):
+    return analyse(experiment(runs, **options))
+
+
 def rising(final, *, at=50, steps=100, start=0.1):
     """Jumps to its final value after a step."""
     return [start] * at + [final] * (steps - at)
@@ -44,7 +48,7 @@ def apart(seeds=5, *, gap=0.3):
 
 
 def test_an_estimator_that_ends_higher_with_every_seed_is_reported_with_its_interval():
-    found = analyse(experiment(apart()))
+    found = analysed(apart())
     (d,) = found.differences
     assert d.final.value == pytest.approx(0.304)
     assert 0.29 < d.final.low < d.final.value < d.final.high < 0.32
@@ -111,11 +115,11 @@ def reaching(levels, **at):
     ],
 )
 def test_the_conclusion_is_one_sentence(runs, sentence):
-    assert headline(analyse(experiment(runs))) == sentence
+    assert headline(analysed(runs)) == sentence
 
 
 def test_outcomes_hold_the_figures_of_each_estimator():
-    grpo, gdpo = analyse(experiment(apart())).outcomes
+    grpo, gdpo = analysed(apart()).outcomes
     assert (grpo.label, grpo.reached, grpo.runs, grpo.failed) == ("grpo", 0, 5, 0)
     assert grpo.final.value == pytest.approx(0.57)
     assert (grpo.final.low, grpo.final.high) == pytest.approx((0.55, 0.59))
@@ -127,12 +131,12 @@ def test_outcomes_hold_the_figures_of_each_estimator():
 
 
 def test_three_seeds_are_exploratory_and_cannot_go_below_a_tenth():
-    found = analyse(experiment(apart(3)))
+    found = analysed(apart(3))
     assert found.exploratory
     assert found.differences[0].p_value == pytest.approx(0.1)
     assert found.differences[0].p_time == pytest.approx(0.1)
     assert np.isnan(found.outcomes[0].final.low), "no interval of 3 seeds holds what it says"
-    assert analyse(experiment(apart()[:1])).exploratory
+    assert analysed(apart()[:1]).exploratory
 
 
 def test_a_difference_in_the_other_direction_is_named_in_the_second_sentence():
@@ -141,7 +145,7 @@ def test_a_difference_in_the_other_direction_is_named_in_the_second_sentence():
         for label, f, c in (("grpo", 0.0, 2.0), ("gdpo", 0.4, 1.0))
         for s in range(5)
     ]
-    found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
+    found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
     assert [d.reward for d in found.differences] == ["format", "correctness"]
     assert [d.p_adjusted for d in found.differences] == pytest.approx([2 / 126] * 2)
     assert "higher than grpo in format (" in headline(found)
@@ -156,7 +160,7 @@ def test_several_estimators_and_rewards_are_corrected_together():
         for label, shift in (("grpo", 0.5), ("gdpo", 0.9), ("rloo", 0.5), ("dvao", 0.5))
         for s in range(5)
     ]
-    found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
+    found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
     assert len(found.differences) == 6
     first = found.differences[0]
     assert (first.label, first.reward, first.baseline) == ("gdpo", "format", "grpo")
@@ -166,7 +170,7 @@ def test_several_estimators_and_rewards_are_corrected_together():
     many = [
         replace(r, label=f"{r.label}_{i}") for i in range(8) for r in apart() if r.label == "gdpo"
     ]
-    crowded = analyse(experiment([*apart(), *many]))
+    crowded = analysed([*apart(), *many])
     assert min(d.p_adjusted for d in crowded.differences) == pytest.approx(9 / 126)
     assert "at least 6 seeds" in headline(crowded)
     assert "from grpo" in headline(crowded)
@@ -177,7 +181,7 @@ def test_failed_runs_count_with_what_they_reached():
     runs[0] = run("grpo", 0, "failed", "out of memory", format=[0.3] * 20)
     runs[6] = run("gdpo", 1, "failed", format=[0.2] * 7)
     runs[7] = run("gdpo", 2, "failed", "no GPU")
-    found = analyse(experiment(runs))
+    found = analysed(runs)
     grpo, gdpo = found.outcomes
     assert (grpo.runs, grpo.failed) == (5, 1)
     assert grpo.finals[0] == pytest.approx(0.3)
@@ -190,18 +194,18 @@ def test_failed_runs_count_with_what_they_reached():
 
 def test_a_run_that_failed_after_its_last_step_did_not_fail():
     runs = [run("grpo", 0, "failed", "disk full", format=[0.5] * 100)]
-    assert analyse(experiment(runs)).outcomes[0].failed == 0
+    assert analysed(runs).outcomes[0].failed == 0
 
 
 def test_an_experiment_that_has_just_begun_says_so():
     runs = [run(label, s, "waiting") for label in ("grpo", "gdpo") for s in range(5)]
-    found = analyse(experiment(runs))
+    found = analysed(runs)
     assert found.outcomes[0].runs == found.differences[0].pairs == 0
     assert np.isnan([found.differences[0].p_value, *found.outcomes[0].survival.share]).all()
     assert headline(found).startswith("No seed has ended for both grpo and another")
     runs[0] = run("grpo", 0, "running", format=[0.9] * 3)
     runs[5] = run("gdpo", 0, "running", format=[0.2] * 40)
-    found = analyse(experiment(runs))
+    found = analysed(runs)
     assert found.outcomes[0].reached == 0, "nothing is reached in fewer steps than the window"
     assert found.outcomes[1].final.value == pytest.approx(0.2)
     assert found.differences[0].pairs == 0, "runs in progress are not compared"
@@ -210,7 +214,7 @@ def test_an_experiment_that_has_just_begun_says_so():
 def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
     runs = [run("grpo", 0, format=[0.9] * 100), run("gdpo", 0, format=[0.2] * 100)]
     runs += [run("grpo", 1, format=[0.9] * 100), run("gdpo", 1, "running", format=[0.9] * 40)]
-    (d,) = analyse(experiment(runs)).differences
+    (d,) = analysed(runs).differences
     assert d.pairs == 1
     assert d.final.value == pytest.approx(-0.7)
     assert np.isnan(d.final.low)
@@ -219,7 +223,7 @@ def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
 
 def test_runs_that_are_all_alike_from_the_first_step_on():
     runs = [run(label, s, format=[1.0] * 100) for label in ("grpo", "gdpo") for s in range(5)]
-    found = analyse(experiment(runs))
+    found = analysed(runs)
     (d,) = found.differences
     assert (d.final.value, d.p_value, d.p_time) == (0.0, 1.0, 1.0)
     assert np.isnan(d.final.low)
@@ -229,7 +233,7 @@ def test_runs_that_are_all_alike_from_the_first_step_on():
 
 def test_runs_of_one_step_can_reach_it():
     runs = [run(label, s, format=[1.0]) for label in ("grpo", "gdpo") for s in range(5)]
-    found = analyse(experiment(runs, total_steps=1))
+    found = analysed(runs, total_steps=1)
     assert found.outcomes[0].survival.median.value == 1
 
 
@@ -238,11 +242,11 @@ def test_seeds_are_paired_by_number_and_only_those_of_both_labels():
         *(run("grpo", s, format=rising(0.1 * s)) for s in (0, 1, 2, 3, 4, 5, 6)),
         *(run("gdpo", s, format=rising(0.1 * s + 0.05)) for s in (6, 5, 4, 3, 2)),
     ]
-    (d,) = analyse(experiment(runs)).differences
+    (d,) = analysed(runs).differences
     assert d.pairs == 5
     assert d.final.value == pytest.approx(0.05)
     other = [replace(r, seed=r.seed + 3) if r.label == "gdpo" else r for r in runs]
-    found = analyse(experiment(other))
+    found = analysed(other)
     assert found.differences[0].pairs == 2
     assert found.exploratory, "five seeds each, but not in common"
 
@@ -253,7 +257,7 @@ def test_a_reward_that_applied_to_no_step_is_left_out_of_its_own_comparison_only
         for label in ("grpo", "gdpo")
         for s in range(5)
     ]
-    found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
+    found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
     format_d, correctness_d = found.differences
     assert correctness_d.pairs == 0
     assert np.isnan([correctness_d.p_value, correctness_d.p_adjusted]).all()
@@ -266,15 +270,15 @@ def test_an_interval_of_a_difference_ends_where_the_reward_does():
         for label, v in (("grpo", 0.0), ("gdpo", 1.0))
         for s, v in enumerate([v, v, 0.5])
     ]
-    (d,) = analyse(experiment(runs)).differences
+    (d,) = analysed(runs).differences
     assert d.final.high == 1.0
 
 
 def test_the_order_of_seeds_changes_nothing_and_the_same_runs_give_the_same():
     rng = np.random.default_rng(5)
     runs = [run(label, s, format=rng.random(100)) for label in ("grpo", "gdpo") for s in range(12)]
-    first, again = analyse(experiment(runs)), analyse(experiment(runs))
-    mixed = analyse(experiment([*runs[11::-1], *runs[:11:-1]]))
+    first, again = analysed(runs), analysed(runs)
+    mixed = analysed([*runs[11::-1], *runs[:11:-1]])
     for other in (again, mixed):
         assert other.differences == first.differences
         assert said(other) == said(first)
@@ -287,7 +291,7 @@ def test_sooner_means_sooner_in_the_statistic_that_was_tested():
     late = [run("gdpo", s, format=[0.1] * (845 + s) + [0.9] * (55 - s) + end) for s in range(10)]
     early = [run("grpo", s, format=[0.1] * 5 + [0.9] * 10 + [0.1] * 885 + end) for s in range(3)]
     never = [run("grpo", s, format=[0.1] * 900 + end) for s in range(3, 10)]
-    found = analyse(experiment([*early, *never, *late], total_steps=1000))
+    found = analysed([*early, *never, *late], total_steps=1000)
     (d,) = found.differences
     assert d.p_time_adjusted < 0.05
     assert d.excess > 0
@@ -297,7 +301,7 @@ def test_sooner_means_sooner_in_the_statistic_that_was_tested():
 def test_a_reward_that_is_constant_in_all_runs_takes_no_comparison_away_from_the_others():
     brevity = Measured("brevity", 0.0, 1.0, 1.0)
     runs = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in apart()]
-    found = analyse(experiment(runs, rewards=(FORMAT, brevity)))
+    found = analysed(runs, rewards=(FORMAT, brevity))
     format_d, brevity_d = found.differences
     assert (format_d.constant, brevity_d.constant) == (False, True)
     assert format_d.p_adjusted == format_d.p_value == pytest.approx(1 / 126)
@@ -311,14 +315,14 @@ def test_a_reward_that_is_constant_in_one_estimator_only_is_counted():
         replace(r, means={**r.means, "brevity": np.full(100, ends[r.label][r.seed])})
         for r in apart()
     ]
-    format_d, brevity_d = analyse(experiment(runs, rewards=(FORMAT, brevity))).differences
+    format_d, brevity_d = analysed(runs, rewards=(FORMAT, brevity)).differences
     assert not brevity_d.constant
     assert format_d.p_adjusted == pytest.approx(2 / 126)
 
 
 def test_a_threshold_that_no_run_reached_takes_no_comparison_of_times_away():
     runs = [replace(r, means={**r.means, "correctness": np.full(100, -1.0)}) for r in apart()]
-    format_d, _ = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS))).differences
+    format_d, _ = analysed(runs, rewards=(FORMAT, CORRECTNESS)).differences
     assert format_d.p_time_adjusted == format_d.p_time == pytest.approx(1 / 126)
 
 
@@ -336,10 +340,10 @@ def test_seeds_with_which_a_time_could_be_decided_are_not_called_too_few():
     def timed(each):
         return replace(each, means={"r0": np.full(50, rng.uniform(0.82, 0.9)), **each.means})
 
-    five = analyse(experiment([timed(r) for r in runs(5)], rewards=rewards, total_steps=50))
+    five = analysed([timed(r) for r in runs(5)], rewards=rewards, total_steps=50)
     assert sum(not d.untimed for d in five.differences) == 1
     assert headline(five) == "No difference between gdpo and grpo was found with 5 seeds."
-    four = analyse(experiment([timed(r) for r in runs(4)], rewards=rewards, total_steps=50))
+    four = analysed([timed(r) for r in runs(4)], rewards=rewards, total_steps=50)
     assert "at least 5 seeds" in headline(four)
 
 
@@ -351,7 +355,7 @@ def test_the_other_differences_are_named_or_counted(count):
         for label, level in (("grpo", 0.2), ("gdpo", 0.5))
         for s in range(8)
     ]
-    found = analyse(experiment(runs, rewards=rewards, total_steps=50))
+    found = analysed(runs, rewards=rewards, total_steps=50)
     assert "r0" in headline(found)
     named = [f"gdpo higher in r{i}" for i in range(1, min(count, 5))]
     assert all(name in further(found) for name in named)
@@ -363,6 +367,6 @@ def test_the_other_differences_are_named_or_counted(count):
 def test_a_reward_that_is_constant_up_to_rounding_has_a_p_value_of_1():
     ends = {"grpo": 1.0, "gdpo": 1.0 + 1000 * np.finfo(float).eps}
     runs = [run(label, s, format=[ends[label]] * 10) for label in ends for s in range(5)]
-    (d,) = analyse(experiment(runs, total_steps=10)).differences
+    (d,) = analysed(runs, total_steps=10).differences
     assert d.constant
     assert d.p_value == d.p_adjusted == 1

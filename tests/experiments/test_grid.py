@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 from tests.checkout import python_path
 from tests.experiments.conftest import write_run
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.grid import (
     _free,
     _slots,
@@ -40,10 +40,18 @@ def recipe(recipe, tmp_path, monkeypatch):
     )
 
 
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "compare"
+
+
+def grid_of(recipe, folder, labels=("gdpo",), seeds=(1,), *, reach=0.8, **options):
+    return make_grid(recipe, labels, seeds, folder, reach=reach, **options)
+
+
 @pytest.mark.slow
-def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["grpo", "gdpo"], [1], folder, reach=0.8)
+def test_runs_are_trained_once_and_seeds_may_be_added(recipe, folder):
+    grid = grid_of(recipe, folder, ["grpo", "gdpo"])
     seen = []
     run_grid(grid, jobs=2, update=lambda: seen.append(len(grid.running())))
     assert max(seen) == 2
@@ -52,37 +60,35 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     assert not any(cell.run.report.exists() for cell in grid.cells)  # they have one together
     first = {run.path: run.path.stat().st_mtime for run in read_experiment(folder).runs}
 
-    more = make_grid(recipe, ["gdpo"], [1, 2], folder, reach=0.8)
+    more = grid_of(recipe, folder, seeds=[1, 2])
     assert [(cell.label, cell.seed) for cell in more.open()] == [("gdpo", 2)]
     run_grid(more, jobs=1)
     experiment = read_experiment(folder)
     assert (experiment.labels, experiment.seeds) == (("grpo", "gdpo"), (1, 2))
     assert [run.steps for run in experiment.runs] == [2, 0, 2, 2]
-    again = make_grid(recipe, ["gdpo", "grpo"], [1], folder, reach=0.8)
+    again = grid_of(recipe, folder, ["gdpo", "grpo"])
     assert again.plan.labels == ("gdpo", "grpo")
     assert all(path.stat().st_mtime == at for path, at in first.items())
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_a_result_with_its_reason(recipe, own_rewards, tmp_path):
+def test_a_run_that_fails_is_a_result_with_its_reason(recipe, own_rewards, folder):
     wrong = recipe.rewards[0].model_copy(update={"name": f"{own_rewards}:too_high"})
     broken = recipe.model_copy(update={"rewards": (wrong,), "scorer": {"on_error": "raise"}})
-    folder = tmp_path / "compare"
-    run_grid(make_grid(broken, ["gdpo"], [1], folder, reach=0.8), jobs=1)
-    grid = make_grid(broken, ["gdpo"], [1], folder, reach=0.8)
+    run_grid(grid_of(broken, folder), jobs=1)
+    grid = grid_of(broken, folder)
     assert grid.open() == []
     assert grid.cells[0].failed
     assert "too_high" in json.loads(grid.cells[0].failure.read_text())["why"]
-    again = make_grid(broken, ["gdpo"], [1], folder, reach=0.8, retry_failed=True)
+    again = grid_of(broken, folder, retry_failed=True)
     assert again.open() == again.cells
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
+def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, folder):
     # More steps than a fast machine makes between two looks at the grid.
     longer = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 40}})
-    folder = tmp_path / "compare"
-    grid = make_grid(longer, ["gdpo"], [1], folder, reach=0.8)
+    grid = grid_of(longer, folder)
     [cell] = grid.cells
 
     def stop_it():
@@ -94,13 +100,13 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     before = cell.run.last_checkpoint().step
     assert 0 < before < 40
     assert read_experiment(folder).runs[0].state == "interrupted"
-    run_grid(make_grid(longer, ["gdpo"], [1], folder, reach=0.8), jobs=1)
+    run_grid(grid_of(longer, folder), jobs=1)
     assert cell.finished
     assert cell.run.read_environment()["resumed"][0]["at_step"] == before
 
 
-def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path):
-    grid = make_grid(recipe, ["gdpo"], [1, 2], tmp_path / "compare", reach=0.8)
+def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, folder):
+    grid = grid_of(recipe, folder, seeds=[1, 2])
     processes = set()
 
     def interrupt():
@@ -128,11 +134,11 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(
-    labels, seeds, reach, message, recipe, tmp_path
+    labels, seeds, reach, message, recipe, folder
 ):
-    with pytest.raises(ConfigError, match=message):
-        make_grid(recipe, labels, seeds, tmp_path / "compare", reach=reach)
-    assert not (tmp_path / "compare").exists()
+    with config_error(message):
+        grid_of(recipe, folder, labels, seeds, reach=reach)
+    assert not (folder).exists()
 
 
 def varied(recipe, **weights):
@@ -150,10 +156,9 @@ def varied(recipe, **weights):
     }
 
 
-def test_every_estimator_has_a_label_for_every_variant(recipe, tmp_path):
-    folder = tmp_path / "compare"
+def test_every_estimator_has_a_label_for_every_variant(recipe, folder):
     variants = varied(recipe)
-    grid = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8, variants=variants)
+    grid = grid_of(recipe, folder, ["grpo", "gdpo"], [1, 2], variants=variants)
     assert grid.plan.labels == (
         "grpo format.weight=1",
         "grpo format.weight=0.5",
@@ -168,34 +173,33 @@ def test_every_estimator_has_a_label_for_every_variant(recipe, tmp_path):
     assert last.run.path == folder / "gdpo_format.weight_0.5-seed-2"
 
 
-def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(recipe, tmp_path):
+def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(recipe, folder):
     said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
         variants = {"a": recipe, "b": recipe.model_copy(update=other)}
-        with pytest.raises(ConfigError, match=r"'gdpo a' and 'gdpo b'.* identical"):
-            make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
+        with config_error(r"'gdpo a' and 'gdpo b'.* identical"):
+            grid_of(recipe, folder, variants=variants)
 
 
-def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, tmp_path):
-    folder = tmp_path / "compare"
+def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, folder):
     options = {
         f"advantage_options={{max_advantage: {bound}}}": recipe.model_copy(
             update={"advantage_options": {"max_advantage": float(bound)}}
         )
         for bound in (3, 4)
     }
-    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=options)
-    with pytest.raises(ConfigError, match=r"'grpo adv.* and 'grpo adv.* identical"):
-        make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
+    grid_of(recipe, folder, variants=options)
+    with config_error(r"'grpo adv.* and 'grpo adv.* identical"):
+        grid_of(recipe, folder, ["grpo"], variants=options)
     fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
-    with pytest.raises(ConfigError, match=r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):
-        make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=fewer)
+    with config_error(r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):
+        grid_of(recipe, folder, variants=fewer)
 
 
 def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_path):
     variants = varied(recipe, gate=GateConfig(on="vowels", at_least=0.5))
     everything = {"": recipe, **variants}
-    grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
+    grid = grid_of(recipe, tmp_path / "c", seeds=range(5), variants=everything)
     seen = "\n".join(described(grid, jobs=2))
     assert seen.startswith(
         f"15 runs in {tmp_path / 'c'}, 15 left to train, 2 at a time: 3 variants"
@@ -204,19 +208,18 @@ def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_
     assert "2 variants with gdpo in vowels and format: 2 comparisons." in seen
     assert "format is not compared for 2 variants" in seen
     assert "With 5 seeds no p-value can be below 0.016" in seen
-    few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
+    few = grid_of(recipe, tmp_path / "c", ["gdpo", "grpo"], range(3))
     assert described(few, jobs=2)[-1].endswith("--seeds 5 or more.")
     assert described(few, jobs=2)[-2:] == decidable(few)
-    one = make_grid(recipe, ["gdpo"], range(3), tmp_path / "c", reach=0.8)
+    one = grid_of(recipe, tmp_path / "c", seeds=range(3))
     assert described(one, jobs=2)[-1] == decidable(one)[0]
     assert "gdpo" in decidable(one)[0]
 
 
-def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path):
-    folder = tmp_path / "compare"
+def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, folder):
     labels = read_labels("grpo, mine=gdpo.advantages:mo_grpo,ours=gdpo")
     assert labels == ["grpo", "mine", "ours"]
-    grid = make_grid(recipe, labels, [1], folder, reach=0.8, variants=varied(recipe))
+    grid = grid_of(recipe, folder, labels, variants=varied(recipe))
     cell = next(each for each in grid.cells if each.label == "mine format.weight=0.5")
     assert cell.recipe.advantage == "gdpo.advantages:mo_grpo"
     assert cell.run.path == folder / "mine_format.weight_0.5-seed-1"
@@ -226,21 +229,20 @@ def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path
 
 def existing(recipe, folder, labels):
     """Write a comparison with one seed that has been trained."""
-    grid = make_grid(recipe, read_labels(labels), [1], folder, reach=0.8)
+    grid = grid_of(recipe, folder, read_labels(labels))
     for label in grid.plan.labels:
         write_run(folder, label, 1, {"vowels": [0.0] * 2, "format": [0.0] * 2}, steps=2)
     grid.plan.write(folder)
 
 
-def test_a_name_keeps_its_estimator_when_seeds_and_values_are_added(recipe, tmp_path):
-    folder = tmp_path / "compare"
+def test_a_name_keeps_its_estimator_when_seeds_and_values_are_added(recipe, folder):
     existing(recipe, folder, "grpo,mine=mo_grpo")
     mine = read_experiment(folder).runs[1].label
     assert (mine, estimator_of(mine)) == ("mine", "mo_grpo")
-    more = make_grid(recipe, read_labels("grpo,gdpo"), [1, 2], folder, reach=0.8).plan
+    more = grid_of(recipe, folder, read_labels("grpo,gdpo"), [1, 2]).plan
     assert [estimator_of(label) for label in more.labels] == ["grpo", "mo_grpo", "gdpo"]
     assert more.seeds == (1, 2)
-    more = make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=varied(recipe)).plan
+    more = grid_of(recipe, folder, ["grpo"], variants=varied(recipe)).plan
     assert more.labels == ("grpo", "mine", "grpo format.weight=1", "grpo format.weight=0.5")
 
 
@@ -261,28 +263,26 @@ OTHERS = "grpo,gdpo.advantages:mo_grpo,mine=gdpo"
     ],
 )
 def test_a_name_that_is_taken_or_trains_what_another_does_is_refused(
-    recipe, tmp_path, old, new, message
+    recipe, folder, old, new, message
 ):
-    folder = tmp_path / "compare"
     if old:
         existing(recipe, folder, old)
-    with pytest.raises(ConfigError, match=message):
-        make_grid(recipe, read_labels(new), [1], folder, reach=0.8)
+    with config_error(message):
+        grid_of(recipe, folder, read_labels(new))
 
 
-def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, folder, tmp_path):
+    grid = grid_of(recipe, folder)
     assert not folder.exists(), "what fails before it begins takes no folder"
     write_run(folder, "gdpo", 1, {"format": [0.0]})
     grid.plan.write(folder)
     other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
-    with pytest.raises(ConfigError, match=r"trainer.max_steps: 2 → 3"):
-        make_grid(other, ["gdpo"], [1], folder, reach=0.8)
+    with config_error(r"trainer.max_steps: 2 → 3"):
+        grid_of(other, folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    with pytest.raises(ConfigError, match=r"is not a comparison.*--output"):
-        make_grid(recipe, ["gdpo"], [1], tmp_path / "mine", reach=0.8)
+    with config_error(r"is not a comparison.*--output"):
+        grid_of(recipe, tmp_path / "mine")
 
 
 def test_each_run_gets_a_device_of_its_own(monkeypatch):
@@ -305,19 +305,20 @@ def test_each_run_gets_a_device_of_its_own(monkeypatch):
         (["0", "1", "1"], []),
     ],
 )
-def test_a_run_of_an_earlier_call_keeps_its_device_and_counts(devices, left, recipe, tmp_path):
-    cells = make_grid(recipe, ["gdpo"], [1, 2, 3, 4], tmp_path / "compare", reach=0.8).cells
+def test_a_run_of_an_earlier_call_keeps_its_device_and_counts(
+    devices, left, recipe, folder, tmp_path
+):
+    cells = grid_of(recipe, folder, seeds=[1, 2, 3, 4]).cells
     for cell, device in zip(cells, devices, strict=False):
         cell.training, cell.device = Training(cell.recipe, tmp_path, None), device
     assert _free(["0", "1"], cells) == left
 
 
-def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(recipe, tmp_path):
-    folder = tmp_path / "compare"
+def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(recipe, folder):
     folder.mkdir()
     (folder / ".lock").touch()
     (folder / ".comparison.json.123.partial").touch()
-    (cell,) = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8).cells
+    (cell,) = grid_of(recipe, folder).cells
     assert (cell.label, cell.seed) == ("gdpo", 1)
 
 
@@ -339,9 +340,9 @@ def orphan():
 
 
 @pytest.mark.slow
-def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan):
+def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, folder, orphan):
     short = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 1}})
-    grid = make_grid(short, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    grid = grid_of(short, folder)
     process = orphan(grid.cells[0])
     said = []
     run_grid(grid, jobs=1, update=lambda: process.poll() or process.terminate(), say=said.append)
@@ -351,8 +352,8 @@ def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan)
     assert grid.cells[0].finished
 
 
-def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_path, orphan):
-    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, folder, orphan):
+    grid = grid_of(recipe, folder)
     process = orphan(grid.cells[0])
     assert grid.open(), "it is not done yet"
 
@@ -366,8 +367,8 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_pa
     assert not grid.cells[0].failure.with_name("gdpo-seed-1.log").exists()
 
 
-def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe, tmp_path, orphan):
-    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe, folder, orphan):
+    grid = grid_of(recipe, folder)
     write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
     process = orphan(grid.cells[0])
     assert not grid.open()
@@ -376,9 +377,8 @@ def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe,
     assert not grid.cells[0].note.exists()
 
 
-def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+def test_what_a_killed_comparison_left_half_written_goes(recipe, folder):
+    grid = grid_of(recipe, folder)
     write_run(folder, "gdpo", 1, {"format": [0.0] * 2})
     (folder / "logs").mkdir()
     for place in (folder, folder / "logs"):
@@ -388,8 +388,10 @@ def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):
     assert not [*folder.rglob("*.partial"), *folder.rglob("*.process")]
 
 
-def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path, orphan, holder):
-    grid = make_grid(recipe, ["grpo", "gdpo", "mo_grpo"], [1, 2], tmp_path / "compare", reach=0.8)
+def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(
+    recipe, folder, tmp_path, orphan, holder
+):
+    grid = grid_of(recipe, folder, ["grpo", "gdpo", "mo_grpo"], [1, 2])
     ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
     theirs = holder(grid.cells[4].run.path)
     with pytest.raises(KeyboardInterrupt):
@@ -400,11 +402,10 @@ def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path,
     assert grid.conclusion() == "stopped with 0 of 6 runs done; rerun the same command to resume"
 
 
-def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, holder):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, folder, holder):
+    grid = grid_of(recipe, folder)
     holder(folder)
-    with pytest.raises(ConfigError, match="another process trains in"):
+    with config_error("another process trains in"):
         run_grid(grid, jobs=1)
 
 
@@ -425,9 +426,8 @@ def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_
     assert Training(recipe, tmp_path / "log", process).interrupted == interrupted
 
 
-def test_a_run_that_was_killed_says_by_what(recipe, tmp_path):
-    folder = tmp_path / "compare"
-    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+def test_a_run_that_was_killed_says_by_what(recipe, folder, tmp_path):
+    grid = grid_of(recipe, folder)
     [cell] = grid.cells
 
     def kill_it():
@@ -446,8 +446,8 @@ def test_a_run_that_was_killed_says_by_what(recipe, tmp_path):
     assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()
 
 
-def test_a_full_disk_is_reported_as_such_and_leaves_no_process_behind(recipe, tmp_path):
-    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+def test_a_full_disk_is_reported_as_such_and_leaves_no_process_behind(recipe, folder):
+    grid = grid_of(recipe, folder)
     [cell] = grid.cells
     full_disk = cell.failure.with_name(f".{cell.failure.name}.{os.getpid()}.partial")
     processes = []

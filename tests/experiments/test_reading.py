@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.experiments.conftest import DECLARED, write_run
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import headline
 from gdpo.lab.experiments.reading import (
@@ -36,7 +37,7 @@ def test_a_folder_of_runs_is_an_experiment(two_estimators):
         ("format", 0.0, 1.0),
         ("correctness", -3.0, 3.0),
     ]
-    np.testing.assert_allclose(
+    assert_allclose(
         experiment.curves("gdpo", "format"), [[0.61, 0.71, 0.81, 0.91], [0.62, 0.72, 0.82, 0.92]]
     )
     assert {run.state for run in experiment.runs} == {"finished"}
@@ -111,7 +112,7 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
     late = json.dumps({"step": 6, "loss": 0.0, "rewards/format/mean": 0.9})
     (path / "metrics.jsonl").write_text("\n".join([*lines, late, '{"step": 7, "lo']))
     curve = read_experiment(tmp_path).runs[0].means["format"]
-    np.testing.assert_array_equal(curve, [0.5, np.nan, 0.7, np.nan, np.nan, 0.9])
+    assert_array_equal(curve, [0.5, np.nan, 0.7, np.nan, np.nan, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -127,29 +128,29 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
 )
 def test_a_run_without_the_ranges_of_its_rewards_is_named(tmp_path, declared):
     write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, declared=declared)
-    with pytest.raises(DataError, match=r"environment\.json .*range"):
+    with data_error(r"environment\.json .*range"):
         read_experiment(tmp_path)
 
 
 def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
     path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]})
     (path / "environment.json").write_text("[]")
-    with pytest.raises(DataError, match=r"environment\.json"):
+    with data_error(r"environment\.json"):
         read_experiment(tmp_path)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path, two_estimators):
-    with pytest.raises(ConfigError, match="nowhere"):
+    with config_error("nowhere"):
         read_experiment(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="contains no run"):
+    with data_error("contains no run"):
         read_experiment(tmp_path / "empty")
     write_run(two_estimators, "gdpo", 9, {"format": [1.0]})
-    with pytest.raises(DataError, match=r"estimator and seed.*rewards"):
+    with data_error(r"estimator and seed.*rewards"):
         read_experiment(two_estimators)
     shutil.rmtree(two_estimators / "gdpo-seed-9")
     write_run(two_estimators, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
-    with pytest.raises(DataError, match=r"gdpo with seed 1"):
+    with data_error(r"gdpo with seed 1"):
         read_experiment(two_estimators)
 
 
@@ -177,21 +178,19 @@ PLAN = {
 )
 def test_a_broken_plan_is_named(tmp_path, plan, message):
     (tmp_path / "comparison.json").write_text(plan)
-    with pytest.raises(DataError, match=rf"comparison\.json .*{message}"):
+    with data_error(rf"comparison\.json .*{message}"):
         read_plan(tmp_path)
 
 
 def test_a_plan_of_which_no_run_is_there_has_not_started(tmp_path):
     (tmp_path / "comparison.json").write_text(json.dumps(PLAN))
-    with pytest.raises(DataError, match="has started yet"):
+    with data_error("has started yet"):
         read_experiment(tmp_path)
 
 
 def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
     write_run(two_estimators, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
-    with pytest.raises(
-        DataError, match=r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"
-    ):
+    with data_error(r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"):
         read_experiment(two_estimators)
 
 
@@ -202,7 +201,7 @@ def test_a_run_that_is_being_trained_is_running(two_estimators, holder):
     states = {run.path: run.state for run in read_experiment(two_estimators).runs}
     assert states[path] == "running"
     assert list(states.values()).count("finished") == 3
-    with pytest.raises(ConfigError, match="another process trains in"):
+    with config_error("another process trains in"):
         lock(path)
     process.communicate()
     assert {run.state for run in read_experiment(two_estimators).runs} == {"finished"}
@@ -220,9 +219,7 @@ def test_strange_lines_of_metrics_are_left_out(tmp_path):
             '{"step": 3, "loss": 0.0, "note": "a\u2028b", "rewards/format/mean": 0.7}\n'.encode()
         )
         file.write('{"step": 4, "note": "\u00e9'.encode()[:-1])
-    np.testing.assert_array_equal(
-        read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7]
-    )
+    assert_array_equal(read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7])
 
 
 def weighted(folder, weight, seed, *, gate=None, level=0.5):
@@ -246,7 +243,7 @@ def test_labels_may_differ_in_the_varied_keys_and_in_nothing_else(tmp_path):
         (a, s) for a in labels for s in (1, 2)
     ]
     ComparisonPlan("task: x", labels, (1, 2), 0.8).write(tmp_path)
-    with pytest.raises(DataError, match=r"rewards\.0\.weight is 1\.0 and 0\.5"):
+    with data_error(r"rewards\.0\.weight is 1\.0 and 0\.5"):
         read_experiment(tmp_path)
 
 
@@ -303,8 +300,8 @@ def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
     ComparisonPlan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
-    np.testing.assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
-    np.testing.assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
+    assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
+    assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
 
 
 def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
@@ -319,7 +316,7 @@ def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
     experiment = read_experiment(tmp_path)
     (run,) = experiment.runs
     assert set(run.weights) == {"a/b"}
-    np.testing.assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
+    assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
 
 
 @pytest.mark.parametrize(

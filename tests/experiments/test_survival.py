@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from scipy import stats
 
 from gdpo.lab.experiments.statistics import kaplan_meier, log_rank_scores, permutation_test
 
-GOLDEN = json.loads(
-    (Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text(encoding="utf-8")
-)
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text("utf-8"))
 
 runs = st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=12).map(
     lambda pairs: (
@@ -34,8 +33,8 @@ def numbers(values):
 @pytest.mark.parametrize("name", ["two of five never", "none", "many"])
 def test_the_median_and_its_interval_are_those_of_lifelines(name):
     case, median = GOLDEN["survival"][name], kaplan_meier(*recorded(name)).median
-    np.testing.assert_equal([median.value], numbers(case["median"]))
-    np.testing.assert_equal([median.low, median.high], numbers(case["median_limits"]))
+    assert_equal([median.value], numbers(case["median"]))
+    assert_equal([median.low, median.high], numbers(case["median_limits"]))
 
 
 def test_a_half_is_a_half_in_spite_of_rounding():
@@ -67,13 +66,13 @@ def test_the_band_is_scipys(pair):
     expected = stats.ecdf(data).sf
     found = kaplan_meier(times, reached)
     at = np.isin(expected.quantiles, found.steps)
-    np.testing.assert_allclose(found.share[1:], expected.probabilities[at], atol=1e-12)
+    assert_allclose(found.share[1:], expected.probabilities[at], atol=1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # that it has no band at 0 and 1
         band = expected.confidence_interval(method="log-log")
     inside = (found.share[1:] > 0) & (found.share[1:] < 1)
-    np.testing.assert_allclose(found.low[1:][inside], band.low.probabilities[at][inside])
-    np.testing.assert_allclose(found.high[1:][inside], band.high.probabilities[at][inside])
+    assert_allclose(found.low[1:][inside], band.low.probabilities[at][inside])
+    assert_allclose(found.high[1:][inside], band.high.probabilities[at][inside])
 
 
 @given(runs, st.randoms(use_true_random=False))
@@ -87,7 +86,7 @@ def test_the_share_falls_within_its_band_and_knows_no_order(pair, random):
     order = list(range(len(pair[0])))
     random.shuffle(order)
     again = kaplan_meier(pair[0][order], pair[1][order])
-    np.testing.assert_array_equal(again.share, found.share)
+    assert_array_equal(again.share, found.share)
 
 
 def test_no_run_and_runs_that_all_are_there_at_once():

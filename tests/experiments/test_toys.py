@@ -8,9 +8,10 @@ import torch
 from benchmarks.toys._run import Adam, mean_update, policy_gradient, rule_for, run_toy
 from benchmarks.toys._suite import suite, table
 from benchmarks.toys._toys import TOYS, draw, moments
+from numpy.testing import assert_allclose, assert_array_equal
+from tests.refusals import config_error
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import Label
 
 ROLLOUTS = 100_000
@@ -59,7 +60,7 @@ def test_the_gradient_is_the_slope_of_the_expected_rewards(toy):
     eta, step = away_from_the_start(toy), 1e-5
     shifts = step * np.eye(len(eta))
     slopes = [toy.expected_rewards(eta + s) - toy.expected_rewards(eta - s) for s in shifts]
-    np.testing.assert_allclose(toy.gradient(eta), np.transpose(slopes) / (2 * step), atol=1e-8)
+    assert_allclose(toy.gradient(eta), np.transpose(slopes) / (2 * step), atol=1e-8)
 
 
 @EVERY_TOY
@@ -69,9 +70,9 @@ def test_rewards_use_their_declared_ranges_and_directions_have_the_declared_angl
         low, high = reward.measured.low, reward.measured.high
         assert low <= column.min() <= column.max() <= high
         if reward.choices:
-            np.testing.assert_allclose(np.ptp(column), high - low, rtol=1e-3)
+            assert_allclose(np.ptp(column), high - low, rtol=1e-3)
     directions = toy.directions(np.random.default_rng(1))
-    np.testing.assert_allclose(directions @ directions.T, toy.gram, atol=1e-12)
+    assert_allclose(directions @ directions.T, toy.gram, atol=1e-12)
 
 
 @pytest.mark.parametrize("eta", [-40.0, -0.0101, -0.0099, 0.0, 1e-6, 0.0099, 0.0101, 2.0])
@@ -82,8 +83,8 @@ def test_the_moments_of_a_graded_choice_are_the_integrals_over_its_density(eta):
     density /= density.sum()
     mean = density @ middles
     got = moments(np.array([eta]), np.array([True]))
-    np.testing.assert_allclose(got[0], mean, atol=1e-8)
-    np.testing.assert_allclose(got[1], density @ (middles - mean) ** 2, atol=1e-8)
+    assert_allclose(got[0], mean, atol=1e-8)
+    assert_allclose(got[1], density @ (middles - mean) ** 2, atol=1e-8)
 
 
 @pytest.mark.parametrize("eta", [-900.0, -5.0, -1e-12, 0.0, 0.3, 900.0])
@@ -95,7 +96,7 @@ def test_a_graded_choice_is_the_inverse_of_its_distribution_function(eta):
     if abs(eta) < 100:
         size = max(abs(eta), 1e-9) * (1 if eta >= 0 else -1)
         below = np.expm1(size * (a + 1)) / np.expm1(2 * size)
-        np.testing.assert_allclose(below, uniform, atol=1e-6)
+        assert_allclose(below, uniform, atol=1e-6)
 
 
 # A run
@@ -108,7 +109,7 @@ def test_a_seed_does_not_know_which_others_run_and_begins_at_the_start(name):
     for row, seed in enumerate([3, 0]):
         alone = run_toy(toy, "gdpo", seeds=[seed])
         for reward, start in zip(toy.names, toy.expected_rewards(toy.start), strict=True):
-            np.testing.assert_array_equal(alone[reward][0], together[reward][row])
+            assert_array_equal(alone[reward][0], together[reward][row])
             assert alone[reward][0, 0] == pytest.approx(start)
     assert (together[toy.names[0]][0, 1:] != together[toy.names[0]][1, 1:]).all()
 
@@ -129,7 +130,7 @@ def test_adam_is_the_one_of_torch():
         parameters.grad = torch.tensor(gradient)
         theirs.step()
         ours += adam.ascend(gradient)
-    np.testing.assert_allclose(ours, parameters.detach().numpy(), rtol=1e-10)
+    assert_allclose(ours, parameters.detach().numpy(), rtol=1e-10)
 
 
 def test_raw_rewards_as_advantages_give_the_gradient_of_their_expected_value():
@@ -139,7 +140,7 @@ def test_raw_rewards_as_advantages_give_the_gradient_of_their_expected_value():
     eta = toy.start + np.array([3.0, 0.5])
     push = policy_gradient(toy, eta[None], [rule], [np.random.default_rng(0)])
     # Five standard errors of 200,000 rollouts.
-    np.testing.assert_allclose(push[0], toy.gradient(eta)[0], atol=0.003)
+    assert_allclose(push[0], toy.gradient(eta)[0], atol=0.003)
 
 
 def test_without_advantages_nothing_moves_and_a_constant_factor_changes_no_run():
@@ -147,7 +148,7 @@ def test_without_advantages_nothing_moves_and_a_constant_factor_changes_no_run()
     assert all(np.ptp(curve) == 0 for curve in still.values())
     toy = replace(TOYS["escape"], steps=60)
     curves = [run_toy(toy, name, seeds=[0, 1])["format"] for name in ("rloo", "grpo_no_std")]
-    np.testing.assert_allclose(*curves, rtol=1e-5)
+    assert_allclose(*curves, rtol=1e-5)
 
 
 def test_the_multiplier_of_a_constraint_starts_at_1_and_then_moves():
@@ -155,7 +156,7 @@ def test_the_multiplier_of_a_constraint_starts_at_1_and_then_moves():
     free, held = (
         run_toy(toy, name, seeds=[0])["single"][0] for name in ("mo_grpo", "constrained_grpo")
     )
-    np.testing.assert_array_equal(free[:2], held[:2])
+    assert_array_equal(free[:2], held[:2])
     assert (free[3:] != held[3:]).all()
 
 
@@ -189,12 +190,12 @@ def test_an_experiment_has_a_run_per_label_and_seed_with_the_curves_of_the_toy()
     ]
     alone = run_toy(SHORT, "gdpo", seeds=[4, 2])
     for experiment in (one, two):
-        np.testing.assert_array_equal(experiment.curves("ours", "heavier"), alone["heavier"])
+        assert_array_equal(experiment.curves("ours", "heavier"), alone["heavier"])
     assert "| `ours` |" in table(one)
 
 
 def test_a_misspelt_estimator_is_found_before_anything_starts():
-    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
+    with config_error("did you mean 'gdpo'"):
         suite(["grpo", "gpdo"], [0])
 
 

@@ -1,8 +1,8 @@
 """Values that are varied: every combination, in one spelling, and what cannot be meant."""
 
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.grid import estimator_of, read_variants
 from gdpo.lab.experiments.reading import label_of
 
@@ -54,7 +54,7 @@ def test_a_label_knows_its_estimator():
     ],
 )
 def test_a_value_that_cannot_be_varied_is_refused(vary, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         read_variants(vary)
 
 

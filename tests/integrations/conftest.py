@@ -21,3 +21,9 @@ def pytest_runtest_call(item):
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+
+
+@pytest.fixture
+def place(tiny_policy, tmp_path):
+    """What every trainer needs: a model and a folder."""
+    return tiny_policy, tmp_path

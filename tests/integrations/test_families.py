@@ -6,7 +6,6 @@ with the reason if TRL itself cannot train it, or if no small model of it can be
 
 import contextlib
 import copy
-import logging
 
 import pytest
 import torch
@@ -162,8 +161,7 @@ def compared(config, policy, folder, caplog, *, lora=False, **changed):
         expected, _ = gradient(model, policy, folder, **changed, **dict.fromkeys(OFF, False))
         assert 1e-3 < float(expected.norm()) < float("inf")
     caplog.clear()
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        found, trainer = gradient(ours, policy, folder, **changed)
+    found, trainer = gradient(ours, policy, folder, **changed)
     assert float((found - expected).norm() / expected.norm()) < 1e-5
     said = [each for each in caplog.messages if each.startswith("share_prompts")]
     assert said or not trainer._packer.shared.is_off
@@ -171,11 +169,11 @@ def compared(config, policy, folder, caplog, *, lora=False, **changed):
 
 
 @pytest.mark.parametrize(("family", "setting"), CASES)
-def test_a_step_is_trls(family, setting, tiny_policy, tmp_path, caplog):
+def test_a_step_is_trls(family, setting, place, caplog):
     try:
         with otherwise("no small model"):
             config = config_of(family)
-        compared(config, tiny_policy, tmp_path, caplog, **SETTINGS[setting])
+        compared(config, *place, caplog, **SETTINGS[setting])
     except Unavailable as reason:
         pytest.skip(str(reason))
 
@@ -200,14 +198,14 @@ ROPES = {
 
 @pytest.mark.parametrize("original", [ORIGINAL, 55])
 @pytest.mark.parametrize("kind", ROPES)
-def test_past_the_original_context_a_step_is_trls(kind, original, tiny_policy, tmp_path, caplog):
+def test_past_the_original_context_a_step_is_trls(kind, original, place, caplog):
     """Most rollouts are longer than 24 tokens, and without padding some micro-batches below 55."""
     rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, **ROPES[kind]}
     lengths = {"original_max_position_embeddings": original}
     config = config_of("llama", rope_parameters={**rope, **lengths})
     config.max_position_embeddings = original if kind == "dynamic" else 4 * original
     small = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
-    trainer = compared(config, tiny_policy, tmp_path, caplog, **small, **SETTINGS["checkpointing"])
+    trainer = compared(config, *place, caplog, **small, **SETTINGS["checkpointing"])
     depends = kind in ("dynamic", "longrope")
     assert trainer._packer.shared.is_off == depends
     assert trainer._packer.packing.trims != depends

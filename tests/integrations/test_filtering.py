@@ -7,8 +7,8 @@ from datasets import Dataset
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import PROMPTS, SAMPLES, logged, trainer_of
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._groups import (
     GeneratedGroups,
@@ -90,8 +90,8 @@ def assert_consistent(batch):
 
 
 @pytest.mark.parametrize("rule", ["any_reward_varies", "advantage_nonzero"])
-def test_groups_without_signal_are_replaced(rule, tiny_policy, tmp_path):
-    run = filtered(tiny_policy, tmp_path, filter_groups=rule, max_filter_rounds=6, num_iterations=2)
+def test_groups_without_signal_are_replaced(rule, place):
+    run = filtered(*place, filter_groups=rule, max_filter_rounds=6, num_iterations=2)
     assert sum(logged(run, "filter/rounds")) > 0
     for batch in run.batches:
         assert len(batch["advantages"]) == 12
@@ -127,14 +127,14 @@ def test_live_groups_stay_where_they_are(pair):
     assert logged(run, "filter/replaced") == [alive.count(False) / len(alive)]
 
 
-def test_generation_ends_after_so_many_rounds(tiny_policy, tmp_path):
-    run = filtered(tiny_policy, tmp_path, rewards=[constant], max_filter_rounds=2)
+def test_generation_ends_after_so_many_rounds(place):
+    run = filtered(*place, rewards=[constant], max_filter_rounds=2)
     assert run.calls == 2 * 3
     assert logged(run, "filter/rounds") == [2.0, 2.0]
     assert logged(run, "filter/replaced") == [0.0, 0.0]
     assert logged(run, "filter/generated") == [3.0, 3.0]
     assert logged(run, "frac_reward_zero_std") == [1.0, 1.0]
-    plain = filtered(tiny_policy, tmp_path, rewards=[constant], filter_groups="off", max_steps=1)
+    plain = filtered(*place, rewards=[constant], filter_groups="off", max_steps=1)
     assert run.batches[0] == plain.batches[0]
 
 
@@ -150,14 +150,11 @@ def twice_down(completion_ids, **columns):
     ("weights", "any_varies", "nonzero"),
     [([1.0, 0.5], 0, 0), ([1.0, 1.0], 0, 2), ([0.0, 0.0], 2, 2)],
 )
-def test_a_group_is_judged_by_each_reward_and_not_by_their_sum(
-    weights, any_varies, nonzero, tiny_policy, tmp_path
-):
+def test_a_group_is_judged_by_each_reward_and_not_by_their_sum(weights, any_varies, nonzero, place):
     """With weights 1 and 1/2 the sum is constant, but the normalized rewards are not."""
     for rule, rounds in (("any_reward_varies", any_varies), ("advantage_nonzero", nonzero)):
         run = filtered(
-            tiny_policy,
-            tmp_path,
+            *place,
             rewards=[up, twice_down],
             reward_weights=weights,
             advantage="gdpo",
@@ -168,9 +165,9 @@ def test_a_group_is_judged_by_each_reward_and_not_by_their_sum(
         assert logged(run, "filter/rounds") == [rounds]
 
 
-def test_a_reward_behind_closed_gates_does_not_vary(tiny_policy, tmp_path):
+def test_a_reward_behind_closed_gates_does_not_vary(place):
     gates = {"half_dead": {"on": "constant", "at_least": 2}}
-    run = filtered(tiny_policy, tmp_path, rewards=[half_dead, constant], gates=gates, max_steps=1)
+    run = filtered(*place, rewards=[half_dead, constant], gates=gates, max_steps=1)
     assert logged(run, "filter/rounds") == [3.0]
     assert logged(run, "rewards/half_dead/gate_closed") == [1.0]
 
@@ -205,17 +202,16 @@ def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, t
         assert all(r.prompt == groups[r.group_id] for r in rollouts)
 
 
-def test_an_evaluation_is_of_its_own_prompts(tiny_policy, tmp_path):
-    trainer = make(tiny_policy, tmp_path, per_device_eval_batch_size=12)
+def test_an_evaluation_is_of_its_own_prompts(place):
+    trainer = make(*place, per_device_eval_batch_size=12)
     trainer.evaluate()
     assert trainer.calls == 1
     assert set(trainer.batches[0]["prompts"]) == set(DEAD)
 
 
-def test_token_counts_go_with_their_groups(tiny_policy, tmp_path):
+def test_token_counts_go_with_their_groups(place):
     run = filtered(
-        tiny_policy,
-        tmp_path,
+        *place,
         advantage="gdpo",
         advantage_options={"token_counts": True},
         max_filter_rounds=6,
@@ -264,11 +260,11 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
     assert generated[2].places == [None] * 4
 
 
-def test_data_without_numbered_rows_is_refused(tiny_policy, tmp_path):
+def test_data_without_numbered_rows_is_refused(place):
     stream = {"train_dataset": Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset()}
     options = {"how": stream, "filter_groups": "advantage_nonzero"}
-    with pytest.raises(ConfigError, match="IterableDataset"):
-        trainer_of(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, **options)
+    with config_error("IterableDataset"):
+        trainer_of(GDPOTrainer, GDPOConfig, *place, **options)
 
 
 def batches_of_a_rank(policy, folder):

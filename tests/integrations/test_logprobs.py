@@ -96,9 +96,9 @@ TRLS = GRPOTrainer._get_per_token_logps_and_entropies
 @since("1.15", "zeroes the scores of padding and has gradients of entropies")
 @pytest.mark.parametrize("loss", ["both", "logps", "entropies"])
 @pytest.mark.parametrize("block", [1, 260 * 3, 2**21])
-def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monkeypatch):
+def test_scores_and_gradients_are_trls(loss, block, place, monkeypatch):
     monkeypatch.setattr(logprobs, "_BLOCK", block)
-    trainer = trainer_with(llama(), tiny_policy, tmp_path, temperature=0.6)
+    trainer = trainer_with(llama(), *place, temperature=0.6)
     found, expected = (scores(method, trainer, loss=loss) for method in (OURS, TRLS))
     for ours_, trls in zip(found, expected, strict=True):
         assert float((ours_ - trls).norm() / trls.norm()) < 1e-6
@@ -106,9 +106,9 @@ def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monke
 
 
 @since("1.15", "zeroes the scores of padding and has gradients of entropies")
-def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
-    exact = scores(TRLS, trainer_with(llama(), tiny_policy, tmp_path))
-    rounded = trainer_with(llama(), tiny_policy, tmp_path, bf16=True)
+def test_in_bfloat16_it_is_as_near_to_float32_as_trls(place):
+    exact = scores(TRLS, trainer_with(llama(), *place))
+    rounded = trainer_with(llama(), *place, bf16=True)
     found, trls = (scores(method, rounded) for method in (OURS, TRLS))
     for values, theirs_, truth in zip(found, trls, exact, strict=True):
         error, allowed = float((values - truth).norm()), float((theirs_ - truth).norm())
@@ -116,10 +116,10 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_keeps_its_gradients(tiny_policy, tmp_path):
+def test_a_training_keeps_its_gradients(place):
     changed = {**ACROSS, "beta": 0.1, "temperature": 0.7, "entropy_coef": 0.1}
-    trl = theirs(tiny_policy, tmp_path, **changed)
-    head = ours(tiny_policy, tmp_path, pack_micro_batches=False, **changed)
+    trl = theirs(*place, **changed)
+    head = ours(*place, pack_micro_batches=False, **changed)
     assert max(gap(head, trl)) < 1e-5
     assert not torch.equal(head.gradients[0], trl.gradients[0])
 
@@ -134,10 +134,8 @@ def test_a_training_keeps_its_gradients(tiny_policy, tmp_path):
         (lambda: llama(vocabulary=8 * 2**15), {}, "more memory than TRL's buffers"),
     ],
 )
-def test_unsupported_models_use_trls_head_with_one_warning(
-    model, changed, reason, tiny_policy, tmp_path, caplog
-):
-    trainer = trainer_with(model(), tiny_policy, tmp_path, **changed)
+def test_unsupported_models_use_trls_head_with_one_warning(model, changed, reason, place, caplog):
+    trainer = trainer_with(model(), *place, **changed)
     found, again, expected = (scores(method, trainer) for method in (OURS, OURS, TRLS))
     for a, b, c in zip(found, again, expected, strict=True):
         assert torch.equal(a, b)
@@ -146,8 +144,8 @@ def test_unsupported_models_use_trls_head_with_one_warning(
     assert reason in caplog.text
 
 
-def test_losses_of_experts_are_left_to_trl(tiny_policy, tmp_path, caplog):
-    trainer = trainer_with(llama(), tiny_policy, tmp_path)
+def test_losses_of_experts_are_left_to_trl(place, caplog):
+    trainer = trainer_with(llama(), *place)
     reason = trainer._head.not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": True})
     assert "expert load" in reason
     assert (
@@ -158,8 +156,8 @@ def test_losses_of_experts_are_left_to_trl(tiny_policy, tmp_path, caplog):
     assert "multimodal" in trainer._head.not_here_because(trainer.model, (1, 2, 1), image)
 
 
-def test_switched_off_it_is_trls(tiny_policy, tmp_path, caplog):
-    trainer = trainer_with(llama(), tiny_policy, tmp_path, completion_only_head=False)
+def test_switched_off_it_is_trls(place, caplog):
+    trainer = trainer_with(llama(), *place, completion_only_head=False)
     for a, b in zip(scores(OURS, trainer), scores(TRLS, trainer), strict=True):
         assert torch.equal(a, b)
     assert "completion_only_head" not in caplog.text

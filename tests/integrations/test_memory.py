@@ -41,13 +41,13 @@ def test_in_bfloat16_neither_new_shapes_nor_freed_memory_pile_up(tiny_policy, tm
     assert grown["resident_after_a_step"] < 130  # MB; 224 when glibc keeps what a reward freed
 
 
-def test_float32_is_left_alone(tiny_policy, tmp_path):
-    assert bounds(make("ours", tiny_policy, tmp_path)) == ([None, None], False)
+def test_float32_is_left_alone(place):
+    assert bounds(make("ours", *place)) == ([None, None], False)
 
 
-def test_sizes_that_the_user_has_set_stay(tiny_policy, tmp_path, monkeypatch):
+def test_sizes_that_the_user_has_set_stay(place, monkeypatch):
     monkeypatch.setenv(CACHES[1], "1024")
-    sizes, gives_back = bounds(make("ours", tiny_policy, tmp_path, bf16=True))
+    sizes, gives_back = bounds(make("ours", *place, bf16=True))
     assert sizes[1] == "1024"
     assert sizes[0] is not None
     assert gives_back == sys.platform.startswith("linux")

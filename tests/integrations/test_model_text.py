@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from tests.integrations.nemo_rl.recorded import environment
+from tests.refusals import config_error
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
 from gdpo.analysis.rescore import MIXED
-from gdpo.errors import ConfigError
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
 from gdpo.rewards import Reward, Scorer
@@ -274,7 +274,7 @@ def test_verls_text_of_several_messages_is_refused_if_the_messages_are_unknown()
     named = {"rewards": [HERE + "last"]}
     for info in (None, {}, {"num_turns": 2}, {"num_turns": None}):
         assert compute_score(**given, extra_info=info, **named)["last"] == 1
-    with pytest.raises(ConfigError, match="num_turns is 4"):
+    with config_error("num_turns is 4"):
         compute_score(**given, extra_info={"num_turns": 4}, **named)
 
 

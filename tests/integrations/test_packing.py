@@ -1,7 +1,5 @@
 """Tests that packed micro-batches, with and without shared prompts, give TRL's gradient."""
 
-import logging
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -111,9 +109,9 @@ LOSSES = [*((each, 0.0) for each in LOSS_TYPES), ("grpo", 0.1), ("bnpo", 0.1), (
 
 
 @pytest.mark.parametrize(("loss_type", "beta"), LOSSES)
-def test_every_loss_type_keeps_its_gradient(loss_type, beta, always, tiny_policy, tmp_path):
+def test_every_loss_type_keeps_its_gradient(loss_type, beta, always, place):
     settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
-    trl, packed = assert_shared_and_same(tiny_policy, tmp_path, **settings)
+    trl, packed = assert_shared_and_same(*place, **settings)
     assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
 
 
@@ -121,15 +119,14 @@ def test_every_loss_type_keeps_its_gradient(loss_type, beta, always, tiny_policy
     ("loss_type", "windows"),
     [*(("grpo", each) for each in list(WINDOWS)[:-1]), ("dapo", "generation above accumulation")],
 )
-def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, tiny_policy, tmp_path):
-    assert_same(tiny_policy, tmp_path, loss_type=loss_type, **accumulated(windows))
+def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, place):
+    assert_same(*place, loss_type=loss_type, **accumulated(windows))
 
 
-def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(tiny_policy, tmp_path):
+def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(place):
     """Uses 9 micro-batches per epoch in windows of 5 and 4, and generations of 3."""
     trl, _ = assert_same(
-        tiny_policy,
-        tmp_path,
+        *place,
         loss_type="bnpo",
         how={"rows": 9, "reward": alive},
         gradient_accumulation_steps=5,
@@ -153,12 +150,12 @@ def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(tiny_policy, 
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_belongs_to_a_rollout_travels_with_it(changed, always, tiny_policy, tmp_path):
-    assert_shared_and_same(tiny_policy, tmp_path, **{"loss_type": "grpo", **ACROSS, **changed})
+def test_what_belongs_to_a_rollout_travels_with_it(changed, always, place):
+    assert_shared_and_same(*place, **{"loss_type": "grpo", **ACROSS, **changed})
 
 
-def test_sequences_are_padded_to_a_multiple(tiny_policy, tmp_path):
-    _, packed = assert_same(tiny_policy, tmp_path, pad_to_multiple_of=5, **ACROSS)
+def test_sequences_are_padded_to_a_multiple(place):
+    _, packed = assert_same(*place, pad_to_multiple_of=5, **ACROSS)
     assert {b["completion_ids"].shape[1] % 5 for b in packed.micro_batches} == {0}
 
 
@@ -174,9 +171,9 @@ def test_an_adapter_gets_the_same_gradient(always, tiny_policy, tmp_path):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_rollouts_that_teach_nothing_are_not_computed(masked, tiny_policy, tmp_path):
+def test_rollouts_that_teach_nothing_are_not_computed(masked, place):
     windows = accumulated("accumulation")
-    packed = ours(tiny_policy, tmp_path, mask_truncated_completions=masked, **windows)
+    packed = ours(*place, mask_truncated_completions=masked, **windows)
     for batch in packed.micro_batches:
         assert (batch["advantages"] != 0).all()
         assert batch["completion_mask"].any(1).all()
@@ -212,22 +209,22 @@ def test_log_probabilities_without_gradients_are_trls(tiny_policy, tmp_path):
     assert masks_of(ours) == masks_of(theirs)
 
 
-def test_an_evaluation_is_trls(tiny_policy, tmp_path):
-    runs = [variant(tiny_policy, tmp_path, max_steps=1, beta=0.1) for variant in (theirs, ours)]
+def test_an_evaluation_is_trls(place):
+    runs = [variant(*place, max_steps=1, beta=0.1) for variant in (theirs, ours)]
     trl, packed = (run.trainer.evaluate(run.trainer.train_dataset) for run in runs)
     assert packed["eval_loss"] == pytest.approx(trl["eval_loss"], rel=1e-4)
     assert packed["eval_kl"] == pytest.approx(trl["eval_kl"], rel=1e-3)
 
 
-def test_a_batch_without_any_signal_keeps_one_rollout_for_each_micro_batch(tiny_policy, tmp_path):
+def test_a_batch_without_any_signal_keeps_one_rollout_for_each_micro_batch(place):
     how = {"reward": constant}
-    packed = ours(tiny_policy, tmp_path, how=how, **accumulated("accumulation"))
+    packed = ours(*place, how=how, **accumulated("accumulation"))
     assert [len(batch["advantages"]) for batch in packed.micro_batches] == [1] * 15
     assert all(torch.count_nonzero(gradient) == 0 for gradient in packed.gradients)
 
 
-def test_a_kl_term_keeps_every_rollout(tiny_policy, tmp_path):
-    packed = ours(tiny_policy, tmp_path, beta=0.1, **accumulated("accumulation"))
+def test_a_kl_term_keeps_every_rollout(place):
+    packed = ours(*place, beta=0.1, **accumulated("accumulation"))
     assert [len(batch["advantages"]) for batch in packed.micro_batches] == [4] * 15
 
 
@@ -240,12 +237,9 @@ def test_a_kl_term_keeps_every_rollout(tiny_policy, tmp_path):
         ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
     ],
 )
-def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(
-    changed, reason, tiny_policy, tmp_path, caplog
-):
+def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(changed, reason, place, caplog):
     windows = accumulated("generation above accumulation")
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trl, packed = assert_same(tiny_policy, tmp_path, **windows, **changed)
+    trl, packed = assert_same(*place, **windows, **changed)
     assert caplog.text.count("pack_micro_batches") == 1
     assert reason in caplog.text
     assert tokens(packed) < tokens(trl)
@@ -253,7 +247,7 @@ def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(
         assert packed.logged(key) == pytest.approx(trl.logged(key), rel=1e-4)
 
 
-def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
+def test_experts_loads_are_balanced_as_in_trl(place, caplog):
     def model():
         torch.manual_seed(2)
         sizes = {"vocab_size": 260, "hidden_size": 16, "intermediate_size": 16, "pad_token_id": 0}
@@ -262,14 +256,12 @@ def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
         config = MixtralConfig(**sizes, **heads, **experts, output_router_logits=True)
         return MixtralForCausalLM(config)
 
-    trl, packed = assert_same_with(model, tiny_policy, tmp_path, **accumulated("accumulation"))
+    trl, packed = assert_same_with(model, *place, **accumulated("accumulation"))
     assert "expert load" in caplog.text
     assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
 
 
-def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(
-    tiny_policy, tmp_path, caplog
-):
+def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(place, caplog):
     def model():
         torch.manual_seed(2)
         sizes = {"vocab_size": 260, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
@@ -277,7 +269,7 @@ def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(
         return GPT2LMHeadModel(config)
 
     windows = accumulated("generation above accumulation")
-    _, packed = assert_same_with(model, tiny_policy, tmp_path, **windows)
+    _, packed = assert_same_with(model, *place, **windows)
     assert any(not batch["prompt_mask"].any(0).all() for batch in packed.micro_batches)
     assert "pack_micro_batches" not in caplog.text  # completions are trimmed
 
@@ -309,25 +301,25 @@ class OwnColumn:
     ],
 )
 def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
-    own, changed, reason, tiny_policy, tmp_path, caplog, monkeypatch
+    own, changed, reason, place, caplog, monkeypatch
 ):
     class Own(*({own} - {object}), prepared.GDPOTrainer):
         pass
 
     monkeypatch.setattr(prepared, "GDPOTrainer", Own)
-    run = ours(tiny_policy, tmp_path, **accumulated("accumulation"), **changed)
+    run = ours(*place, **accumulated("accumulation"), **changed)
     assert [len(batch["advantages"]) for batch in run.micro_batches] == [4] * 15
     assert caplog.text.count(reason) == 1
 
 
 @pytest.mark.parametrize("generated", ["prepared", "by TRL"])
-def test_switched_off_it_is_trl_bit_for_bit(generated, tiny_policy, tmp_path):
+def test_switched_off_it_is_trl_bit_for_bit(generated, place):
     changed = {"beta": 0.1, **ACROSS}
     if generated == "by TRL":
         changed["how"] = {"rollout_func": None}
     off = ("pack_micro_batches", "completion_only_head", "fast_generation")
-    trl = theirs(tiny_policy, tmp_path, **changed)
-    plain = ours(tiny_policy, tmp_path, **changed, **dict.fromkeys(off, False))
+    trl = theirs(*place, **changed)
+    plain = ours(*place, **changed, **dict.fromkeys(off, False))
     assert torch.equal(plain.parameters, trl.parameters)
     for a, b in zip(plain.gradients, trl.gradients, strict=True):
         assert torch.equal(a, b)
@@ -344,32 +336,32 @@ ON_CUDA = [
 
 
 @pytest.mark.parametrize("on_cpu", [True, pytest.param(False, marks=ON_CUDA)])
-def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, tiny_policy, tmp_path):
+def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, place):
     how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
-    trl, exact = (theirs(tiny_policy, tmp_path, bf16=bf16, **how) for bf16 in (True, False))
+    trl, exact = (theirs(*place, bf16=bf16, **how) for bf16 in (True, False))
     for share in (True, False):
-        packed = ours(tiny_policy, tmp_path, bf16=True, share_prompts=share, **how)
+        packed = ours(*place, bf16=True, share_prompts=share, **how)
         found, allowed = (run.gradients[0] - exact.gradients[0] for run in (packed, trl))
         assert shares(packed) == share
         assert 0 < found.norm() < 1.5 * allowed.norm()
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_logged_means_are_those_of_one_large_micro_batch(level, tiny_policy, tmp_path):
+def test_logged_means_are_those_of_one_large_micro_batch(level, place):
     """Compares 24 rollouts in 6 packed micro-batches with one of TRL's. The second step clips."""
     how = {"how": {"reward": alive}, "max_steps": 2, "num_iterations": 2, "beta": 0.1}
     how |= {"loss_type": "grpo", "importance_sampling_level": level}
-    one = theirs(tiny_policy, tmp_path, per_device_train_batch_size=24, **how)
-    many = ours(tiny_policy, tmp_path, gradient_accumulation_steps=6, **how)
+    one = theirs(*place, per_device_train_batch_size=24, **how)
+    many = ours(*place, gradient_accumulation_steps=6, **how)
     assert len(many.micro_batches) == 12
     assert one.logged("clip_ratio/region_mean")[1] > 0.1
     for key in ("entropy", "kl", "clip_ratio/region_mean", "clip_ratio/high_mean"):
         assert many.logged(key) == pytest.approx(one.logged(key), rel=1e-3, abs=1e-8)
 
 
-def test_windows_restart_after_an_interruption(tiny_policy, tmp_path):
+def test_windows_restart_after_an_interruption(place):
     windows = {"gradient_accumulation_steps": 3, "steps_per_generation": 4, "num_iterations": 1}
-    assert_same(tiny_policy, tmp_path, how={"interrupted": True}, **windows)
+    assert_same(*place, how={"interrupted": True}, **windows)
 
 
 ON_TWO_RANKS = [
@@ -407,8 +399,8 @@ def gaps_of_a_rank(policy, folder):
     return found
 
 
-def test_two_processes_stay_in_step_and_keep_the_gradient(tiny_policy, tmp_path):
-    ranks = launched("tests.integrations.test_packing:gaps_of_a_rank", tiny_policy, tmp_path)
+def test_two_processes_stay_in_step_and_keep_the_gradient(place):
+    ranks = launched("tests.integrations.test_packing:gaps_of_a_rank", *place)
     assert len(ranks[0]) == len(ON_TWO_RANKS)
     for first, second in zip(*ranks, strict=True):
         assert max(first["gap"], second["gap"]) < 1e-5

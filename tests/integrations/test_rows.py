@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gdpo import ConfigError, DataError, gdpo
 from gdpo.integrations.rows import advantages_of, as_groups, by_name, make_settings, reward_columns
@@ -40,13 +41,13 @@ def per_row(rewards, uids, counts=None, asked=None, **places):
 
 
 def test_rows_of_ragged_groups_get_the_advantages_of_the_formula():
-    np.testing.assert_allclose(per_row(scored(), UIDS), by_formula(scored()), rtol=0, atol=1e-12)
+    assert_allclose(per_row(scored(), UIDS), by_formula(scored()), rtol=0, atol=1e-12)
 
 
 def test_the_order_of_rows_changes_no_advantage():
     order = np.random.default_rng(1).permutation(len(UIDS))
     shuffled = per_row(scored()[order], [UIDS[i] for i in order])
-    np.testing.assert_allclose(shuffled, by_formula(scored())[order], rtol=0, atol=1e-12)
+    assert_allclose(shuffled, by_formula(scored())[order], rtol=0, atol=1e-12)
 
 
 def test_a_group_of_one_gets_exactly_0():
@@ -58,7 +59,7 @@ def test_a_missing_reward_is_left_out_and_spreads_nowhere():
     rewards[4, 1] = np.nan
     rewards[5] = np.nan
     advantages = per_row(rewards, UIDS)
-    np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
+    assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
     assert advantages[5] == 0
 
 
@@ -70,7 +71,7 @@ def test_rows_that_fill_a_batch_up_count_nowhere():
     rewards = np.concatenate([scored(), np.full((4, 3), 100.0)])
     padding = np.arange(len(rewards)) >= len(UIDS)
     advantages = per_row(rewards, [*UIDS, *["pad"] * 4], padding=padding)
-    np.testing.assert_allclose(advantages[: len(UIDS)], by_formula(scored()), rtol=0, atol=1e-12)
+    assert_allclose(advantages[: len(UIDS)], by_formula(scored()), rtol=0, atol=1e-12)
     assert not advantages[len(UIDS) :].any()
 
 
@@ -81,7 +82,7 @@ def test_a_rollout_of_several_outputs_counts_once_and_each_output_gets_its_advan
     rewards = np.concatenate([scored(), scored()[again]])
     advantages = per_row(rewards, [*UIDS, *(UIDS[i] for i in again)], outputs=last)
     wanted = by_formula(scored())
-    np.testing.assert_allclose(advantages, wanted[[*range(len(UIDS)), *again]], atol=1e-12)
+    assert_allclose(advantages, wanted[[*range(len(UIDS)), *again]], atol=1e-12)
 
 
 def test_the_batch_step_weights_by_tokens_where_asked_to():
@@ -89,7 +90,7 @@ def test_the_batch_step_weights_by_tokens_where_asked_to():
     by_tokens = settings(token_counts=True)
     advantages = per_row(scored(), UIDS, counts, by_tokens)
     wanted = by_formula(scored(), token_counts=grid_of(counts, missing=0))
-    np.testing.assert_allclose(advantages, wanted, atol=1e-12)
+    assert_allclose(advantages, wanted, atol=1e-12)
     assert np.abs(advantages - by_formula(scored())).max() > 0.01
 
 
@@ -100,7 +101,7 @@ def test_none_becomes_nan_and_the_order_is_that_of_the_names():
         "uid": ["a", "b"],
     }
     rewards = reward_columns(columns, ["correct", "format"])
-    np.testing.assert_array_equal(rewards, [[1.0, 1.0], [0.5, np.nan]])
+    assert_array_equal(rewards, [[1.0, 1.0], [0.5, np.nan]])
 
 
 def test_rows_become_columns_with_none_where_a_row_lacks_one():
@@ -130,4 +131,4 @@ def test_an_infinite_reward_is_an_error_that_names_it():
 def test_a_batch_of_padding_alone_gets_0():
     rewards = np.ones((3, 2))
     groups = as_groups(rewards, ["pad"] * 3, np.zeros(3, int), padding=np.ones(3, bool))
-    np.testing.assert_array_equal(groups.per_row(np.zeros(groups.rewards.shape[:2])), np.zeros(3))
+    assert_array_equal(groups.per_row(np.zeros(groups.rewards.shape[:2])), np.zeros(3))

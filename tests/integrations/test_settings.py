@@ -1,16 +1,14 @@
 """Tests the settings that all frameworks share, and the errors for invalid ones."""
 
-import logging
-
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.integrations.rows import make_settings
 
 
 def refused(match, keys=("a", "b"), weights=None, options=None, **place):
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         make_settings("gdpo", keys, weights, options, **place)
 
 
@@ -22,7 +20,7 @@ def test_weights_go_in_order_or_by_name_and_are_1_by_default():
 
 def test_an_unknown_detail_is_an_error_that_names_its_place():
     assert make_settings("gdpo", ["a"], None, None).detail == "brief"
-    with pytest.raises(ConfigError, match=r"algorithm\.gdpo_diagnostics='ful': .*full"):
+    with config_error(r"algorithm\.gdpo_diagnostics='ful': .*full"):
         make_settings("gdpo", ["a"], None, None, place="+algorithm.gdpo_", detail="ful")
 
 
@@ -34,7 +32,7 @@ def test_options_reach_the_estimator():
 
 def test_an_estimator_for_turns_is_refused_by_frameworks_without_rewards_of_turns():
     assert make_settings("turn_gdpo", ["a"], None, None, turns=True).rule.wants_turns
-    with pytest.raises(ConfigError, match=r"'turn_gdpo'.*TRL.*verl"):
+    with config_error(r"'turn_gdpo'.*TRL.*verl"):
         make_settings("turn_gdpo", ["a"], None, None)
 
 
@@ -69,6 +67,5 @@ def test_what_no_option_or_weight_can_be_is_refused(given, match):
     ],
 )
 def test_a_state_missing_from_checkpoints_gives_a_warning(caplog, estimator, options, state):
-    with caplog.at_level(logging.WARNING):
-        make_settings(estimator, ["a", "b"], None, options)
+    make_settings(estimator, ["a", "b"], None, options)
     assert f"{estimator} ({state}" in caplog.text

@@ -18,8 +18,8 @@ from gdpo.integrations.trl._probe import Trial
 
 
 @pytest.mark.parametrize("bf16", [True, False])
-def test_gradients_may_differ_by_their_rounding(bf16, tiny_policy, tmp_path):
-    trainer = ours(tiny_policy, tmp_path, max_steps=1, bf16=bf16).trainer
+def test_gradients_may_differ_by_their_rounding(bf16, place):
+    trainer = ours(*place, max_steps=1, bf16=bf16).trainer
     trls, packer = GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer), trainer._packer
 
     def scaled(by, model, ids, *more, **options):
@@ -32,8 +32,8 @@ def test_gradients_may_differ_by_their_rounding(bf16, tiny_policy, tmp_path):
         assert packer.is_off == packer.shared.is_off == is_off
 
 
-def test_where_sharing_saves_nothing_the_log_says_so_once(tiny_policy, tmp_path, caplog):
-    ours(tiny_policy, tmp_path, **ACROSS)
+def test_where_sharing_saves_nothing_the_log_says_so_once(place, caplog):
+    ours(*place, **ACROSS)
     said = [each for each in caplog.messages if each.startswith("share_prompts")]
     assert len(said) == 1
     assert "sharing saves nothing" in said[0]

@@ -1,6 +1,5 @@
 """Tests that each speed-up is tried before the training, and that TRL's code runs if it differs."""
 
-import logging
 import re
 import sys
 
@@ -64,12 +63,10 @@ GENERATION = [
 
 
 @pytest.mark.parametrize(("moved", "named"), GENERATION)
-def test_trl_generates_if_a_part_of_transformers_moved(
-    moved, named, tiny_policy, tmp_path, monkeypatch, caplog
-):
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="gdpo"):
+def test_trl_generates_if_a_part_of_transformers_moved(moved, named, place, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
         moved(patch)
-        trainer = trainer_of(tiny_policy, tmp_path)
+        trainer = trainer_of(*place)
         assert trainer.rollout_func is None
         (message,) = [text for text in caplog.messages if text.startswith("fast_generation")]
         assert named in message
@@ -95,28 +92,25 @@ def failing(own, *given):
         (failing, r"transformers.*unexpected keyword argument"),
     ],
 )
-def test_trls_head_is_used_if_ours_differs_or_fails(
-    broken, named, tiny_policy, tmp_path, monkeypatch, caplog
-):
+def test_trls_head_is_used_if_ours_differs_or_fails(broken, named, place, monkeypatch, caplog):
     own = CompletionOnlyHead._score
     monkeypatch.setattr(CompletionOnlyHead, "_score", lambda *given: broken(own, *given))
-    differing = trainer_of(tiny_policy, tmp_path)
+    differing = trainer_of(*place)
     differing.train()
     (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
     assert re.search(named, message)
-    trls = trainer_of(tiny_policy, tmp_path, completion_only_head=False)
+    trls = trainer_of(*place, completion_only_head=False)
     trls.train()
     norm, expected = (each.state.log_history[0]["grad_norm"] for each in (differing, trls))
     assert norm == pytest.approx(expected, rel=1e-4)
 
 
-def test_our_head_is_used_if_only_trls_fails(tiny_policy, tmp_path, monkeypatch, caplog):
+def test_our_head_is_used_if_only_trls_fails(place, monkeypatch, caplog):
     def fails(*_, **__):
         raise TypeError("'NoneType' object is not callable")  # a kernel without Triton
 
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", fails)
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer = trainer_of(tiny_policy, tmp_path)
+    trainer = trainer_of(*place)
     assert not [text for text in caplog.messages if text.startswith("completion_only_head")]
     trainer.train()
     assert trainer.state.global_step == 1
@@ -136,14 +130,11 @@ def test_scores_in_float64_are_compared_in_float64():
     assert not agree(theirs.nan_to_num(), theirs, torch.float64)
 
 
-def test_micro_batches_stay_trls_if_packing_changes_the_loss(
-    tiny_policy, tmp_path, monkeypatch, caplog
-):
+def test_micro_batches_stay_trls_if_packing_changes_the_loss(place, monkeypatch, caplog):
     monkeypatch.setattr(
         _packing, "_factor", lambda *given: torch.full([len(given[2])], 1.1)
     )  # as if TRL had another normalizer
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer = trainer_of(tiny_policy, tmp_path)
+    trainer = trainer_of(*place)
     assert trainer._packer is None
     (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
     assert "TRL's loss for a made-up batch changes" in message
@@ -262,13 +253,12 @@ def test_generation_is_tried_as_it_runs_in_the_training(tiny_policy, tmp_path):
     assert not model.training
 
 
-def test_a_trial_leaves_no_trace(tiny_policy, tmp_path):
+def test_a_trial_leaves_no_trace(place):
     states = []
     for wanted in (True, False):
         torch.manual_seed(3)
         trainer = trainer_of(
-            tiny_policy,
-            tmp_path,
+            *place,
             fast_generation=wanted,
             completion_only_head=wanted,
             pack_micro_batches=wanted,

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import logging
 import os
 import random
 import re
@@ -15,6 +14,7 @@ import torch
 from tests.conformance.__main__ import FRAMEWORKS
 from tests.environments import ROOT
 from tests.integrations.variants import dataset, trainer_of
+from tests.refusals import config_error
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from gdpo import ConfigError
@@ -52,9 +52,9 @@ RULES = [
 
 @pytest.mark.parametrize(("trainer_class", "config_class", "options", "rule"), RULES)
 def test_a_made_up_batch_names_the_rule_of_trls_trainers(
-    trainer_class, config_class, options, rule, tiny_policy, tmp_path
+    trainer_class, config_class, options, rule, place
 ):
-    trainer = trainer_of(trainer_class, config_class, tiny_policy, tmp_path, **options)
+    trainer = trainer_of(trainer_class, config_class, *place, **options)
     assert rule_of(trainer) == rule
 
 
@@ -71,8 +71,8 @@ def state_of(trainer):
 
 
 @pytest.mark.parametrize("at", ["start", "end"])
-def test_a_made_up_batch_leaves_no_trace(at, tiny_policy, tmp_path):
-    trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path, max_steps=1)
+def test_a_made_up_batch_leaves_no_trace(at, place):
+    trainer = trainer_of(GRPOTrainer, GRPOConfig, *place, max_steps=1)
     if at == "end":
         trainer.train()
     before = state_of(trainer)
@@ -80,8 +80,8 @@ def test_a_made_up_batch_leaves_no_trace(at, tiny_policy, tmp_path):
     assert state_of(trainer) == before
 
 
-def test_a_made_up_batch_calls_no_method_that_was_replaced_on_the_instance(tiny_policy, tmp_path):
-    trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
+def test_a_made_up_batch_calls_no_method_that_was_replaced_on_the_instance(place):
+    trainer = trainer_of(GRPOTrainer, GRPOConfig, *place)
     calls = []
     for name in ("_calculate_rewards", "_generate_and_score_completions"):
         setattr(trainer, name, calls.append)
@@ -89,7 +89,7 @@ def test_a_made_up_batch_calls_no_method_that_was_replaced_on_the_instance(tiny_
     assert calls == []
 
 
-def test_the_check_changes_no_number_of_a_training(tiny_policy, tmp_path):
+def test_the_check_changes_no_number_of_a_training(place):
     """TRL's metrics, the tokens counted and the completions are those of a run without it."""
 
     class Unchecked(GDPOTrainer):
@@ -98,7 +98,7 @@ def test_the_check_changes_no_number_of_a_training(tiny_policy, tmp_path):
 
     logs = []
     for trainer_class in (GDPOTrainer, Unchecked):
-        trainer = ours(tiny_policy, tmp_path, trainer_class, learning_rate=0.1, max_steps=2)
+        trainer = ours(*place, trainer_class, learning_rate=0.1, max_steps=2)
         trainer.train()
         assert trainer._between.is_checked == (trainer_class is GDPOTrainer)
         timed = ("step_time", "train_runtime", "samples_per_second", "steps_per_second")
@@ -118,15 +118,13 @@ def as_trls(function):
     function.__code__ = function.__code__.replace(co_filename=file)
 
 
-def test_a_trainer_that_cannot_score_a_made_up_batch_has_no_rule(
-    tiny_policy, tmp_path, monkeypatch
-):
+def test_a_trainer_that_cannot_score_a_made_up_batch_has_no_rule(place, monkeypatch):
     def broken(self, inputs):
         raise RuntimeError(inputs[0]["a column of the dataset"])
 
     as_trls(broken)
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", broken)
-    assert rule_of(trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)) is None
+    assert rule_of(trainer_of(GRPOTrainer, GRPOConfig, *place)) is None
 
 
 def moved(monkeypatch, change):
@@ -140,10 +138,8 @@ def moved(monkeypatch, change):
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", scored)
 
 
-def test_advantages_that_are_not_ours_are_an_error_before_generation(
-    tiny_policy, tmp_path, monkeypatch
-):
-    trainer = ours(tiny_policy, tmp_path)
+def test_advantages_that_are_not_ours_are_an_error_before_generation(place, monkeypatch):
+    trainer = ours(*place)
     own = GRPOTrainer._calculate_rewards
 
     def flipped(*args):
@@ -152,13 +148,11 @@ def test_advantages_that_are_not_ours_are_an_error_before_generation(
     as_trls(flipped)
     monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", flipped)
     monkeypatch.setattr(trainer, "rollout_func", lambda *_: pytest.fail("generated"))
-    with pytest.raises(ConfigError, match=r"TRL [\d.]+ does not train on gdpo's advantages"):
+    with config_error(r"TRL [\d.]+ does not train on gdpo's advantages"):
         generate(trainer)
 
 
-def test_a_batch_without_advantages_is_an_error_before_generation(
-    tiny_policy, tmp_path, monkeypatch
-):
+def test_a_batch_without_advantages_is_an_error_before_generation(place, monkeypatch):
     class Renamed(dict):
         """Keep the advantages under another name, whatever name they are given."""
 
@@ -166,38 +160,33 @@ def test_a_batch_without_advantages_is_an_error_before_generation(
             return default if key == "advantages" else super().get(key, default)
 
     moved(monkeypatch, lambda self, output: Renamed(output))
-    with pytest.raises(ConfigError, match="does not train on gdpo's advantages"):
-        generate(ours(tiny_policy, tmp_path))
+    with config_error("does not train on gdpo's advantages"):
+        generate(ours(*place))
 
 
-def test_a_check_that_fails_by_itself_is_logged_and_training_goes_on(
-    tiny_policy, tmp_path, monkeypatch, caplog
-):
+def test_a_check_that_fails_by_itself_is_logged_and_training_goes_on(place, monkeypatch, caplog):
     def only_real_rows(self, output):
         if self.reward_func_names[0] == "reward_a":
             raise RuntimeError("not a row of the dataset")
         return output
 
     moved(monkeypatch, only_real_rows)
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        assert generate(ours(tiny_policy, tmp_path))["advantages"].any()
+    assert generate(ours(*place))["advantages"].any()
     assert "failed (RuntimeError: not a row of the dataset)" in caplog.text
 
 
-def test_a_subclass_with_its_own_rewards_is_not_checked(tiny_policy, tmp_path):
+def test_a_subclass_with_its_own_rewards_is_not_checked(place):
     class Doubled(GDPOTrainer):
         def _calculate_rewards(self, *args):
             return 2 * super()._calculate_rewards(*args)
 
-    assert generate(ours(tiny_policy, tmp_path, Doubled))["advantages"].any()
+    assert generate(ours(*place, Doubled))["advantages"].any()
 
 
-def test_a_trainer_without_a_method_that_we_wrap_is_an_error_that_names_it(
-    tiny_policy, tmp_path, monkeypatch
-):
+def test_a_trainer_without_a_method_that_we_wrap_is_an_error_that_names_it(place, monkeypatch):
     monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", lambda self, batch: batch)
     with pytest.raises(ConfigError) as error:
-        ours(tiny_policy, tmp_path)
+        ours(*place)
     method = "_calculate_rewards(self, inputs, prompts, completions, completion_ids_list)"
     assert f"GDPOTrainer needs GRPOTrainer.{method}, which TRL" in str(error.value)
 
@@ -212,7 +201,7 @@ OPTIONAL = [
 
 @pytest.mark.parametrize(("method", "sentence"), OPTIONAL)
 def test_a_moved_part_of_an_optional_capability_switches_it_off(
-    method, sentence, tiny_policy, tmp_path, monkeypatch, caplog
+    method, sentence, place, monkeypatch, caplog
 ):
     own = getattr(GRPOTrainer, method)
     parameters = inspect.signature(own).parameters.values()
@@ -225,8 +214,7 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
         [each.replace(name=f"new_{each.name}") for each in plain if each.name != "batch_size"]
     )
     monkeypatch.setattr(GRPOTrainer, method, same_by_place)
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer = ours(tiny_policy, tmp_path, max_steps=1)
+    trainer = ours(*place, max_steps=1)
     assert any(
         sentence in message and f"has no GRPOTrainer.{method}(self" in message
         for message in caplog.messages
@@ -235,8 +223,8 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
     assert np.isfinite(trainer.state.log_history[0]["loss"])
 
 
-def test_a_missing_attribute_is_a_reason(tiny_policy, tmp_path):
-    trainer = trainer_of(GRPOTrainer, GRPOConfig, tiny_policy, tmp_path)
+def test_a_missing_attribute_is_a_reason(place):
+    trainer = trainer_of(GRPOTrainer, GRPOConfig, *place)
     assert _adapter.lacks("pack_micro_batches", trainer) is None
     del trainer._entropy_bonus_enabled
     reason = _adapter.lacks("pack_micro_batches", trainer)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train, trainer_of
 from tests.oracles import estimators as by_hand
@@ -33,28 +34,28 @@ def batches_of(rule, policy, folder, **changed):
 
 
 @pytest.mark.parametrize(("rule", "formula"), [("", by_hand.gdpo), ("_grpo", by_hand.grpo)])
-def test_the_difference_to_trl_is_its_epsilon(rule, formula, tiny_policy, tmp_path):
-    batches = batches_of(rule, tiny_policy, tmp_path)
+def test_the_difference_to_trl_is_its_epsilon(rule, formula, place):
+    batches = batches_of(rule, *place)
     assert len(batches) == 3
     for our, their in batches:
-        np.testing.assert_array_equal(rewards_of(our), rewards_of(their))
+        assert_array_equal(rewards_of(our), rewards_of(their))
         assert gap(our, formula) < 1e-6
         assert gap(their, formula, TRL_EPSILON) < 1e-6
         assert gap(their, formula) > 1e-6  # so the line above could have failed
 
 
-def test_without_std_there_is_no_difference_to_trl(tiny_policy, tmp_path):
-    ((our, their),) = batches_of("_grpo_no_std", tiny_policy, tmp_path, max_steps=1)
-    np.testing.assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
+def test_without_std_there_is_no_difference_to_trl(place):
+    ((our, their),) = batches_of("_grpo_no_std", *place, max_steps=1)
+    assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
     assert np.ptp(our["advantages"]) > 1
 
 
-def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(tiny_policy, tmp_path):
-    ((our, their),) = batches_of("_grpo_batch_std", tiny_policy, tmp_path, max_steps=1)
+def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(place):
+    ((our, their),) = batches_of("_grpo_batch_std", *place, max_steps=1)
     assert gap(our, by_hand.grpo_batch_std) < 1e-6
     std = (rewards_of(our) @ WEIGHTS).std(ddof=1)
     with_epsilon = np.array(our["advantages"]) * std / (std + TRL_EPSILON)
-    np.testing.assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
+    assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
     assert np.ptp(our["advantages"]) > 1
 
 
@@ -87,7 +88,7 @@ def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_poli
         assert len(first) == 3
         for one, other in zip(first, second, strict=True):
             assert len(one["advantages"]) == len(other["advantages"]) == 6
-            np.testing.assert_array_equal(rewards_of(one), rewards_of(other))
+            assert_array_equal(rewards_of(one), rewards_of(other))
             both = {**one, "advantages": one["advantages"] + other["advantages"]}
             assert gap(both, by_hand.gdpo, epsilon) < 1e-6
     files = sorted((tmp_path / "ours" / "rollouts").glob("*.parquet"))
@@ -96,29 +97,25 @@ def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_poli
         assert rollout.rewards == scored_again(rollout.completion)  # in float64, of both ranks
 
 
-def test_evaluation_uses_its_own_number_of_samples(tiny_policy, tmp_path):
-    trainer = make(
-        "ours", tiny_policy, tmp_path, num_generations_eval=2, per_device_eval_batch_size=4
-    )
+def test_evaluation_uses_its_own_number_of_samples(place):
+    trainer = make("ours", *place, num_generations_eval=2, per_device_eval_batch_size=4)
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_rewards/digits/zero_variance_groups"] <= 1
     batch = trainer.record[0]
     assert not batch["training"]
     expected = by_hand.gdpo(rewards_of(batch, samples=2).tolist(), WEIGHTS)
-    np.testing.assert_allclose(batch["advantages"], np.ravel(expected), atol=1e-6)
+    assert_allclose(batch["advantages"], np.ravel(expected), atol=1e-6)
 
 
-def test_gradient_accumulation_normalizes_over_the_whole_generation_batch(tiny_policy, tmp_path):
-    batches = train(
-        "ours", tiny_policy, tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=3
-    )
+def test_gradient_accumulation_normalizes_over_the_whole_generation_batch(place):
+    batches = train("ours", *place, per_device_train_batch_size=4, gradient_accumulation_steps=3)
     assert [len(b["advantages"]) for b in batches] == [12, 12, 12]
     assert all(gap(b, by_hand.gdpo) < 1e-6 for b in batches)
 
 
-def test_a_user_can_name_an_estimator_of_their_own(tiny_policy, tmp_path):
+def test_a_user_can_name_an_estimator_of_their_own(place):
     own = "tests.integrations.test_trl_conformance:constant"
-    (batch,) = train("ours", tiny_policy, tmp_path, advantage=own, max_steps=1)
+    (batch,) = train("ours", *place, advantage=own, max_steps=1)
     assert set(batch["advantages"]) == {0.25}
 
 

@@ -9,11 +9,11 @@ import torch
 from datasets import Dataset
 from tests.integrations.prepared import flat
 from tests.integrations.variants import logged, settings
+from tests.refusals import config_error
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.rollouts.record import read_declared
@@ -147,10 +147,9 @@ def test_an_environment_that_owns_its_reward_trains_as_in_trl(tiny_policy, tmp_p
     assert (change - wanted).norm() < 1e-6 * wanted.norm()
 
 
-def test_its_reward_can_be_used_with_reward_functions(tiny_policy, tmp_path):
+def test_its_reward_can_be_used_with_reward_functions(place):
     trainer = ours(
-        tiny_policy,
-        tmp_path,
+        *place,
         reward_funcs=[digits],
         how={"environment_factory": Later},
         reward_weights={"digits": 1.0, "Later": 0.5},
@@ -171,10 +170,9 @@ def test_its_reward_can_be_used_with_reward_functions(tiny_policy, tmp_path):
         ("sa_mrpo", {"low": [0, 0], "high": [1, 3]}),
     ],
 )
-def test_options_by_name_reach_it(advantage, advantage_options, tiny_policy, tmp_path):
+def test_options_by_name_reach_it(advantage, advantage_options, place):
     trainer = ours(
-        tiny_policy,
-        tmp_path,
+        *place,
         reward_funcs=digits,
         advantage=advantage,
         advantage_options=advantage_options,
@@ -205,9 +203,9 @@ def test_the_record_has_the_range_with_the_0_of_a_closed_gate(tiny_policy, tmp_p
     }
 
 
-def test_weights_in_trls_order_leave_it_at_1_or_name_it_last(tiny_policy, tmp_path):
+def test_weights_in_trls_order_leave_it_at_1_or_name_it_last(place):
     for weights, wanted in (([0.5], [0.5, 1.0]), ([0.5, 0.25], [0.5, 0.25])):
-        trainer = ours(tiny_policy, tmp_path, reward_funcs=[digits], reward_weights=weights)
+        trainer = ours(*place, reward_funcs=[digits], reward_weights=weights)
         assert trainer.reward_weights.tolist() == wanted
 
 
@@ -223,13 +221,10 @@ class Made:
         return self.made[-1]
 
 
-def test_a_function_that_makes_environments_is_called_no_more_often_than_by_trl(
-    tiny_policy, tmp_path
-):
+def test_a_function_that_makes_environments_is_called_no_more_often_than_by_trl(place):
     factory = Made()
     trainer = ours(
-        tiny_policy,
-        tmp_path,
+        *place,
         how={"environment_factory": factory},
         reward_weights={"Counting": 2.0},
         max_steps=1,
@@ -240,7 +235,7 @@ def test_a_function_that_makes_environments_is_called_no_more_often_than_by_trl(
     assert trainer.environments == factory.made
 
 
-def test_a_function_draws_from_the_seed_of_the_run(tiny_policy, tmp_path):
+def test_a_function_draws_from_the_seed_of_the_run(place):
     drawn = []
 
     def factory():
@@ -249,16 +244,15 @@ def test_a_function_draws_from_the_seed_of_the_run(tiny_policy, tmp_path):
 
     for before in (1, 2):
         random.seed(before)
-        ours(tiny_policy, tmp_path, how={"environment_factory": factory})
+        ours(*place, how={"environment_factory": factory})
     assert drawn[0] == drawn[1]
 
 
-def test_several_environments_have_a_reward_each_and_one_class_has_one(tiny_policy, tmp_path):
+def test_several_environments_have_a_reward_each_and_one_class_has_one(place):
     factories = {"a": Counting, "b": functools.partial(Later), "c": Made(Counting), "d": Unpaid}
     data = rows(environment=["a", "b"] * SAMPLES)
     trainer = ours(
-        tiny_policy,
-        tmp_path,
+        *place,
         how={"environment_factory": factories, "train_dataset": data},
         reward_weights={"Counting": 1.0, "Later": 3.0},
         max_steps=1,
@@ -394,12 +388,12 @@ def test_what_does_not_fit_is_an_error_before_a_model_is_loaded(
     environment, reward, changed, message, tmp_path
 ):
     how = {"reward_funcs": reward, "environment_factory": environment}
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         missing_everything(tmp_path, **how, changed=changed)
 
 
 @pytest.mark.parametrize("how", [{}, {"reward_funcs": []}, {"environment_factory": Unpaid}])
 def test_no_reward_source_is_an_error_in_trls_words(how, tmp_path):
-    with pytest.raises(ConfigError, match="No reward source provided") as done:
+    with config_error("No reward source provided") as done:
         missing_everything(tmp_path, train_dataset=rows(), **how)
     assert isinstance(done.value, ValueError)

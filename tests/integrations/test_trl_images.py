@@ -1,13 +1,11 @@
 """Tests models with image inputs: our trainer and TRL's train a tiny LLaVA."""
 
-import logging
-
 import pytest
 import torch
 from tests.integrations.images import trained
+from tests.refusals import config_error
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
 from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -28,9 +26,8 @@ def theirs(tiny_policy, tmp_path_factory):
     ("advantage", "tolerance"),
     [("grpo", 1e-3), ("tests.integrations.test_trl_environments:trl_formula", 1e-6)],
 )
-def test_gradients_on_images_are_trls(advantage, tolerance, theirs, tiny_policy, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        _, ours = trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, advantage=advantage)
+def test_gradients_on_images_are_trls(advantage, tolerance, theirs, place, caplog):
+    _, ours = trained(GDPOTrainer, GDPOConfig, *place, advantage=advantage)
     differences = [
         float((a - b).norm() / b.norm()) for a, b in zip(ours.all, theirs.all, strict=True)
     ]
@@ -59,9 +56,9 @@ def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
     assert "image" not in rollout.extra
 
 
-def test_filter_groups_is_refused_with_the_reason(tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match="rows per image, not per rollout"):
-        trained(GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, filter_groups="any_reward_varies")
+def test_filter_groups_is_refused_with_the_reason(place):
+    with config_error("rows per image, not per rollout"):
+        trained(GDPOTrainer, GDPOConfig, *place, filter_groups="any_reward_varies")
 
 
 def test_a_watched_training_on_images_is_the_same_bit_for_bit(theirs, tiny_policy, tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from datasets import Dataset
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import PROMPTS, SAMPLES, bytes_written, digits, settings, vowels
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -63,12 +64,12 @@ def check(folder, steps=2):
         arrays = reward_arrays(rollouts)
         prompts = [r.prompt for r in rollouts if r.sample_id == 0]
         wanted = np.array([WEIGHTS[prompt] for prompt in prompts])
-        np.testing.assert_allclose(arrays.weights, np.nan_to_num(wanted))
+        assert_allclose(arrays.weights, np.nan_to_num(wanted))
         for p in range(len(prompts)):
             for s, name in enumerate(NAMES):
                 assert np.all(np.isnan(arrays.rewards[p, :, s])) == np.isnan(wanted[p, s]), name
         expected = gdpo(arrays.rewards, wanted)
-        np.testing.assert_allclose(arrays.advantages, expected, atol=1e-5)
+        assert_allclose(arrays.advantages, expected, atol=1e-5)
         assert np.any(expected)
 
 
@@ -90,7 +91,7 @@ def test_groups_that_replace_others_bring_their_weights(tiny_policy, tmp_path, f
     for step in (1, 2):
         for rollout in read_rollouts(rollout_file(tmp_path / "r", step)):
             wanted = np.nan_to_num(WEIGHTS[rollout.prompt])
-            np.testing.assert_allclose(list(rollout.weights.values()), wanted)
+            assert_allclose(list(rollout.weights.values()), wanted)
 
 
 def weights_of_a_rank(policy, folder):
@@ -145,4 +146,4 @@ def test_what_is_wrong_is_told_before_the_model_is_loaded(tmp_path, cell, change
 def test_missing_and_null_both_mean_that_the_reward_does_not_apply():
     cells = [{"a": 2.0}, {"a": 2.0, "b": None}, None, {"a": 1, "other": None}]
     weights = weights_of_cells(cells, ["a", "b"], [3.0, 0.5], column="w")
-    np.testing.assert_array_equal(weights, [[6, nan], [6, nan], [3, 0.5], [3, nan]])
+    assert_array_equal(weights, [[6, nan], [6, nan], [3, 0.5], [3, nan]])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.variants import SAMPLES, WEIGHTS, make
+from tests.refusals import config_error
 from transformers import TrainerCallback
 
-from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
 from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -84,13 +84,9 @@ BOTH = pytest.mark.parametrize("variant", ["ours", "theirs"])
 
 
 @BOTH
-def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tmp_path, variant):
-    recording(
-        variant, tiny_policy, tmp_path, max_steps=2, run_name="long", eval_on_start=True
-    ).train()
-    recording(
-        variant, tiny_policy, tmp_path, max_steps=1, run_name="short", eval_on_start=True
-    ).train()
+def test_what_another_run_left_is_set_aside_when_training_begins(place, tmp_path, variant):
+    recording(variant, *place, max_steps=2, run_name="long", eval_on_start=True).train()
+    recording(variant, *place, max_steps=1, run_name="short", eval_on_start=True).train()
     folder = tmp_path / "rollouts"
     for where, run, steps in ((folder / "earlier-1", "long", STEPS), (folder, "short", STEPS[:1])):
         mine = [name for name in files(where) if not name.startswith("earlier")]
@@ -100,10 +96,10 @@ def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tm
 
 @BOTH
 @pytest.mark.parametrize("evaluated", [False, True])
-def test_a_resumed_run_keeps_its_folder(tiny_policy, tmp_path, variant, evaluated):
+def test_a_resumed_run_keeps_its_folder(place, tmp_path, variant, evaluated):
     saved = {"save_strategy": "steps", "save_steps": 1}
-    recording(variant, tiny_policy, tmp_path, max_steps=1, **saved).train()
-    trainer = recording(variant, tiny_policy, tmp_path, max_steps=2, eval_on_start=evaluated)
+    recording(variant, *place, max_steps=1, **saved).train()
+    trainer = recording(variant, *place, max_steps=2, eval_on_start=evaluated)
     trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
     assert files(tmp_path / "rollouts") == ["eval/step_000001.parquet"][:evaluated] + STEPS
 
@@ -160,7 +156,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tiny_pol
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "rollouts"
     theirs = make("theirs", tiny_policy, tmp_path / "run")
-    with pytest.raises(ConfigError, match="cannot write"):
+    with config_error("cannot write"):
         watch(theirs, rollouts_dir=folder)
-    with pytest.raises(ConfigError, match="cannot write"):
+    with config_error("cannot write"):
         make("ours", tiny_policy, tmp_path / "run", rollouts_dir=str(folder))

@@ -2,8 +2,8 @@
 
 import pytest
 from datasets import Dataset
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.integrations.trl._rewards import as_sequence, check_columns
 from gdpo.rewards import Reward
 
@@ -32,7 +32,7 @@ def trl_style(completions, **columns):
 )
 def test_a_dataset_without_references_is_refused(rewards, datasets):
     message = "'brief'.* column 'reference'.*answer, prompt"
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         check(rewards, *datasets)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.variants import (
     WEIGHTS,
     bytes_written,
@@ -17,8 +18,9 @@ from tests.integrations.variants import (
     settings,
 )
 from tests.pairs import every_pair
+from tests.refusals import config_error, data_error, reward_error
 
-from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
+from gdpo import Reward, gdpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
@@ -30,10 +32,10 @@ def parity(completions, **columns):
     return [float(len(prompt) % 2) for prompt in columns["prompts"]]
 
 
-def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(tiny_policy, tmp_path):
+def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(place):
     """TRL's own value is 0 here, because it uses the std of the whole batch."""
     rewards = [parity, digits]
-    trainer = make("ours", tiny_policy, tmp_path, rewards=rewards, reward_weights=None)
+    trainer = make("ours", *place, rewards=rewards, reward_weights=None)
     trainer.train()
     for batch, share in zip(trainer.record, logged(trainer, "frac_reward_zero_std"), strict=True):
         groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 1]
@@ -48,10 +50,10 @@ def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
         rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
         assert [r.group_id for r in rollouts] == [0] * 4 + [1] * 4 + [2] * 4
         assert [r.sample_id for r in rollouts] == [0, 1, 2, 3] * 3
-        np.testing.assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
+        assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
         names = ["bytes_written", "digits", "sometimes_vowels"]
         values = [[r.rewards[name] for name in names] for r in rollouts]
-        np.testing.assert_array_equal(np.array(values, dtype=np.float32), batch["rewards"])
+        assert_array_equal(np.array(values, dtype=np.float32), batch["rewards"])
         assert [r.rewards for r in rollouts] == [scored_again(r.completion) for r in rollouts]
         assert {r.run for r in rollouts} == {"try"}
         assert {r.step for r in rollouts} == {step}
@@ -75,11 +77,11 @@ def trainer_of(model, folder, rewards, data=None, **changed):
     return GDPOTrainer(str(model), rewards, config, train_dataset=data or answers())
 
 
-def test_a_reward_object_gets_the_text_and_the_reference(tiny_policy, tmp_path):
+def test_a_reward_object_gets_the_text_and_the_reference(place):
     weights = {"digits": 0.5, "has_answer": 1.0}
     rewards = [Reward("has_answer", has_answer, -1.0, 1.0), digits]
     changed = {"reward_weights": weights, "max_steps": 1, "diagnostics": "full"}
-    trainer = trainer_of(tiny_policy, tmp_path, rewards, **changed)
+    trainer = trainer_of(*place, rewards, **changed)
     trainer.train()
     assert trainer.reward_weights.tolist() == [1.0, 0.5]
     assert logged(trainer, "rewards/has_answer/failed") == [0.0]
@@ -89,29 +91,26 @@ def test_a_reward_object_gets_the_text_and_the_reference(tiny_policy, tmp_path):
     assert saturation == pytest.approx([(mean + 1) / 2])
 
 
-def test_a_reward_object_that_fails_is_missing_and_counted(tiny_policy, tmp_path, caplog):
+def test_a_reward_object_that_fails_is_missing_and_counted(place, caplog):
     def fails_on_even_length(completion, reference):
         return 1.0 / (len(completion) % 2)
 
     rewards = [Reward("odd", fails_on_even_length, 0.0, 1.0), digits]
-    trainer = trainer_of(tiny_policy, tmp_path, rewards, max_steps=1)
-    with caplog.at_level(logging.WARNING):
-        trainer.train()
+    trainer = trainer_of(*place, rewards, max_steps=1)
+    trainer.train()
     (failed,) = logged(trainer, "rewards/odd/failed")
     assert 0 < failed < 1
     assert "ZeroDivisionError" in caplog.text
     assert logged(trainer, "rewards/odd/mean") == [1.0]
 
 
-def test_the_start_tells_whether_the_reward_with_the_largest_weight_always_wins(
-    tiny_policy, tmp_path, caplog
-):
+def test_the_start_tells_whether_the_reward_with_the_largest_weight_always_wins(place, caplog):
     rewards = [Reward(name, lambda *_: 0.0, 0.0, 1.0) for name in ("right", "short")]
 
     def told(rewards, **changed):
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="gdpo"):
-            trainer_of(tiny_policy, tmp_path, rewards, **changed)
+            trainer_of(*place, rewards, **changed)
         return [(r.levelname, r.getMessage()) for r in caplog.records if "priority" in r.msg]
 
     ((level, text),) = told(rewards, reward_weights=[1.0, 1.0], advantage="grpo")
@@ -128,9 +127,7 @@ def test_the_start_tells_whether_the_reward_with_the_largest_weight_always_wins(
     assert told([rewards[0], huge], reward_weights=[1.5, 1.0], advantage="grpo") == []
 
 
-def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
-    tiny_policy, tmp_path, monkeypatch
-):
+def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(place, monkeypatch):
     batches = []
 
     def watched(self, completions, references, *, num_tokens=None, **options):
@@ -140,7 +137,7 @@ def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
     original = Scorer.score
     monkeypatch.setattr(Scorer, "score", watched)
     rewards = [Reward("has_answer", has_answer, 0.0, 1.0), digits, token_limit(4)]
-    trainer = trainer_of(tiny_policy, tmp_path, rewards, max_steps=2)
+    trainer = trainer_of(*place, rewards, max_steps=2)
     trainer.train()
     assert len(batches) == 2
     shares = [sum(n <= 4 for n in tokens) / len(tokens) for _, tokens in batches]
@@ -148,18 +145,18 @@ def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
     assert all(len(texts) == len(tokens) == 12 for texts, tokens in batches)
 
 
-def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_policy, tmp_path):
+def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(place):
     def fails(completion, reference):
         raise KeyError("x")
 
     rewards = [Reward("bad", fails, -2.0, 1.0), digits]
-    trainer = trainer_of(tiny_policy, tmp_path, rewards, max_steps=1, scorer={"on_error": "worst"})
+    trainer = trainer_of(*place, rewards, max_steps=1, scorer={"on_error": "worst"})
     trainer.train()
     assert logged(trainer, "rewards/bad/failed") == [1.0]
     assert logged(trainer, "rewards/bad/failed_raised_keyerror") == [1.0]
     assert logged(trainer, "rewards/bad/mean") == [-2.0]
-    with pytest.raises(ConfigError, match="'worker'"):
-        trainer_of(tiny_policy, tmp_path, digits, scorer={"worker": 2})
+    with config_error("'worker'"):
+        trainer_of(*place, digits, scorer={"worker": 2})
 
 
 def raises(completions, **columns):
@@ -202,19 +199,17 @@ async def too_few_later(completions, **columns):
         (too_few_later, r"'too_few_later' .*1 values .*12"),
     ],
 )
-def test_a_reward_function_that_breaks_its_contract_is_named(
-    reward, message, tiny_policy, tmp_path
-):
-    trainer = make("ours", tiny_policy, tmp_path, rewards=[reward, digits], reward_weights=None)
-    with pytest.raises(RewardError, match=message):
+def test_a_reward_function_that_breaks_its_contract_is_named(reward, message, place):
+    trainer = make("ours", *place, rewards=[reward, digits], reward_weights=None)
+    with reward_error(message):
         trainer.train()
 
 
-def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
-    trainer = make("ours", tiny_policy, tmp_path)
+def test_an_infinite_reward_of_a_reward_model_is_named(place):
+    trainer = make("ours", *place)
     rewards = torch.zeros(3, 4, 3)
     rewards[2, 1, 1] = -torch.inf
-    with pytest.raises(DataError, match=r"'digits' .*-inf .*prompt 2, sample 1"):
+    with data_error(r"'digits' .*-inf .*prompt 2, sample 1"):
         trainer.compute_advantages(rewards)
 
 
@@ -245,7 +240,7 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
     ],
 )
 def test_a_setting_that_is_wrong_or_without_effect_is_an_error(changed, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         GDPOConfig(**settings(tmp_path, **changed))
 
 
@@ -286,27 +281,26 @@ TRANSPOSED, MISSPELT = f"{__name__}:transposed", f"{__name__}:misspelt"
     ],
 )
 def test_what_does_not_fit_is_named_before_a_model_is_loaded(rewards, changed, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         trainer_of("no/such-model", tmp_path, rewards, **changed)
 
 
 def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
     from trl import GRPOConfig
 
-    with pytest.raises(ConfigError, match="GDPOConfig"):
+    with config_error("GDPOConfig"):
         GDPOTrainer("no/such-model", [digits], GRPOConfig(**settings(tmp_path)))
 
 
-def test_a_batch_of_one_group_gives_one_warning(tiny_policy, tmp_path, caplog):
+def test_a_batch_of_one_group_gives_one_warning(place, caplog):
     changed = {"per_device_train_batch_size": 4, "max_steps": 2}
-    trainer = make("ours", tiny_policy, tmp_path, **changed)
-    with caplog.at_level(logging.WARNING):
-        trainer.train()
+    trainer = make("ours", *place, **changed)
+    trainer.train()
     assert caplog.text.count("per_device_train_batch_size") == 1
     caplog.clear()
     for variant, size in (("ours_grpo", 4), ("ours", 8)):
         changed = {"per_device_train_batch_size": size, "max_steps": 1}
-        make(variant, tiny_policy, tmp_path, **changed).train()
+        make(variant, *place, **changed).train()
     assert "per_device_train_batch_size" not in caplog.text
 
 
@@ -345,7 +339,7 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
         rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
         tokens = np.array([r.num_tokens for r in rollouts]).reshape(-1, 4)
         wanted = gdpo(rewards, [1, 1], token_counts=tokens, max_advantage=1.0)
-        np.testing.assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
+        assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
     assert 0 < logged(trainer, "rewards/digits/gate_closed")[0] < 1
 
 
@@ -364,9 +358,9 @@ def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tm
     assert ours - theirs == {*wanted, "diagnostics/warnings"}
 
 
-def test_all_metrics_of_the_diagnosis_are_logged_on_demand(tiny_policy, tmp_path):
+def test_all_metrics_of_the_diagnosis_are_logged_on_demand(place):
     changed = {"reward_weights": None, "diagnostics": "full"}
-    trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, parity], **changed)
+    trainer = make("ours", *place, rewards=[bytes_written, parity], **changed)
     trainer.train()
     assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
     assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
@@ -384,21 +378,19 @@ def test_all_metrics_of_the_diagnosis_are_logged_on_demand(tiny_policy, tmp_path
         assert largest == pytest.approx(np.abs(batch["advantages"]).max())
 
 
-def test_a_lasting_warning_is_logged_once(tiny_policy, tmp_path, caplog):
+def test_a_lasting_warning_is_logged_once(place, caplog):
     def fewer_bytes(completions, **columns):
         return [-value / 1000 for value in bytes_written(completions)]
 
     trainer = make(
         "ours",
-        tiny_policy,
-        tmp_path,
+        *place,
         rewards=[bytes_written, fewer_bytes],
         reward_weights=[1.0, 0.5],
         max_steps=7,
         per_device_train_batch_size=32,
     )
-    with caplog.at_level(logging.WARNING, logger="gdpo"):
-        trainer.train()
+    trainer.train()
     assert logged(trainer, "diagnostics/warnings") == [0] * 4 + [1] * 3  # as many as texts
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == len(set(messages))
@@ -439,6 +431,6 @@ def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(advantage, constan
     plain, shifted = step_of(digits, advantage), step_of(reward, advantage)
     advantages = [each.advantage for each in plain]
     assert max(advantages) > 0.5
-    np.testing.assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
+    assert_allclose([each.advantage for each in shifted], advantages, atol=1e-5)
     wanted = [constant + each.rewards["digits"] for each in plain]
     assert [each.rewards[reward.__name__] for each in shifted] == wanted

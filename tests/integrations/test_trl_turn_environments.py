@@ -100,8 +100,8 @@ def trained(policy, folder, environment, **changed):
 
 
 @pytest.mark.parametrize("environment", [Later, Both, Listed, functools.partial(Paying)])
-def test_an_environment_rewards_each_turn(environment, tiny_policy, tmp_path):
-    trainer, rollouts = trained(tiny_policy, tmp_path, environment)
+def test_an_environment_rewards_each_turn(environment, place):
+    trainer, rollouts = trained(*place, environment)
     name = getattr(environment, "__name__", "Paying")
     assert trainer.reward_func_names == ["digits", name]
     assert [tool.__name__ for tool in trainer.tools] == ["increment"]
@@ -115,9 +115,9 @@ def test_an_environment_rewards_each_turn(environment, tiny_policy, tmp_path):
     ("environment", "totals"), [(Reading, [1.0, 1.0, 0.0]), (Whole, [1.0, 3.0, 0.0])]
 )
 def test_the_method_may_want_the_messages_or_return_one_number_for_the_rollout(
-    environment, totals, tiny_policy, tmp_path
+    environment, totals, place
 ):
-    _, rollouts = trained(tiny_policy, tmp_path, environment)
+    _, rollouts = trained(*place, environment)
     name = environment.__name__
     assert [rollout.rewards[name] for rollout in rollouts] == totals * 2
     turns = [[turn.rewards[name] for turn in rollout.turns] for rollout in rollouts]
@@ -134,10 +134,10 @@ def test_the_method_may_want_the_messages_or_return_one_number_for_the_rollout(
     ],
     ids=["another total", "no number", "too few turns"],
 )
-def test_a_wrong_reward_names_the_environment(methods, named, tiny_policy, tmp_path):
+def test_a_wrong_reward_names_the_environment(methods, named, place):
     environment = type("Wrong", (Paying,), methods)
     with pytest.raises(RewardError, match=f"'Wrong'.*{named}"):
-        trained(tiny_policy, tmp_path, environment)
+        trained(*place, environment)
 
 
 def test_several_environments_and_names_share_a_class(tiny_policy, tmp_path):

@@ -1,16 +1,15 @@
 """Tests rewards and advantages per turn in `GDPOTrainer`."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
 from tests.integrations.prepared import flat
 from tests.integrations.turns import Kept, at_random, by_policy, dots, trainer_of
 from tests.integrations.two_ranks import launched
+from tests.refusals import reward_error
 from trl import GRPOTrainer
 
-from gdpo import ConfigError, RewardError
+from gdpo import ConfigError
 from gdpo.advantages import TURN_ESTIMATORS, gdpo
 from gdpo.integrations.trl._turns import total_of
 from gdpo.rewards import Reward
@@ -36,7 +35,7 @@ def test_the_total_of_turns_is_their_sum_or_missing(value, total):
     ],
 )
 def test_a_value_that_is_no_finite_number_for_each_turn_is_an_error(value, named):
-    with pytest.raises(RewardError, match=f"'echo' {named}"):
+    with reward_error(f"'echo' {named}"):
         total_of("echo", value, 7, 2)
 
 
@@ -54,8 +53,7 @@ def test_a_loss_with_one_advantage_per_rollout_is_refused(tmp_path, monkeypatch)
 def test_a_loss_that_divides_by_tokens_of_rollouts_is_named_in_the_log(
     loss_type, warns, tmp_path, caplog
 ):
-    with caplog.at_level(logging.WARNING, "gdpo"):
-        trainer_of(tmp_path, loss_type=loss_type)
+    trainer_of(tmp_path, loss_type=loss_type)
     assert [f"loss_type='{loss_type}'" in line for line in caplog.messages] == [True] * warns
 
 
@@ -179,7 +177,7 @@ def one_too_many(completions, earned, **columns):
 @pytest.mark.parametrize("advantage", ["turn_gdpo", "gdpo"])
 def test_a_wrong_number_of_rewards_is_an_error_with_every_estimator(advantage, tmp_path):
     trainer = trainer_of(tmp_path, how=at_random, rewards=[one_too_many], advantage=advantage)
-    with pytest.raises(RewardError, match=r"'one_too_many' has (\d) numbers.*completion 0"):
+    with reward_error(r"'one_too_many' has (\d) numbers.*completion 0"):
         trainer.train()
 
 

@@ -13,10 +13,10 @@ from tests.integrations import variants
 from tests.integrations.turns import Kept, at_random, echo
 from tests.integrations.turns import trainer_of as game_trainer
 from tests.integrations.variants import digits
+from tests.refusals import config_error, reward_error
 from transformers import AutoTokenizer, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
-from gdpo import ConfigError, RewardError
 from gdpo.advantages import grpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._rewards import exact_where_kept, numbered
@@ -113,10 +113,8 @@ class After(GDPOTrainer):
 
 
 @pytest.mark.parametrize(("cls", "rewards_are_off"), [(Clipped, True), (After, False)])
-def test_rewards_or_advantages_that_are_switched_off_train_nothing(
-    cls, rewards_are_off, tiny_policy, tmp_path
-):
-    row = trained(tiny_policy, tmp_path, trainer_class=cls).state.log_history[0]
+def test_rewards_or_advantages_that_are_switched_off_train_nothing(cls, rewards_are_off, place):
+    row = trained(*place, trainer_class=cls).state.log_history[0]
     assert row["grad_norm"] == 0
     assert (row["reward"] == 0) == rewards_are_off
     assert (row["rewards/tenths/zero_variance_groups"] == 1) == rewards_are_off
@@ -167,8 +165,8 @@ def test_an_override_that_scores_the_batch_in_parts_counts(itself, tiny_policy, 
 
 
 @pytest.mark.parametrize("way", ["removes itself", "puts the original back"])
-def test_a_replacement_that_ends_itself_runs_once(way, tiny_policy, tmp_path):
-    trainer = trainer_of(tiny_policy, tmp_path, max_steps=2)
+def test_a_replacement_that_ends_itself_runs_once(way, place):
+    trainer = trainer_of(*place, max_steps=2)
     before, calls = trainer._calculate_rewards, []
 
     def once(*args):
@@ -185,18 +183,18 @@ def test_a_replacement_that_ends_itself_runs_once(way, tiny_policy, tmp_path):
     assert vars(trainer).get("_calculate_rewards") is not once
 
 
-def test_rewards_in_float32_without_super_are_not_taken_for_rounding(tiny_policy, tmp_path):
+def test_rewards_in_float32_without_super_are_not_taken_for_rounding(place):
     class Large(GDPOTrainer):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
             first = torch.arange(len(completions)) % 4 / 10 + 100000
             return torch.stack([first, torch.ones_like(first)], 1)
 
-    trainer = trained(tiny_policy, tmp_path, trainer_class=Large)
+    trainer = trained(*place, trainer_class=Large)
     assert trainer.state.log_history[0]["rewards/tenths/zero_variance_groups"] == 0
     assert trainer.state.log_history[0]["rewards/tenths/influence_share"] == 1
 
 
-def test_a_patched_loss_is_not_tried_and_not_packed(tiny_policy, tmp_path, monkeypatch, caplog):
+def test_a_patched_loss_is_not_tried_and_not_packed(place, monkeypatch, caplog):
     own, calls = GRPOTrainer._compute_loss, []
 
     @functools.wraps(own)
@@ -205,13 +203,13 @@ def test_a_patched_loss_is_not_tried_and_not_packed(tiny_policy, tmp_path, monke
         return own(self, *args)
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", patched)
-    trainer = trainer_of(tiny_policy, tmp_path)
+    trainer = trainer_of(*place)
     assert not calls
     assert trainer._packer is None
     assert "overrides TRL's loss" in caplog.text
 
 
-def test_a_decorated_reward_is_called_as_its_decorator_wants(tiny_policy, tmp_path):
+def test_a_decorated_reward_is_called_as_its_decorator_wants(place):
     def only_texts(function):
         @functools.wraps(function)
         def call(*args, completions, **columns):
@@ -223,7 +221,7 @@ def test_a_decorated_reward_is_called_as_its_decorator_wants(tiny_policy, tmp_pa
     def length(text):
         return float(len(text))
 
-    trainer = trained(tiny_policy, tmp_path, rewards=[length])
+    trainer = trained(*place, rewards=[length])
     assert trainer.state.global_step == 1
 
 
@@ -262,13 +260,13 @@ def test_gates_apply_to_rewards_without_super_and_trl_logs_them(tiny_policy, tmp
         (lambda rewards: None, "returned NoneType"),
     ],
 )
-def test_rewards_in_another_form_are_refused(made, named, tiny_policy, tmp_path):
+def test_rewards_in_another_form_are_refused(made, named, place):
     class Wrong(GDPOTrainer):
         def _calculate_rewards(self, *args):
             return made(super()._calculate_rewards(*args))
 
-    with pytest.raises(RewardError, match=named):
-        trainer_of(tiny_policy, tmp_path, trainer_class=Wrong).train()
+    with reward_error(named):
+        trainer_of(*place, trainer_class=Wrong).train()
 
 
 def test_what_is_rounded_for_trl_stays_exact_and_what_is_changed_does_not():
@@ -352,7 +350,7 @@ def test_the_way_out_of_two_equal_names_works(kind, tiny_policy, tmp_path):
     if kind == "model":
         tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
         how["reward_processing_classes"] = [tokenizer] * 2
-    with pytest.raises(ConfigError, match="two rewards have the name") as error:
+    with config_error("two rewards have the name") as error:
         trainer_of(tiny_policy, tmp_path, rewards=[first, reward], how=how)
     remedy = str(error.value).partition("create the trainer: ")[2]
     given = {"reward": reward, "functools": functools, "dataclasses": dataclasses, "model": reward}
@@ -365,7 +363,7 @@ def test_the_way_out_of_two_equal_names_works(kind, tiny_policy, tmp_path):
     assert f"rewards/{other}/zero_variance_groups" in trainer.state.log_history[0]
 
 
-def test_a_mock_or_a_proxy_is_a_function(tiny_policy, tmp_path):
+def test_a_mock_or_a_proxy_is_a_function(place):
     class Proxy:
         def __getattr__(self, name):
             if name.startswith("__"):
@@ -376,7 +374,7 @@ def test_a_mock_or_a_proxy_is_a_function(tiny_policy, tmp_path):
             return [1.0] * len(completions)
 
     mock = unittest.mock.Mock(side_effect=lambda completions, **_: digits(completions))
-    trainer = trainer_of(tiny_policy, tmp_path, rewards=[mock, Proxy()])
+    trainer = trainer_of(*place, rewards=[mock, Proxy()])
     assert trainer.reward_func_names == ["Mock", "Proxy"]
     trainer.train()
     assert trainer.state.global_step == 1
@@ -408,31 +406,31 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("reward", "named"), PARAMETERS)
 @pytest.mark.parametrize("known", [True, False], ids=["before", "stream"])
-def test_parameters_that_do_not_fit_are_named(known, reward, named, tiny_policy, tmp_path):
+def test_parameters_that_do_not_fit_are_named(known, reward, named, place):
     data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
     if known:
-        with pytest.raises(RewardError, match=named):
-            trainer_of(tiny_policy, tmp_path, rewards=[reward], how={"train_dataset": data})
+        with reward_error(named):
+            trainer_of(*place, rewards=[reward], how={"train_dataset": data})
         return
     stream = {"train_dataset": data.to_iterable_dataset().map(dict)}
-    trainer = trainer_of(tiny_policy, tmp_path, rewards=[reward], how=stream)
-    with pytest.raises(RewardError, match=named):
+    trainer = trainer_of(*place, rewards=[reward], how=stream)
+    with reward_error(named):
         trainer.train()
 
 
-def test_a_column_that_a_subclass_adds_is_not_missed(tiny_policy, tmp_path):
+def test_a_column_that_a_subclass_adds_is_not_missed(place):
     class Adds(GDPOTrainer):
         def _generate_and_score_completions(self, inputs):
             rows = [{**row, "gold": "a", "hint": "b"} for row in inputs]
             return super()._generate_and_score_completions(rows)
 
-    trainer = trained(tiny_policy, tmp_path, trainer_class=Adds, rewards=[needs_columns])
+    trainer = trained(*place, trainer_class=Adds, rewards=[needs_columns])
     assert trainer.state.global_step == 1
 
 
-def test_a_column_that_a_rollout_func_adds_is_not_missed(tiny_policy, tmp_path):
+def test_a_column_that_a_rollout_func_adds_is_not_missed(place):
     how = {"rollout_func": lambda prompts, trainer: pytest.fail("generated")}
-    trainer_of(tiny_policy, tmp_path, rewards=[needs_columns], how=how)
+    trainer_of(*place, rewards=[needs_columns], how=how)
 
 
 def keyed(completions, **columns):
@@ -450,17 +448,17 @@ def adds_text(completions, **columns):
         (adds_text, "catch the exception, and return None"),
     ],
 )
-def test_an_exception_of_a_reward_has_its_remedy(reward, named, tiny_policy, tmp_path):
+def test_an_exception_of_a_reward_has_its_remedy(reward, named, place):
     data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
-    trainer = trainer_of(tiny_policy, tmp_path, rewards=[reward], how={"train_dataset": data})
-    with pytest.raises(RewardError, match=named):
+    trainer = trainer_of(*place, rewards=[reward], how={"train_dataset": data})
+    with reward_error(named):
         trainer.train()
 
 
 @pytest.mark.parametrize("weights", [{"tenths": 1.0}, {}])
-def test_a_name_that_is_left_out_of_the_weights_is_an_error(weights, tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match=r"leaves out.*'digits'.*tenths, digits"):
-        trainer_of(tiny_policy, tmp_path, reward_weights=weights)
+def test_a_name_that_is_left_out_of_the_weights_is_an_error(weights, place):
+    with config_error(r"leaves out.*'digits'.*tenths, digits"):
+        trainer_of(*place, reward_weights=weights)
 
 
 REUSED = [

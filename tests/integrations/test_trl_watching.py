@@ -12,10 +12,10 @@ from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, digits, logged, sometimes_vowels
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import TRAINERS, differences, make, train
+from tests.refusals import config_error
 from transformers import TrainerCallback
 
 from gdpo.diagnostics import Watch, diagnose
-from gdpo.errors import ConfigError
 from gdpo.integrations.trl import watch
 from gdpo.rollouts import rollout_file
 from gdpo.rollouts.record import read_rollouts, reward_arrays
@@ -72,8 +72,8 @@ def test_two_metrics_for_each_reward_and_the_warnings_are_logged(runs):
     assert len(watched - of_others) <= 36 + len(("step",))
 
 
-def test_evaluations_are_measured_too(tiny_policy, tmp_path):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, num_generations_eval=2)
+def test_evaluations_are_measured_too(place):
+    trainer, _ = make("grpo", *place, num_generations_eval=2)
     watch(trainer, diagnostics="full")
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_rewards/digits/zero_variance_groups"] <= 1
@@ -114,14 +114,14 @@ class Steps(TrainerCallback):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINERS)
 def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_told_once(
-    name, tiny_policy, tmp_path, caplog
+    name, place, caplog
 ):
     def unnamed(completions, **columns):
         return constant(completions)
 
     unnamed.__name__ = "red\x1b[31m\nline"
     rewards = [sometimes_vowels, digits, unnamed]
-    trainer, _ = make(name, tiny_policy, tmp_path, rewards=rewards, max_steps=10, **MANY_GROUPS)
+    trainer, _ = make(name, *place, rewards=rewards, max_steps=10, **MANY_GROUPS)
     watch(trainer)
     one_file = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_one_file.py"))
     one_file["watch"](trainer, prefix="one_file")
@@ -145,11 +145,11 @@ def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_to
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_the_verdict_is_logged_once_at_the_end_of_a_training(ours, tiny_policy, tmp_path, caplog):
+def test_the_verdict_is_logged_once_at_the_end_of_a_training(ours, place, caplog):
     if ours:
-        trainer = make_variant("ours", tiny_policy, tmp_path, max_steps=2)
+        trainer = make_variant("ours", *place, max_steps=2)
     else:
-        trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+        trainer, _ = make("grpo", *place, max_steps=2)
         watch(trainer)
     trainer.train()
     (said,) = (record for record in caplog.records if "steps 1 to 2: " in record.message)
@@ -165,19 +165,19 @@ def test_the_verdict_is_logged_once_at_the_end_of_a_training(ours, tiny_policy, 
     assert sum("steps 1 to 2: " in message for message in caplog.messages) == 1
 
 
-def test_a_training_without_a_step_has_no_verdict(tiny_policy, tmp_path, caplog):
-    trainer = make_variant("ours", tiny_policy, tmp_path)
+def test_a_training_without_a_step_has_no_verdict(place, caplog):
+    trainer = make_variant("ours", *place)
     trainer.state.is_world_process_zero = True
     trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
     assert not [message for message in caplog.messages if "gdpo, steps" in message]
 
 
 @pytest.mark.slow
-def test_the_findings_go_on_where_the_checkpoint_ended(tiny_policy, tmp_path, caplog):
+def test_the_findings_go_on_where_the_checkpoint_ended(place, caplog):
     options = {"rewards": [bytes_written, constant], **MANY_GROUPS}
     for steps, resumed in ((1, None), (3, True), (4, True), (5, True)):
         saved = {"save_strategy": "steps", "save_steps": steps, "max_steps": steps}
-        trainer, _ = make("grpo", tiny_policy, tmp_path, **options, **saved)
+        trainer, _ = make("grpo", *place, **options, **saved)
         watch(trainer)
         trainer.train(resume_from_checkpoint=resumed)
         assert sum("is constant" in m for m in caplog.messages) == (steps >= 4)
@@ -194,10 +194,8 @@ def leaves(rewards, weights):
 
 
 @pytest.mark.parametrize(("estimator", "why"), [(breaks, "RuntimeError: broken"), (leaves, "")])
-def test_an_error_in_the_watch_does_not_end_the_training(
-    estimator, why, tiny_policy, tmp_path, caplog
-):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+def test_an_error_in_the_watch_does_not_end_the_training(estimator, why, place, caplog):
+    trainer, _ = make("grpo", *place, max_steps=2)
     watch(trainer, estimators=[f"tests.integrations.test_trl_watching:{estimator.__name__}"])
     trainer.train()
     assert trainer.state.global_step == 2
@@ -250,8 +248,8 @@ def scored_twice(trainer, generate):
         (scored_twice, "called _calculate_rewards 2 times for one batch"),
     ],
 )
-def test_a_trainer_with_another_batch_is_not_watched(change, why, tiny_policy, tmp_path, caplog):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+def test_a_trainer_with_another_batch_is_not_watched(change, why, place, caplog):
+    trainer, _ = make("grpo", *place, max_steps=1)
     before, after = change(trainer, trainer._generate_and_score_completions)
     trainer._generate_and_score_completions = before
     watch(trainer)
@@ -279,22 +277,22 @@ def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
     assert list(rollout.rewards) == names
 
 
-def test_a_state_that_cannot_be_restored_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+def test_a_state_that_cannot_be_restored_does_not_end_the_training(place, tmp_path, caplog):
     saved = {"save_strategy": "steps", "save_steps": 1}
-    make("grpo", tiny_policy, tmp_path, max_steps=1, **saved)[0].train()
+    make("grpo", *place, max_steps=1, **saved)[0].train()
     file = tmp_path / "checkpoint-1" / "trainer_state.json"
     state = json.loads(file.read_text())
     state["stateful_callbacks"]["gdpo.Watch"] = Watch().state() | {"history": "lost"}
     file.write_text(json.dumps(state))
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+    trainer, _ = make("grpo", *place, max_steps=2)
     watch(trainer)
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2
     assert sum("watch is switched off" in m for m in caplog.messages) == 1
 
 
-def test_a_gdpo_trainer_needs_no_watch_and_trains(tiny_policy, tmp_path, caplog):
-    trainer = make_variant("ours", tiny_policy, tmp_path, max_steps=1)
+def test_a_gdpo_trainer_needs_no_watch_and_trains(place, caplog):
+    trainer = make_variant("ours", *place, max_steps=1)
     watch(trainer)
     (message,) = [m for m in caplog.messages if "changes nothing" in m]
     assert "rollouts_dir and diagnostics in its GDPOConfig" in message
@@ -302,8 +300,8 @@ def test_a_gdpo_trainer_needs_no_watch_and_trains(tiny_policy, tmp_path, caplog)
     assert trainer.state.global_step == 1
 
 
-def test_a_trainer_is_watched_once(tiny_policy, tmp_path, caplog):
-    trainer, _ = make("rloo", tiny_policy, tmp_path, max_steps=1)
+def test_a_trainer_is_watched_once(place, caplog):
+    trainer, _ = make("rloo", *place, max_steps=1)
     watch(trainer)
     callbacks = len(trainer.callback_handler.callbacks)
     watch(trainer)
@@ -317,10 +315,10 @@ def random_numbers(rewards, weights):
     return torch.rand(*rewards.shape[:2]).to(rewards)
 
 
-def test_an_estimator_that_draws_numbers_does_not_change_the_training(tiny_policy, tmp_path):
+def test_an_estimator_that_draws_numbers_does_not_change_the_training(place):
     losses = []
     for estimators in ([], ["tests.integrations.test_trl_watching:random_numbers"]):
-        trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=2)
+        trainer, _ = make("grpo", *place, max_steps=2)
         watch(trainer, estimators=estimators)
         trainer.train()
         losses.append([row["loss"] for row in trainer.state.log_history[:2]])
@@ -355,13 +353,11 @@ class AsyncGRPOTrainer:
         (AsyncGRPOTrainer, "AsyncGRPOTrainer does not calculate rewards"),
     ],
 )
-def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(
-    change, why, tiny_policy, tmp_path, caplog
-):
+def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, why, place, caplog):
     if isinstance(change, type):
         trainer = change()
     else:
-        trainer, _ = make("grpo", tiny_policy, tmp_path)
+        trainer, _ = make("grpo", *place)
         change(trainer)
     before = dict(vars(trainer))
     watch(trainer)
@@ -369,8 +365,8 @@ def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(
     assert any("changes nothing" in each and why in each for each in caplog.messages)
 
 
-def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
-    trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1)
+def test_a_method_with_more_arguments_is_watched(place):
+    trainer, _ = make("grpo", *place, max_steps=1)
     own = trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda inputs, tag: own(inputs)
     watch(trainer)
@@ -388,8 +384,8 @@ def test_a_method_with_more_arguments_is_watched(tiny_policy, tmp_path):
         ({"estimators": ["constrained_grpo"]}, "targets"),
     ],
 )
-def test_wrong_arguments_are_errors_before_the_training(options, message, tiny_policy, tmp_path):
-    trainer, _ = make("grpo", tiny_policy, tmp_path)
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_arguments_are_errors_before_the_training(options, message, place):
+    trainer, _ = make("grpo", *place)
+    with config_error(message):
         watch(trainer, **options)
     watch(trainer)  # and nothing was left behind

@@ -5,8 +5,8 @@ from itertools import groupby
 import numpy as np
 import pytest
 import torch
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.integrations._turns import (
     check_count,
     on_tokens,
@@ -69,5 +69,5 @@ def test_infinite_rewards_stay_infinite_and_what_is_no_number_stays_visible():
 def test_another_number_of_rewards_than_turns_is_an_error_that_names_both():
     check_count("steps", [1, 2], 2, rollout="row 3")
     check_count("steps", 1.0, 2, rollout="row 3")
-    with pytest.raises(DataError, match=r"'steps' has 3 numbers for row 3.* 2 turns"):
+    with data_error(r"'steps' has 3 numbers for row 3.* 2 turns"):
         check_count("steps", [1, 2, 3], 2, rollout="row 3")

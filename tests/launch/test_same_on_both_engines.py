@@ -9,7 +9,6 @@ from gdpo.integrations.verl._run import VerlRun
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task
 from gdpo.lab.training import train
 from gdpo.rollouts import read_rollouts
@@ -23,7 +22,7 @@ VARIANTS = {
 
 
 @pytest.fixture(params=VARIANTS)
-def recipe(request, recipe_file, own_rewards):
+def recipe(request, load, own_rewards):
     """A recipe with user-defined rewards, a gate, weights and token counts."""
     rewards = [
         f"{{name: '{own_rewards}:vowels', gate: {{on: brief, at_least: 0.83}}}}",
@@ -37,7 +36,7 @@ def recipe(request, recipe_file, own_rewards):
         "data.max_prompt_length=900",
         "batch.prompts=4",
     ]
-    return load_recipe(recipe_file, [*shared, *VARIANTS[request.param]])
+    return load(*shared, *VARIANTS[request.param])
 
 
 def columns(config, rollouts, references):

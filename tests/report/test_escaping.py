@@ -62,7 +62,7 @@ def of_a_run(folder):
 
 def runs_page(folder, comparison):
     write_report(comparison, folder / "page.html")
-    return (folder / "page.html").read_text(encoding="utf-8")
+    return (folder / "page.html").read_text("utf-8")
 
 
 def rollouts_page(folder):
@@ -81,7 +81,7 @@ def rollouts_page(folder):
     reading = read_rollout_files(folder / "dump", rewards=[f"{EVIL}{k}" for k in range(2)])
     analysis = analyze(reading, replayed=["grpo", "gdpo", f"{__name__}:failing"], sampled=True)
     write_rollouts_report(analysis, folder / "page.html")
-    return (folder / "page.html").read_text(encoding="utf-8")
+    return (folder / "page.html").read_text("utf-8")
 
 
 def failing(rewards, weights):

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 from tests.report.hostile import TEXTS
 from tests.report.runs import experiment_of, unrecorded
 
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Label, Measured
 from gdpo.lab.report import write_report
@@ -25,7 +25,7 @@ def exported(folder, comparison):
 
 
 def rows_of(file):
-    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
+    return list(csv.DictReader(io.StringIO(file.read_text("utf-8"), newline="")))
 
 
 def compared(folder, *, seeds=range(5), labels=("grpo", "gdpo"), **options):
@@ -101,7 +101,7 @@ def test_what_is_no_empty_folder_is_refused_before_anything_is_written(tmp_path,
     mine = folder / "mine.txt" if kind == "full" else folder
     mine.write_text("mine")
     target = folder / "a" if kind == "below a file" else folder
-    with pytest.raises(ConfigError, match=r"--export .*export.*new folder"):
+    with config_error(r"--export .*export.*new folder"):
         write_report(compared(tmp_path), tmp_path / "page.html", export=target)
     assert not (tmp_path / "page.html").exists()
     assert mine.read_text() == "mine"
@@ -129,6 +129,6 @@ def test_a_name_is_no_formula_and_breaks_no_row(tmp_path, name):
     comparison = analyse(experiment_of(tmp_path, runs, rewards=rewards, name=name), draws=100)
     exported(tmp_path, comparison)
     for file in (tmp_path / "export").iterdir():
-        rows = list(csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
+        rows = list(csv.reader(io.StringIO(file.read_text("utf-8"), newline="")))
         assert len({len(row) for row in rows}) == 1
         assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from tests.refusals import data_error
 from tests.report.runs import REWARDS, experiment_of, record, trained, two_estimators, unrecorded
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.errors import DataError
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import further, headline
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
@@ -66,8 +66,12 @@ def made(tmp_path, comparison):
     return read(file)
 
 
+def page_of(folder, runs):
+    return made(folder, analyse(experiment_of(folder, runs)))
+
+
 def read(file):
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text("utf-8")
     parsed = Parsed(text)
     return text, parsed, json.loads(parsed.inside["script"][0])
 
@@ -163,7 +167,7 @@ def test_findings_have_the_steps_at_which_they_held(tmp_path):
         rewards = np.random.default_rng(step).random((16, 4, 2))
         rewards[..., 0] = 0.0
         record(run.path, "gdpo", step, rewards)
-    _, parsed, _ = made(tmp_path, analyse(experiment_of(tmp_path, [run])))
+    _, parsed, _ = page_of(tmp_path, [run])
     text = " ".join("".join(parsed.text).split())
     assert "out of reach" in text
     assert re.search(r"seed 1: steps 5 to 12\b", text)
@@ -175,14 +179,12 @@ def test_a_finding_of_few_steps_is_left_out(tmp_path):
         rewards = np.random.default_rng(step).random((8, 4, 2))
         rewards[..., 0] = 0.0
         record(run.path, "gdpo", step, rewards)
-    text = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[0]
+    text = page_of(tmp_path, [run])[0]
     assert "out of reach" not in text
 
 
 def test_a_single_run_has_no_comparison_and_is_replayed_with_grpo_beside_it(tmp_path):
-    text, parsed, data = made(
-        tmp_path, analyse(experiment_of(tmp_path, [trained(tmp_path, "gdpo", 1)]))
-    )
+    text, parsed, data = page_of(tmp_path, [trained(tmp_path, "gdpo", 1)])
     assert "against" not in "".join(parsed.text).lower()
     assert 'id="survival"' not in text
     assert len(data["charts"]) == 2
@@ -251,7 +253,7 @@ def test_a_reward_that_is_not_compared_is_named(tmp_path):
 
 def test_runs_without_rollouts_say_so(tmp_path):
     runs = [unrecorded(label, seed, tmp_path) for label in ("grpo", "gdpo") for seed in range(5)]
-    text, _, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
+    text, _, data = page_of(tmp_path, runs)
     assert text.count("No rollouts were recorded") == 3
     assert data["rollouts"]["groups"] == []
 
@@ -272,7 +274,7 @@ def test_runs_that_never_reached_the_threshold_are_marked_where_they_ended(tmp_p
     low = [replace(r, means={n: v * 0 for n, v in r.means.items()}) for r in two_low(tmp_path)]
     high = unrecorded("gdpo", 2, tmp_path)
     high = replace(high, means={reward.name: np.full(12, reward.high) for reward in REWARDS})
-    text = made(tmp_path, analyse(experiment_of(tmp_path, [*low, high])))[0]
+    text = page_of(tmp_path, [*low, high])[0]
     # Two rewards of two estimators; in one of the estimators, the runs end at two different steps.
     assert text.count('class="censored"') == 2 * 3
     assert "not reached" in text
@@ -313,7 +315,7 @@ def test_the_groups_that_are_disagreed_on_most_are_shown(tmp_path):
     odd = np.random.default_rng(0).random((4, 4, 2)) * [1.0, 0.001]
     odd[2] = [[1, -3], [0, 3], [0, 3], [0, 3]]
     record(run.path, "grpo", 7, odd, texts=("p", "c"))
-    data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[2]
+    data = page_of(tmp_path, [run])[2]
     groups = data["rollouts"]["groups"]
     worst = max(groups, key=lambda group: max(s["disagreement"] for s in group["samples"]))
     assert (worst["step"], worst["id"]) == (7, 2)
@@ -323,11 +325,11 @@ def test_the_groups_that_are_disagreed_on_most_are_shown(tmp_path):
 def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.lab.report.trained._STEPS", 20)
     run = trained(tmp_path, "gdpo", 1, steps=23, groups=1)
-    page, _, data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))
+    page, _, data = page_of(tmp_path, [run])
     assert "of 20 steps, spread evenly over 23" in page
     assert len(data["charts"][0]["x"]) == 23
     long = unrecorded("gdpo", 1, tmp_path / "none", steps=10_000)
-    data = made(tmp_path, analyse(experiment_of(tmp_path, [long])))[2]
+    data = page_of(tmp_path, [long])[2]
     assert len(data["charts"][0]["x"]) == 400
 
 
@@ -335,14 +337,14 @@ def test_a_file_that_is_no_rollout_record_is_named(tmp_path):
     run = trained(tmp_path, "gdpo", 1, steps=5)
     bad = run.path / "rollouts" / "step_000003.parquet"
     bad.write_bytes(b"PAR1 not really")
-    with pytest.raises(DataError, match="step_000003"):
+    with data_error("step_000003"):
         write_report(analyse(experiment_of(tmp_path, [run])), tmp_path / "report.html")
 
 
 def test_an_estimator_that_cannot_be_replayed_is_named(tmp_path):
     runs = [trained(tmp_path, label, 1, steps=3) for label in ("grpo", "gdpo")]
     (runs[1].path / "recipe.yaml").write_text("advantage_options: {")
-    _, parsed, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
+    _, parsed, data = page_of(tmp_path, runs)
     assert "could not be replayed" in "".join(parsed.text)
     assert data["rollouts"]["groups"][0]["samples"][0]["advantages"][1] is None
 
@@ -372,7 +374,7 @@ def test_missing_rewards_are_shown_as_missing(tmp_path):
     rewards = np.random.default_rng(0).random((4, 4, 2))
     rewards[0, :, 1] = np.nan
     record(run.path, "gdpo", 2, rewards)
-    data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[2]
+    data = page_of(tmp_path, [run])[2]
     step = [g for g in data["rollouts"]["groups"] if g["step"] == 2 and g["id"] == 0]
     assert [s["rewards"]["correct"] for s in step[0]["samples"]] == [None] * 4
 

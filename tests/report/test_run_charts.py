@@ -49,7 +49,7 @@ def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range_and_the_page_s
     assert "0.0247 to 0.118" in note
     assert "0 to 1" in note
     write_report(comparison, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "page.html").read_text("utf-8")
     assert page.count(note) == 1
     assert page.count('class="axis-note"') == 1, "the other reward covers its range"
 

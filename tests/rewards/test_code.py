@@ -5,9 +5,9 @@ from collections import OrderedDict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import data_error
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.errors import DataError
 from gdpo.lab.rewards import code
 from gdpo.lab.rewards.code import LONGEST, extract_code, no_bug, pass_all, pass_rate, verdict_of
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio
@@ -201,7 +201,7 @@ def test_what_is_none_is_not_there():
     ],
 )
 def test_data_that_are_no_tests_are_refused_by_name(tests, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         code.tests_of(tests)
 
 
@@ -222,7 +222,7 @@ def test_limits_are_read():
     ],
 )
 def test_limits_that_are_none_are_refused_by_name(limits, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         code.limits_of({"limits": limits})
 
 

@@ -4,10 +4,11 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from tests.refusals import config_error
 
 from gdpo import gdpo
 from gdpo.advantages import mo_grpo
-from gdpo.errors import ConfigError
 from gdpo.rewards import Gate, Reward, apply_gates
 from gdpo.rewards.gates import closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -20,14 +21,14 @@ R = np.array([[[1.0, 0.7], [0.99, 0.7], [0.0, -3.0]]])
 
 def test_a_closed_gate_gives_zero_and_an_open_one_leaves_the_reward():
     gated = apply_gates(R, NAMES, GATES)
-    np.testing.assert_array_equal(gated[0], [[1, 0.7], [0.99, 0], [0, 0]])
+    assert_array_equal(gated[0], [[1, 0.7], [0.99, 0], [0, 0]])
     assert R[0, 1, 1] == 0.7  # the caller's array stays as it is
 
 
 def test_a_closed_gate_can_make_the_reward_missing():
     gates = {"short": Gate("correct", 1, otherwise="missing")}
-    np.testing.assert_array_equal(apply_gates(R, NAMES, gates)[0, :, 1], [0.7, NAN, NAN])
-    with pytest.raises(ConfigError, match=r"'none': write zero .* or missing"):
+    assert_array_equal(apply_gates(R, NAMES, gates)[0, :, 1], [0.7, NAN, NAN])
+    with config_error(r"'none': write zero .* or missing"):
         Gate("correct", 1, otherwise="none")
 
 
@@ -53,8 +54,8 @@ def test_a_missing_reward_is_normalized_among_the_open_gates():
     assert {0, 1, 2} < set(right)  # groups without, with one and with several right samples
     wanted = np.array([papo(*group.T, weight=0.5) for group in r])
     gated = apply_gates(r, NAMES, {"short": Gate("correct", 1, otherwise="missing")})
-    np.testing.assert_allclose(mo_grpo(gated, [1, 0.5]), wanted, atol=1e-12)
-    np.testing.assert_allclose(gdpo(gated, [1, 0.5]), wanted / wanted.std(ddof=1), atol=1e-12)
+    assert_allclose(mo_grpo(gated, [1, 0.5]), wanted, atol=1e-12)
+    assert_allclose(gdpo(gated, [1, 0.5]), wanted / wanted.std(ddof=1), atol=1e-12)
 
 
 def test_a_range_includes_zero_only_if_a_closed_gate_gives_it():
@@ -68,14 +69,14 @@ def test_a_range_includes_zero_only_if_a_closed_gate_gives_it():
 
 def test_a_missing_condition_makes_the_gated_reward_missing():
     gated = apply_gates(np.array([[[NAN, 0.7], [1.0, NAN], [0.0, NAN]]]), NAMES, GATES)
-    np.testing.assert_array_equal(gated[0, :, 1], [NAN, NAN, NAN])
+    assert_array_equal(gated[0, :, 1], [NAN, NAN, NAN])
 
 
 def test_gates_look_at_rewards_as_they_were_scored():
     names = ["a", "b", "c"]
     gates = {"b": Gate("a", 1), "c": Gate("b", 1)}
     r = np.array([[[0.0, 1.0, 1.0]]])
-    np.testing.assert_array_equal(apply_gates(r, names, gates)[0, 0], [0, 0, 1])
+    assert_array_equal(apply_gates(r, names, gates)[0, 0], [0, 0, 1])
 
 
 def test_any_array_library_and_shape():
@@ -83,7 +84,7 @@ def test_any_array_library_and_shape():
     for library in (np.asarray, torch.tensor, array_api_strict.asarray):
         gated = apply_gates(library(r), NAMES, GATES)
         assert type(gated) is type(library(r))
-        np.testing.assert_array_equal(np.asarray(gated), [[1, 0.7], [0, 0]])
+        assert_array_equal(np.asarray(gated), [[1, 0.7], [0, 0]])
 
 
 def test_closed_gates_are_counted_among_known_conditions():
@@ -101,15 +102,15 @@ def test_closed_gates_are_counted_among_known_conditions():
     ],
 )
 def test_a_gate_between_rewards_that_are_not_there_is_an_error(gates, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         apply_gates(np.zeros((1, 2, 2)), NAMES, gates)
 
 
 def test_a_threshold_must_be_finite():
-    with pytest.raises(ConfigError, match="at_least"):
+    with config_error("at_least"):
         Gate("correct", NAN)
 
 
 def test_an_unknown_key_of_a_gate_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"length: unknown key 'atleast': .*'at_least'"):
+    with config_error(r"length: unknown key 'atleast': .*'at_least'"):
         read_gates({"length": {"on": "correct", "atleast": 1}})

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from gdpo.errors import RewardError
 from gdpo.rewards import Example, Reward, Scorer, calls
@@ -45,6 +46,10 @@ class Service:
             self.now -= 1
 
 
+def judged_by(function, *, deadline=None, **options):
+    return Scorer([Reward("judge", function, 0, 1, deadline=deadline)], **options)
+
+
 def test_judges_wait_side_by_side_within_the_limit_and_keep_the_order():
     service = Service()
     reward = Reward("judge", service.judge, 0, 1)
@@ -58,7 +63,7 @@ def test_judges_wait_side_by_side_within_the_limit_and_keep_the_order():
 
 def test_what_was_written_twice_is_asked_once():
     service = Service()
-    with Scorer([Reward("judge", service.judge, 0, 1)]) as scorer:
+    with judged_by(service.judge) as scorer:
         scorer.score(["a", "b", "a", "a"], [{"x": [1]}, {}, {"x": [1]}, {"x": [2]}])
     assert service.asked == {"a": 2, "b": 1}
 
@@ -66,19 +71,19 @@ def test_what_was_written_twice_is_asked_once():
 def test_a_judge_that_fails_is_asked_again_and_then_counted():
     for fails, wanted in ((2, 0.5), (3, np.nan)):
         service = Service(fails)
-        with Scorer([Reward("judge", service.judge, 0, 1)], retries=2) as scorer:
+        with judged_by(service.judge, retries=2) as scorer:
             scores = scorer.score(["a"], [{}])
-        np.testing.assert_array_equal(scores.values, [[wanted]])
+        assert_array_equal(scores.values, [[wanted]])
         assert service.asked == {"a": 3}
     assert scores.kinds("judge") == {"raised ConnectionError": 1}
 
 
 def test_an_answer_that_is_no_reward_is_not_asked_for_again():
     service = Service()
-    with Scorer([Reward("judge", service.judge, 0, 1)]) as scorer:
+    with judged_by(service.judge) as scorer:
         scores = scorer.score(["long", "text", "none", "x"], [{}] * 4)
     assert [f.kind for f in scores.failures] == ["out of range", "not a number"]
-    np.testing.assert_array_equal(scores.values[:, 0], [np.nan, np.nan, np.nan, 0.5])
+    assert_array_equal(scores.values[:, 0], [np.nan, np.nan, np.nan, 0.5])
     assert set(service.asked.values()) == {1}
 
 
@@ -87,7 +92,7 @@ async def sleepy(completion, reference):
 
 
 def test_a_judge_that_never_answers_is_given_up_at_its_deadline():
-    with Scorer([Reward("judge", sleepy, 0, 1, deadline=0.1)], retries=1) as scorer:
+    with judged_by(sleepy, deadline=0.1, retries=1) as scorer:
         scores = scorer.score(["a", "b"], [{}, {}])
     assert scores.kinds("judge") == {"timed out": 2}
     assert all("0.1 s" in failure.message for failure in scores.failures)
@@ -163,11 +168,11 @@ def test_whatever_a_judge_raises_is_a_failure(function, kind):
     async def judge(completion, reference):
         return 0.25 if completion == "b" else await function(completion, reference)
 
-    with Scorer([Reward("judge", judge, 0, 1)], retries=0) as scorer:
+    with judged_by(judge, retries=0) as scorer:
         for _ in range(2):
             scores = scorer.score(["a", "b"], [{}, {}])
             assert scores.kinds("judge") == {kind: 1}
-            np.testing.assert_array_equal(scores.values[:, 0], [np.nan, 0.25])
+            assert_array_equal(scores.values[:, 0], [np.nan, 0.25])
     for _ in range(2):  # the loop that runs it outlives it
         assert score_one(Reward("judge", function, 0, 1), "a", {}).kind == kind
 
@@ -182,9 +187,9 @@ def interrupting_at_once(completion, reference):
 
 @pytest.mark.parametrize("function", [interrupting, interrupting_at_once])
 def test_an_interrupt_is_no_failure_of_a_reward(function):
-    with Scorer([Reward("judge", function, 0, 1)]) as scorer, pytest.raises(KeyboardInterrupt):
+    with judged_by(function) as scorer, pytest.raises(KeyboardInterrupt):
         scorer.score(["a"], [{}])
-    with Scorer([Reward("judge", Service().judge, 0, 1)]) as scorer:
+    with judged_by(Service().judge) as scorer:
         assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
 
 
@@ -202,7 +207,7 @@ def test_judges_are_cancelled_where_their_batch_is_interrupted():
             cancelled.set()
             raise
 
-    with Scorer([Reward("judge", judge, 0, 1)]) as scorer, pytest.raises(KeyboardInterrupt):
+    with judged_by(judge) as scorer, pytest.raises(KeyboardInterrupt):
         scorer.score(["a"], [{}])
     assert cancelled.wait(10)
 
@@ -214,7 +219,7 @@ def test_a_judge_that_stops_the_loop_does_not_hold_the_others():
         await asyncio.sleep(0.01)
         return 0.5
 
-    with Scorer([Reward("judge", judge, 0, 1)], retries=0) as scorer:
+    with judged_by(judge, retries=0) as scorer:
         assert scorer.score(["a", "stops", "b"], [{}] * 3).values.tolist() == [[0.5]] * 3
 
 
@@ -232,10 +237,10 @@ def test_a_judge_that_goes_on_though_it_is_cancelled_does_not_hold_the_batch():
                 break
         return 0.5
 
-    with Scorer([Reward("judge", judge, 0, 1, deadline=1)], retries=2) as scorer:
+    with judged_by(judge, deadline=1, retries=2) as scorer:
         scores = scorer.score(["a", "goes on", "b"], [{}] * 3)
     scored.set()
-    np.testing.assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
+    assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
     (failure,) = scores.failures
     assert failure.kind == "timed out"
     assert "left running" in failure.message
@@ -277,7 +282,7 @@ async def blocks(completion, reference):
 
 @pytest.mark.slow
 def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
-    with Scorer([Reward("judge", blocks, 0, 1, deadline=2)], retries=0) as scorer:
+    with judged_by(blocks, deadline=2, retries=0) as scorer:
         scores = scorer.score(["blocks"], [{}])
         assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
     (failure,) = scores.failures
@@ -315,7 +320,7 @@ def test_a_judge_that_waits_for_another_without_await_is_told_so():
 
 def test_scoring_works_inside_a_loop_that_runs():
     async def notebook():
-        with Scorer([Reward("judge", Service().judge, 0, 1)]) as scorer:
+        with judged_by(Service().judge) as scorer:
             return scorer.score(["a"], [{}]).values.tolist()
 
     assert asyncio.run(notebook()) == [[0.5]]
@@ -328,9 +333,7 @@ def test_progress_is_told_when_a_batch_takes_long_and_not_before(monkeypatch):
         await asyncio.sleep(1.5 * (int(completion) > 2))
         return 0.0
 
-    with Scorer(
-        [Reward("judge", slow, 0, 1)], progress=lambda *counts: told.append(counts)
-    ) as scorer:
+    with judged_by(slow, progress=lambda *counts: told.append(counts)) as scorer:
         scorer.score(["0", "1"], [{}, {}])
         assert told == []
         monkeypatch.setattr(scoring, "_PATIENCE_S", 1.0)

@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.rewards import score
 from gdpo.rewards.length import soft_overlong, token_limit, token_range
 from gdpo.testing import check_reward
@@ -90,5 +90,5 @@ def test_a_scorer_gives_it_the_tokens_and_not_the_characters():
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(make, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         make()

@@ -2,8 +2,8 @@ import math
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.rewards import Example, Reward
 
 
@@ -19,7 +19,7 @@ def test_a_reward_cannot_be_changed():
 
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_name_that_cannot_be_a_metrics_name_is_refused(name):
-    with pytest.raises(ConfigError, match=r"name .*'/'"):
+    with config_error(r"name .*'/'"):
         Reward(name, one, 0, 1)
 
 
@@ -27,7 +27,7 @@ def test_a_name_that_cannot_be_a_metrics_name_is_refused(name):
     ("low", "high"), [(0, 0), (1, 0), (0, math.inf), (-math.inf, 0), (math.nan, 1), (0, math.nan)]
 )
 def test_a_range_that_is_empty_or_endless_is_refused(low, high):
-    with pytest.raises(ConfigError, match=r"reward 'length': .*range"):
+    with config_error(r"reward 'length': .*range"):
         Reward("length", one, low, high)
 
 
@@ -53,7 +53,7 @@ EXAMPLE = Example("", {}, 1.0)
     ],
 )
 def test_a_field_that_holds_something_else_is_refused(fields, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         Reward(**{"name": "length", "function": one, "low": 0, "high": 1, **fields})
 
 

@@ -1,13 +1,12 @@
 import json
-import logging
 import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import config_error, reward_error
 
-from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Reward, Scorer, calls, score
 from gdpo.rewards.calls import score_one
 from gdpo.rewards.scorer import check_distinct
@@ -119,18 +118,18 @@ def test_the_place_of_a_long_chain_of_calls_is_the_last_one_of_the_reward():
 
 def test_with_raise_the_cause_is_kept_and_otherwise_not():
     reward = Reward("json", reads_json, 0, 1)
-    with pytest.raises(RewardError, match=r"TypeError: .*test_scorer") as caught:
+    with reward_error(r"TypeError: .*test_scorer") as caught:
         score([reward], ["[]"], [{}], on_error="raise")
     assert isinstance(caught.value.__cause__, TypeError)
     assert score([reward], ["[]"], [{}]).failures[0].error is None
 
 
 def test_what_is_no_reward_is_refused_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"Reward\('length', length, low=0, high=1\)"):
+    with config_error(r"Reward\('length', length, low=0, high=1\)"):
         Scorer([LENGTH, length])
-    with pytest.raises(ConfigError, match=r"gdpo\.Reward.* str 'length'"):
+    with config_error(r"gdpo\.Reward.* str 'length'"):
         Scorer(["length"])
-    with pytest.raises(ConfigError, match=r"list.* Reward"):
+    with config_error(r"list.* Reward"):
         Scorer(LENGTH)
 
 
@@ -147,8 +146,7 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_count_and_completion(
         return 1 / 0 if completion.startswith("r") else {"n": math.nan}.get(completion, 1)
 
     completions = ["a", "r1", "n", "r2", "r3"]
-    with caplog.at_level(logging.WARNING, logger="gdpo.rewards"):
-        score([Reward("fragile", fragile, 0, 1)], completions, [{}] * 5)
+    score([Reward("fragile", fragile, 0, 1)], completions, [{}] * 5)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     for line, count, kind, first in zip(
@@ -170,14 +168,14 @@ def test_nothing_to_score_gives_an_empty_array():
 
 
 def test_two_rewards_of_one_name_are_refused():
-    with pytest.raises(ConfigError, match="repeated: is_a, length"):
+    with config_error("repeated: is_a, length"):
         check_distinct(["length", "is_a", "x", "is_a", "length"])
-    with pytest.raises(ConfigError, match="repeated: is_a"):
+    with config_error("repeated: is_a"):
         score([IS_A, IS_A], ["a"], [{}])
 
 
 def test_completions_and_references_of_unequal_number_are_refused():
-    with pytest.raises(ConfigError, match=r"2 completions .*1 references"):
+    with config_error(r"2 completions .*1 references"):
         score([IS_A], ["a", "b"], [{}])
 
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, content_text, from_file, prompt_text
 
@@ -128,13 +128,13 @@ def test_a_failure_shows_the_models_text(caplog):
 
 @pytest.mark.parametrize("scope", ["first", None, ["last"]])
 def test_a_scope_that_does_not_exist_is_refused(scope):
-    with pytest.raises(ConfigError, match=r"'r': scope"):
+    with config_error(r"'r': scope"):
         Reward("r", is_right, 0, 1, scope=scope)
 
 
 @pytest.mark.parametrize("of", ["tokens", "turn"])
 def test_a_scope_is_only_for_rewards_of_the_text(of):
-    with pytest.raises(ConfigError, match="scope='all'"):
+    with config_error("scope='all'"):
         Reward("r", is_right, 0, 1, of=of, scope="all")
     Reward("r", is_right, 0, 1, of=of)
 

@@ -1,14 +1,14 @@
 """Tests rewards that score each turn (`of="turn"`)."""
 
 import asyncio
-import logging
 import math
 from copy import deepcopy
 
 import numpy as np
 import pytest
+from tests.refusals import reward_error
 
-from gdpo.errors import ConfigError, RewardError
+from gdpo.errors import ConfigError
 from gdpo.rewards import Example, Gate, Reward, Scorer, apply_gates, score
 from gdpo.testing import check_reward
 
@@ -83,8 +83,7 @@ FAILING = [
 
 @pytest.mark.parametrize("reward", FAILING, ids=["here", "in a worker", "coroutine"])
 def test_a_failure_names_rollout_and_turn(reward, caplog):
-    with caplog.at_level(logging.WARNING, "gdpo"):
-        result = scored([reward], [ONE, TWO, TWO], workers=1, retries=0)
+    result = scored([reward], [ONE, TWO, TWO], workers=1, retries=0)
     assert [(f.index, f.turn, f.kind) for f in result.failures] == [
         (1, 1, "raised ZeroDivisionError"),
         (2, 1, "raised ZeroDivisionError"),
@@ -97,7 +96,7 @@ def test_a_failure_names_rollout_and_turn(reward, caplog):
 def test_a_failure_can_be_the_lowest_value_of_its_turn_or_an_error():
     reward = FAILING[0]
     assert scored([reward], [TWO], on_error="worst").turns == {"fails": [[1, 0]]}
-    with pytest.raises(RewardError, match=r"'fails'.*completion 0, turn 1"):
+    with reward_error(r"'fails'.*completion 0, turn 1"):
         scored([reward], [TWO], on_error="raise")
 
 
@@ -132,8 +131,7 @@ def test_control_characters_of_a_failure_do_not_reach_the_log(caplog):
     def fails(messages, reference):
         raise ValueError("\x1b[31m" + messages[-1]["content"])
 
-    with caplog.at_level(logging.WARNING, "gdpo"):
-        scored([Reward("fails", fails, 0, 9, of="turn")], [ONE])
+    scored([Reward("fails", fails, 0, 9, of="turn")], [ONE])
     assert "⟨U+001B⟩[31maa" in caplog.text
     assert "\x1b" not in caplog.text
 
@@ -144,7 +142,7 @@ def test_the_contract_of_a_reward_of_turns_is_checked_on_messages():
         Reward("count", lambda m, _: min(9.0, m[-1]["content"].count("a")), 0, 9, examples, "turn"),
         texts=20,
     )
-    with pytest.raises(RewardError, match=r"returns 1\.0"):
+    with reward_error(r"returns 1\.0"):
         check_reward(Reward("count", count_a, 0, 9, (Example(TWO, {}, 3.0),), "turn"), texts=1)
 
 

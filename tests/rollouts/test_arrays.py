@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from tests.refusals import data_error
 from tests.rollouts import built
 
-from gdpo.errors import DataError
 from gdpo.rollouts import reward_arrays
 
 NAN = np.nan
@@ -38,16 +37,16 @@ def test_a_group_is_a_step_and_a_group_number():
 def test_weights_may_differ_between_groups_but_not_within_one():
     rollouts = [rollout(1, 0, 0, 1, 1), rollout(2, 0, 0, 1, 1, weights=(1.0, NAN))]
     np.testing.assert_array_equal(reward_arrays(rollouts).weights, [[1, 2], [1, NAN]])
-    with pytest.raises(DataError, match=r"step 1, group 0: the weights differ"):
+    with data_error(r"step 1, group 0: the weights differ"):
         reward_arrays([rollouts[0], rollout(1, 0, 1, 1, 1, weights=(1.0, 1.0))])
 
 
 def test_rollouts_of_different_recipes_do_not_mix():
     other = replace(rollout(2, 0, 0, 1, 1), rewards={"a": 1.0, "c": 1.0})
-    with pytest.raises(DataError, match=r"step 2 .*step 1"):
+    with data_error(r"step 2 .*step 1"):
         reward_arrays([rollout(1, 0, 0, 1, 1), other])
 
 
 def test_no_rollouts_are_an_error():
-    with pytest.raises(DataError, match="rollouts is empty"):
+    with data_error("rollouts is empty"):
         reward_arrays([])

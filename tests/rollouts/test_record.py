@@ -4,8 +4,8 @@ import dataclasses
 
 import pyarrow.parquet as pq
 import pytest
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.rewards.text import completion_text
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files, read_texts
@@ -48,7 +48,7 @@ def test_turns_are_kept_with_their_rewards_and_advantages(tmp_path):
     write_rollouts(tmp_path / "b.parquet", [ROLLOUT])
     assert "turns" not in pq.read_schema(tmp_path / "b.parquet").names
     swapped = (dataclasses.replace(turns[0], rewards={"length": 0.25, "correctness": None}),)
-    with pytest.raises(DataError, match="all rollouts and turns"):
+    with data_error("all rollouts and turns"):
         write_rollouts(tmp_path / "c.parquet", [dataclasses.replace(ROLLOUT, turns=swapped)])
 
 
@@ -178,14 +178,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_rollouts_with_different_rewards_are_an_error(tmp_path):
     other = dataclasses.replace(ROLLOUT, rewards={"length": 1.0})
-    with pytest.raises(DataError, match=r"group 1, sample 0 has \['length'\]"):
+    with data_error(r"group 1, sample 0 has \['length'\]"):
         write_rollouts(tmp_path / "a.parquet", [ROLLOUT, other])
 
 
 def test_a_file_that_is_no_record_is_an_error(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_text("nothing")
-    with pytest.raises(DataError, match="not a gdpo rollout record"):
+    with data_error("not a gdpo rollout record"):
         read_rollouts(path)
 
 
@@ -199,12 +199,12 @@ def test_lone_surrogates_anywhere_do_no_harm(tmp_path):
 
 
 def test_a_step_without_rollouts_has_no_record(tmp_path):
-    with pytest.raises(DataError, match="no rollouts"):
+    with data_error("no rollouts"):
         write_rollouts(tmp_path / "a.parquet", [])
 
 
 def test_a_missing_record_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"does not exist$"):
+    with data_error(r"does not exist$"):
         read_rollouts(tmp_path / "nowhere.parquet")
 
 

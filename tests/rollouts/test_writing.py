@@ -4,9 +4,9 @@ import resource
 from contextlib import contextmanager
 
 import pytest
+from tests.refusals import config_error
 from tests.rollouts.built import rollout
 
-from gdpo.errors import ConfigError
 from gdpo.rollouts import StepWriter, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.writing import set_aside
 
@@ -94,12 +94,12 @@ def test_a_folder_is_made_and_nothing_is_left_in_it_by_the_check(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_before_the_run(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"file/rollouts: .* Not a directory"):
+    with config_error(r"file/rollouts: .* Not a directory"):
         StepWriter(tmp_path / "file" / "rollouts").check_folder()
 
 
 def test_a_disk_without_space_is_an_error_before_the_run(tmp_path):
-    with no_space(), pytest.raises(ConfigError, match="File too large"):
+    with no_space(), config_error("File too large"):
         StepWriter(tmp_path).check_folder()
 
 
@@ -139,5 +139,5 @@ def test_what_cannot_be_moved_is_an_error_that_says_so(open_folder):
     (folder := open_folder / "rollouts").mkdir()
     rollout_file(folder, 1).touch()
     folder.chmod(0o555)
-    with pytest.raises(ConfigError, match="earlier-1"):
+    with config_error("earlier-1"):
         set_aside(folder)

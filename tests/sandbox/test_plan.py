@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio
 from gdpo.lab.sandbox._terms import Bug
 from gdpo.lab.sandbox.plan import plan
@@ -78,7 +78,7 @@ def test_tests_may_stand_in_lists(listed, tests):
     ],
 )
 def test_what_is_no_list_of_tests_is_refused(kind, given, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         kind(*given)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.lab.tasks import TASKS, load_problems, resolve_task
 from gdpo.rewards import Scorer
 from gdpo.testing import check_reward
@@ -151,7 +151,7 @@ def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_
 
 
 def test_an_unknown_task_names_the_nearest_one():
-    with pytest.raises(ConfigError, match="did you mean 'tool_calling'"):
+    with config_error("did you mean 'tool_calling'"):
         resolve_task("tool_caling")
 
 
@@ -160,7 +160,7 @@ def test_your_own_task_is_found_by_module_and_attribute():
 
 
 def test_what_is_no_task_is_refused():
-    with pytest.raises(ConfigError, match=r"function.*gdpo\.lab\.tasks\.Task"):
+    with config_error(r"function.*gdpo\.lab\.tasks\.Task"):
         resolve_task("gdpo.lab.tasks:load_rows")
 
 
@@ -170,14 +170,14 @@ def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
         '{"question": "1+1?", "answer": "#### 2"}\n\n{"questions": "1?", "answer": "#### 1"}\n'
     )
     lacks = r"'question',.* questions, answer\. Allowed: \(question, answer\).*'questions'"
-    with pytest.raises(DataError, match=f"{path}, line 3: .*{lacks}"):
+    with data_error(f"{path}, line 3: .*{lacks}"):
         load_problems(TASKS["gsm8k"], path)
 
 
 def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"instruction": "a", "input": "b", "outputs": "c"}]))
-    with pytest.raises(DataError, match=r"row 1: .*'tool_calling' .*'output'"):
+    with data_error(r"row 1: .*'tool_calling' .*'output'"):
         load_problems(TASKS["tool_calling"], path)
 
 

@@ -4,8 +4,8 @@ from time import process_time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.lab.tasks import TASKS
 from gdpo.lab.tasks.gsm8k import flexible_reward
 from gdpo.testing import check_reward
@@ -233,7 +233,7 @@ def test_a_row_gives_the_question_and_the_number_after_the_hashes():
     ],
 )
 def test_a_row_that_cannot_be_used_names_its_column(row, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         TASK.read_row(row)
 
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.lab.evaluation import BENCHMARKS
 from gdpo.lab.evaluation.benchmarks import Source, find_benchmark, problems
 from gdpo.lab.tasks import TASKS
@@ -61,7 +61,7 @@ def test_the_order_of_several_answers_does_not_matter():
     ],
 )
 def test_a_row_without_a_readable_answer_is_named(row, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         TASK.read_row(row)
 
 

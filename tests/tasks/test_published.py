@@ -11,7 +11,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def cases(name):
-    text = (GOLDEN / f"{name}_published.json").read_text(encoding="utf-8")
+    text = (GOLDEN / f"{name}_published.json").read_text("utf-8")
     return json.loads(text)["cases"]
 
 

@@ -7,8 +7,9 @@ import sys
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError, MissingExtraError
+from gdpo.errors import MissingExtraError
 from gdpo.lab.tasks import TASKS, load_problems, load_rows
 from gdpo.lab.tasks.rows import _hub_rows, _is_file
 
@@ -62,7 +63,7 @@ def test_a_limit_does_not_read_on(tmp_path):
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(tmp_path, limit):
-    with pytest.raises(ConfigError, match=f"limit .*got {limit}"):
+    with config_error(f"limit .*got {limit}"):
         load_rows(write(tmp_path / "r.json", ROWS), limit=limit)
 
 
@@ -79,7 +80,7 @@ def test_a_missing_file_names_the_nearest_ones(tmp_path, asked, message):
     write(tmp_path / "train.jsonl.gz", ROWS)
     write(tmp_path / "other.json", ROWS)
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         load_rows(tmp_path / asked)
 
 
@@ -113,13 +114,13 @@ BROKEN = b'{"a": 1}\n\n{"a": \n'
 def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path, name, data, message):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         load_rows(path)
 
 
 def test_an_empty_table_has_no_rows(tmp_path):
     parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "r.parquet")
-    with pytest.raises(DataError, match="has no rows"):
+    with data_error("has no rows"):
         load_rows(tmp_path / "r.parquet")
 
 
@@ -147,7 +148,7 @@ def test_what_exists_is_a_file_even_if_it_could_be_a_name_on_the_hub(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "openai").mkdir()
     (tmp_path / "openai" / "gsm8k").write_text("{}")
-    with pytest.raises(DataError, match=r"openai/gsm8k: .*\.parquet"):
+    with data_error(r"openai/gsm8k: .*\.parquet"):
         load_rows("openai/gsm8k")
 
 
@@ -160,13 +161,13 @@ def test_rows_of_a_dataset_come_through_datasets(tmp_path, monkeypatch):
     write(folder / "test.jsonl", PLAIN[:5])
     assert list(_hub_rows(str(folder), None, "train")) == PLAIN
     assert list(_hub_rows(str(folder), None, "test")) == PLAIN[:5]
-    with pytest.raises(DataError, match=r"split 'tset'\) .*the Hub"):
+    with data_error(r"split 'tset'\) .*the Hub"):
         _hub_rows(str(folder), None, "tset")
 
 
 def test_a_dataset_that_cannot_be_had_says_that_a_local_file_works_too():
     pytest.importorskip("datasets")
-    with pytest.raises(DataError, match=r"'nobody/nothing' \(subset main"):
+    with data_error(r"'nobody/nothing' \(subset main"):
         load_rows("nobody/nothing", subset="main")
 
 
@@ -212,5 +213,5 @@ def test_without_the_datasets_package_the_extra_is_named(monkeypatch):
 def test_half_a_character_is_refused_with_its_line(tmp_path):
     rows = [{"question": "1+1?", "answer": "#### 2"}, {"question": "\ud800", "answer": "#### 2"}]
     path = write(tmp_path / "r.jsonl", rows)
-    with pytest.raises(DataError, match=r"line 2: .*half a character"):
+    with data_error(r"line 2: .*half a character"):
         load_problems(TASKS["gsm8k"], path)

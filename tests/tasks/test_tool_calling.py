@@ -7,8 +7,8 @@ from time import process_time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.lab.tasks import TASKS
 from gdpo.lab.tasks.tool_calling._rewards import best_total
 from gdpo.lab.tasks.tool_calling.calls import same_value
@@ -421,7 +421,7 @@ GOOD = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"ground_t
     ],
 )
 def test_a_row_that_cannot_be_used_names_its_column(row, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         TASK.read_row(row)
 
 
@@ -456,11 +456,11 @@ def test_the_prompt_lists_tools_and_turns():
 
 
 def test_a_tool_without_a_description_and_a_turn_without_a_role_are_named():
-    with pytest.raises(DataError, match=r"tool 2 .*description, parameters"):
+    with data_error(r"tool 2 .*description, parameters"):
         tool_prompt([CLOCK, {"name": "x"}], [])
-    with pytest.raises(DataError, match="user, assistant, tool"):
+    with data_error("user, assistant, tool"):
         tool_prompt([CLOCK], [{"role": "system", "content": "x"}])
-    with pytest.raises(DataError, match="content"):
+    with data_error("content"):
         tool_prompt([CLOCK], [{"role": "user"}])
 
 

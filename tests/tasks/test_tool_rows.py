@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.refusals import data_error
 from tests.tasks.coding.test_rows import MBPP
 from tests.tasks.coding.test_samples import APPS, CONTESTS, EURUS
 
@@ -130,7 +131,7 @@ def test_rows_of_a_data_frame_are_those_of_its_file(task, row, tmp_path):
 
 def test_a_row_that_is_nested_too_deeply_is_told():
     answer = json.loads("[" * 900 + "]" * 900)
-    with pytest.raises(DataError, match="nested too deeply"):
+    with data_error("nested too deeply"):
         TASK.read_row({**API_BANK, "answer": answer})
 
 
@@ -242,7 +243,7 @@ HALF = {"from": "user", "value": None}
     ],
 )
 def test_what_cannot_be_read_is_named(row, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         TASK.read_row(row)
 
 
@@ -389,5 +390,5 @@ def test_needed_parameters_are_told_where_hammer_lists_them():
     ],
 )
 def test_what_is_wrong_in_hammers_rows_is_named(changed, said):
-    with pytest.raises(DataError, match=said.replace("[", r"\[")):
+    with data_error(said.replace("[", r"\[")):
         TASK.read_row({**HAMMER, **changed})

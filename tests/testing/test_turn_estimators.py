@@ -16,9 +16,10 @@ from benchmarks.credit._agents import (
 from benchmarks.credit._check import mean_gradient, no_signal, with_options
 from benchmarks.credit._measure import rows_of
 from benchmarks.credit._subjects import SUBJECTS, as_estimator
+from numpy.testing import assert_allclose
+from tests.refusals import config_error
 
 from gdpo.advantages import turn_broadcast, turn_gdpo
-from gdpo.errors import ConfigError
 
 ROLLOUTS = list_rollouts(example_policy())
 SMALL = list_rollouts(example_policy(turns=3))
@@ -76,7 +77,7 @@ def test_the_mean_and_the_variance_are_those_of_loops_over_ordered_groups():
         return mean, np.dot(chances, [np.sum((each - mean) ** 2) for each in gradients])
 
     got = mean_gradient(with_itself, SMALL, task, *list_groups(SMALL, 2))
-    np.testing.assert_allclose(got, loops(with_itself)[0], atol=1e-12)
+    assert_allclose(got, loops(with_itself)[0], atol=1e-12)
     (row,) = rows_of(fixed(turn_gdpo), SMALL, size=2, tasks=lambda _: [task])
     wanted = loops(fixed(turn_gdpo))[1] / loops(fixed(turn_broadcast))[1]
     assert row.variance == pytest.approx(wanted, rel=1e-9)
@@ -110,7 +111,7 @@ def test_biased_estimators_have_the_means_of_their_closed_forms(task, size):
         (with_itself, (1 - 1 / size) * wanted),
         (subject("b1"), np.einsum("s,stxa->txa", itself, earning)),
     ):
-        np.testing.assert_allclose(mean_of(estimator, task, size), closed, atol=1e-12)
+        assert_allclose(mean_of(estimator, task, size), closed, atol=1e-12)
 
 
 @SIZES
@@ -118,7 +119,7 @@ def test_biased_estimators_have_the_means_of_their_closed_forms(task, size):
 def test_unbiased_estimators_have_the_true_gradient(task, size):
     for estimator in (turn_gdpo, turn_broadcast, subject("e"), subject("f")):
         got = mean_of(estimator, task, size)
-        np.testing.assert_allclose(got, exact_gradient(ROLLOUTS, task), atol=1e-12)
+        assert_allclose(got, exact_gradient(ROLLOUTS, task), atol=1e-12)
 
 
 @SIZES
@@ -142,11 +143,9 @@ def test_rows_have_the_bias_of_each_turn_and_no_variance_if_there_is_a_bias():
         wanted, got = exact_gradient(ROLLOUTS, task), mean_of(subject("b1"), task, 3)
         length = np.linalg.norm(wanted)
         assert row.bias == pytest.approx(np.linalg.norm(got - wanted) / length)
-        np.testing.assert_allclose(
-            row.turn_bias, np.linalg.norm(got - wanted, axis=(1, 2)) / length
-        )
+        assert_allclose(row.turn_bias, np.linalg.norm(got - wanted, axis=(1, 2)) / length)
         cosine = np.sum(got * wanted) / (np.linalg.norm(got) or np.nan) / length
-        np.testing.assert_allclose(np.cos(np.radians(row.degrees)), cosine, atol=1e-12)
+        assert_allclose(np.cos(np.radians(row.degrees)), cosine, atol=1e-12)
         assert np.isnan(row.variance)
     assert {round(row.variance, 9) for row in rows_of(subject("a"), ROLLOUTS, size=3)} == {1.0}
 
@@ -185,7 +184,7 @@ def test_an_estimator_that_changes_an_argument_is_refused(argument):
         {"rewards": rewards, "weights": weights, "turns": turns}[argument][...] = 7
         return a
 
-    with pytest.raises(ConfigError, match=f"'{argument}'.* copy"):
+    with config_error(f"'{argument}'.* copy"):
         measured(in_place)
 
 
@@ -205,7 +204,7 @@ def fails():
     ],
 )
 def test_a_result_that_is_no_array_of_numbers_is_an_error(returns, named):
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         measured(lambda rewards, weights, *, turns: returns())
 
 
@@ -218,5 +217,5 @@ def test_advantages_that_depend_on_other_groups_or_calls_are_refused(changing):
         factor = len(rewards) if changing == "other groups" else len(called)
         return factor * subject("e")(rewards, weights, turns=turns)
 
-    with pytest.raises(ConfigError, match="depend on other groups"):
+    with config_error("depend on other groups"):
         measured(estimator)

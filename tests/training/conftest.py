@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.training import train
 
@@ -69,15 +68,15 @@ def trained_before():
 
 
 @pytest.fixture
-def trained(recipe_file, trained_before, tmp_path_factory):
+def trained(load, trained_before, tmp_path_factory):
     """Trains the recipe with some changes once a session; returns the result with a copy of it."""
 
     def once(*changes):
         if changes not in trained_before:
             folder = tmp_path_factory.mktemp("trained")
-            recipe = load_recipe(recipe_file, [*changes, f"runs_dir={folder}"])
+            recipe = load(*changes, f"runs_dir={folder}")
             trained_before[changes] = train(recipe)
-        result, recipe = trained_before[changes], load_recipe(recipe_file, changes)
+        result, recipe = trained_before[changes], load(*changes)
         shutil.copytree(result.run.path, recipe.run_dir)
         run = RunDirectory(recipe.run_dir)
         run.recipe.write_text(recipe.to_yaml())

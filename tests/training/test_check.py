@@ -8,12 +8,12 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.refusals import config_error
 from tests.rollouts.readers import written
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.models import context_length, load_tokenizer, locate_model, prompt_lengths
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import find_task, resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
 from gdpo.lab.training import check, train
@@ -45,10 +45,9 @@ def test_a_sound_recipe_passes_and_all_that_was_checked_is_reported(recipe):
         assert part in texts_of(findings)
 
 
-def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
-    recipe = load_recipe(
-        recipe_file,
-        ["model=./nowhere", f"data.source={tmp_path}/missing.jsonl", "trainer.learning_rate=-1"],
+def test_one_mistake_does_not_hide_another(load, tmp_path):
+    recipe = load(
+        "model=./nowhere", f"data.source={tmp_path}/missing.jsonl", "trainer.learning_rate=-1"
     )
     wrong = texts_of(check(recipe), Level.WRONG)
     assert "folder nowhere" in wrong
@@ -65,9 +64,9 @@ def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
     ],
 )
 def test_a_reward_that_breaks_its_contract_is_found_before_training(
-    recipe_file, own_rewards, name, message
+    load, own_rewards, name, message
 ):
-    recipe = load_recipe(recipe_file, [f"rewards=[{{name: '{own_rewards}:{name}'}}]"])
+    recipe = load(f"rewards=[{{name: '{own_rewards}:{name}'}}]")
     assert message in texts_of(check(recipe), Level.WRONG)
     with pytest.raises(RewardError) as error:
         train(recipe)
@@ -161,22 +160,22 @@ def test_a_row_that_cannot_be_used_names_itself(recipe, rows, row, message):
     assert not recipe.run_dir.exists()
 
 
-def test_one_group_per_generation_is_noted(recipe_file):
-    recipe = load_recipe(recipe_file, ["batch.prompts=1"])
+def test_one_group_per_generation_is_noted(load):
+    recipe = load("batch.prompts=1")
     assert "batch.prompts" in texts_of(check(recipe), Level.NOTE)
-    grpo = load_recipe(recipe_file, ["batch.prompts=1", "advantage=grpo"])
+    grpo = load("batch.prompts=1", "advantage=grpo")
     assert "one group" not in texts_of(check(grpo))
 
 
 @pytest.mark.parametrize(("steps", "noted"), [(4, False), (5, True)])
-def test_a_schedule_that_is_longer_than_the_run_is_noted(recipe_file, steps, noted):
+def test_a_schedule_that_is_longer_than_the_run_is_noted(load, steps, noted):
     schedule = f"rewards.0.weight={{from: 1.0, to: 0.2, steps: {steps}}}"
-    notes = texts_of(check(load_recipe(recipe_file, [schedule])), Level.NOTE)
+    notes = texts_of(check(load(schedule)), Level.NOTE)
     assert ("takes 5 steps, but this run has 4, so its weight does not reach 0.2" in notes) is noted
 
 
-def test_a_prompt_beyond_the_context_is_reported(recipe_file):
-    recipe = load_recipe(recipe_file, ["trainer.max_completion_length=2000"])
+def test_a_prompt_beyond_the_context_is_reported(load):
+    recipe = load("trainer.max_completion_length=2000")
     assert "1,024 tokens. Lower trainer.max_completion_length" in texts_of(
         check(recipe), Level.WRONG
     )
@@ -192,12 +191,12 @@ def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     ],
 )
 def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
-    recipe_file, rows, tmp_path, model, message
+    load, rows, tmp_path, model, message
 ):
     rows.unlink()
     model = model.format(folder=tmp_path)
-    with pytest.raises(ConfigError, match=f"^--set model=[^:]*: .*{message}"):
-        train(load_recipe(recipe_file, [f"model={model}"]))
+    with config_error(f"^--set model=[^:]*: .*{message}"):
+        train(load(f"model={model}"))
 
 
 def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows, monkeypatch):
@@ -215,18 +214,18 @@ def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows, monkeypatc
     assert prompts.partition(" has ")[2] == alone.partition(" has ")[2]
 
 
-def test_each_seed_has_its_own_model(recipe_file, tiny_policy, tmp_path):
+def test_each_seed_has_its_own_model(load, tiny_policy, tmp_path):
     (tmp_path / "models").mkdir()
     for seed in (3, 42):
         (tmp_path / "models" / f"{seed}-a").symlink_to(tiny_policy)
 
     def located(*seed):
         model = f"model={tmp_path}/models/{{seed}}-a"
-        return locate_model(load_recipe(recipe_file, [model, *seed])).source
+        return locate_model(load(model, *seed)).source
 
     assert located("trainer.seed=3") == f"{tmp_path}/models/3-a"
     assert located() == f"{tmp_path}/models/42-a", "TRL's default seed"
-    with pytest.raises(ConfigError, match=r"/models/4-a, .* seed 4\."):
+    with config_error(r"/models/4-a, .* seed 4\."):
         located("trainer.seed=4")
 
 
@@ -245,17 +244,17 @@ REJECTED = "the chat template of .* rejects the prompt of row 1 .*: no system ro
 )
 @pytest.mark.parametrize("override", [(), ("trainer.max_completion_length=null",)])
 def test_a_model_that_cannot_be_used_is_reported(
-    recipe_file, tiny_policy, tmp_path, file, text, message, override
+    load, tiny_policy, tmp_path, file, text, message, override
 ):
     folder = tmp_path / "changed"
     shutil.copytree(tiny_policy, folder)
     (folder / file).unlink()
     if text is not None:
         (folder / file).write_text(text)
-    recipe = load_recipe(recipe_file, [f"model={folder}", *override])
+    recipe = load(f"model={folder}", *override)
     (wrong,) = [f.text for f in check(recipe) if f.level is Level.WRONG]
     assert re.search(rf"^--set model=[^:]*: .*{message}", wrong)
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         train(recipe)
 
 
@@ -272,7 +271,7 @@ def test_without_the_extra_it_is_named(recipe, monkeypatch, module):
 
 
 def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
-    recipe_file, tiny_policy, tmp_path, monkeypatch
+    load, tiny_policy, tmp_path, monkeypatch
 ):
     from huggingface_hub import constants, is_offline_mode
 
@@ -288,7 +287,7 @@ def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
         monkeypatch.setattr(constants, name, value)
     asked_again = []
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", asked_again.append)
-    recipe = load_recipe(recipe_file, ["model=ann/tiny"])
+    recipe = load("model=ann/tiny")
     model = locate_model(recipe)
     assert "ann/tiny, from the cache" in model.description
     assert load_tokenizer(model, recipe).chat_template
@@ -297,7 +296,7 @@ def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
     assert not is_offline_mode()
 
 
-def test_a_model_that_the_hub_does_not_have_is_reported(recipe_file, tmp_path, monkeypatch):
+def test_a_model_that_the_hub_does_not_have_is_reported(load, tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     class Hub(BaseHTTPRequestHandler):
@@ -318,19 +317,19 @@ def test_a_model_that_the_hub_does_not_have_is_reported(recipe_file, tmp_path, m
         ("HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"),
     ):
         monkeypatch.setattr(constants, name, value)
-    recipe = load_recipe(recipe_file, ["model=ann/tyni"])
-    with pytest.raises(ConfigError, match=r"^--set model=ann/tyni: 'ann/tyni' .* `hf auth login`"):
+    recipe = load("model=ann/tyni")
+    with config_error(r"^--set model=ann/tyni: 'ann/tyni' .* `hf auth login`"):
         locate_model(recipe)
     server.shutdown()
     server.server_close()
 
 
-def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):
+def test_a_model_of_the_hub_needs_the_extra(load, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"'\.\[train\]'"):
-        locate_model(load_recipe(recipe_file, ["model=Qwen/Qwen2.5-1.5B-Instruct"]))
+        locate_model(load("model=Qwen/Qwen2.5-1.5B-Instruct"))
 
 
 def test_what_a_reward_needs_of_the_machine_is_reported_and_without_it_the_reward_is_not_run():
@@ -370,18 +369,18 @@ def test_a_judge_is_asked_about_a_few_rows_only():
     assert len(asked) < 20
 
 
-def test_rows_with_long_prompts_are_left_out_and_counted(recipe_file, rows):
-    recipe = load_recipe(recipe_file)
+def test_rows_with_long_prompts_are_left_out_and_counted(load, rows):
+    recipe = load()
     tokenizer = load_tokenizer(locate_model(recipe), recipe)
     problems = read_data(find_task(recipe), recipe.data).problems
     lengths = prompt_lengths(tokenizer, problems, recipe)
     limit = max(lengths)
     with rows.open("a") as file:
         file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
-    recipe = load_recipe(recipe_file, [f"data.max_prompt_length={limit}"])
+    recipe = load(f"data.max_prompt_length={limit}")
     left_out = "1 longer than data.max_prompt_length; 10 rows remain"
     assert left_out in texts_of(check(recipe), Level.NOTE)
     assert prepare(resolve(recipe)).batches.rows == 10
-    found = texts_of(check(load_recipe(recipe_file, ["data.max_prompt_length=3"])))
+    found = texts_of(check(load("data.max_prompt_length=3")))
     assert "data.max_prompt_length=3: every prompt has more than 3 tokens" in found
     assert f"the shortest has {min(lengths)}" in found

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
@@ -50,12 +50,12 @@ def test_a_mistake_names_the_source(two, tmp_path):
     bad = tmp_path / "bad.jsonl"
     for text, message in (("", "has no rows"), ('{"question": 1', "line 1")):
         bad.write_text(text)
-        with pytest.raises(DataError, match=f"{bad}.*{message}"):
+        with data_error(f"{bad}.*{message}"):
             read_data(TASK, DataConfig(source=(two[0], str(bad))))
 
 
-def test_a_check_tells_how_many_rows_each_source_has(recipe_file, two):
-    recipe = load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])
+def test_a_check_tells_how_many_rows_each_source_has(load, two):
+    recipe = load(f"data.source=[{', '.join(two)}]")
     findings = check(recipe)
     levels = {finding.text: finding.level for finding in findings}
     assert levels[f"data: task gsm8k can read all 3 rows of {two[0]}"] is Level.FINE
@@ -70,13 +70,13 @@ def test_a_further_check_sees_the_rows_and_a_mistake_of_its_is_counted(recipe):
 
 
 @pytest.mark.parametrize("value", ["[]", "3", "{a: b}", "[a.json, 3]"])
-def test_a_source_that_is_neither_text_nor_texts_is_refused(recipe_file, value):
-    with pytest.raises(ConfigError, match=r"data\.source"):
-        load_recipe(recipe_file, [f"data.source={value}"])
+def test_a_source_that_is_neither_text_nor_texts_is_refused(load, value):
+    with config_error(r"data\.source"):
+        load(f"data.source={value}")
 
 
-def test_a_run_names_its_sources(recipe_file, two):
-    job = prepare(resolve(load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])))
+def test_a_run_names_its_sources(load, two):
+    job = prepare(resolve(load(f"data.source=[{', '.join(two)}]")))
     run = _open(job, resume=False, from_scratch=False).run
     unlock(run.path)
     again = load_recipe(run.path)

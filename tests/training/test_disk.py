@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 import torch
+from tests.refusals import config_error
 
 from gdpo._files import is_full
-from gdpo.errors import ConfigError, GdpoError
-from gdpo.lab.recipes.read import load_recipe
+from gdpo.errors import GdpoError
 from gdpo.lab.runs.checkpoints import estimate_checkpoint, refuse_small_disk
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.lab.training import train
@@ -26,7 +26,7 @@ def test_a_checkpoint_is_what_is_trained_and_what_the_optimizer_keeps_of_it():
 
 def test_a_disk_without_room_for_two_checkpoints_is_refused(tmp_path):
     refuse_small_disk(tmp_path, 1000, "-")
-    with pytest.raises(ConfigError, match=r"two checkpoints .* 2000000.0 GB"):
+    with config_error(r"two checkpoints .* 2000000.0 GB"):
         refuse_small_disk(tmp_path, 10**15, "take another folder")
 
 
@@ -41,13 +41,13 @@ def test_a_full_disk_is_known_by_what_caused_an_error():
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_file, small_disk):
-    sized = train(load_recipe(recipe_file, ["trainer.max_steps=1"])).run
+def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(load, small_disk):
+    sized = train(load("trainer.max_steps=1")).run
     (one,) = sized.checkpoints.iterdir()
     size = sum(file.stat().st_size for file in one.rglob("*"))
     folder = small_disk(round(4.7 * size))
     changes = [f"runs_dir={folder}", "trainer.save_total_limit=10", "trainer.max_steps=7"]
-    recipe = load_recipe(recipe_file, changes)
+    recipe = load(*changes)
     with pytest.raises(GdpoError, match=r"Step \d is saved.*: gdpo") as printed:
         train(recipe)
     run = RunDirectory(recipe.run_dir)
@@ -55,11 +55,11 @@ def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_
     assert f"Step {last.step} is saved" in str(printed.value)
     assert sorted(run.checkpoints.glob("*"))[-1] == last.path, "what is half written is removed"
 
-    fewer = load_recipe(recipe_file, [*changes, "trainer.save_total_limit=2"])
-    with pytest.raises(ConfigError, match=r"[\d.]+ MB .*two checkpoints"):
+    fewer = load(*changes, "trainer.save_total_limit=2")
+    with config_error(r"[\d.]+ MB .*two checkpoints"):
         train(fewer, resume=True)
     (run.path / "filler").write_bytes(b"x" * shutil.disk_usage(folder).free)
-    fewest = load_recipe(recipe_file, [*changes, f"trainer.max_steps={last.step}"])
+    fewest = load(*changes, f"trainer.max_steps={last.step}")
     with pytest.raises(GdpoError, match=rf"Step {last.step} is saved"):
         train(fewest, resume=True)
     (run.path / "filler").unlink()

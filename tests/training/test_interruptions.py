@@ -59,14 +59,14 @@ BREAKABLE = (
 
 
 @pytest.fixture
-def breaking(recipe_file, tmp_path):
+def breaking(load, tmp_path):
     """A recipe of 5 steps, whose reward does what a plan file says; and that file."""
     folder = tmp_path / "own"
     (folder / "breaking.py").write_text(BREAKS)
     sys.modules.pop("breaking", None)
 
     def recipe(name, *changes):
-        return load_recipe(recipe_file, [f"name={name}", *BREAKABLE, *changes])
+        return load(f"name={name}", *BREAKABLE, *changes)
 
     def plan(run, at, what, rank=0):
         (folder / "plan.txt").write_text(f"{at} {rank} {run} {what}")
@@ -162,12 +162,12 @@ def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(tra
     assert repeatable(run) == whole
 
 
-def test_checkpoints_are_saved_by_time_too(recipe_file):
+def test_checkpoints_are_saved_by_time_too(load):
     changes = ["trainer.save_steps=100", "trainer.save_total_limit=10", "save_minutes=1e-9"]
-    run = train(load_recipe(recipe_file, changes)).run
+    run = train(load(*changes)).run
     assert len(list(run.checkpoints.iterdir())) == 4
     with pytest.raises(ValueError, match="save_minutes"):
-        load_recipe(recipe_file, ["save_minutes=0"])
+        load("save_minutes=0")
 
 
 def test_a_second_ctrl_c_counts_a_second_later():

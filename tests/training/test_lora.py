@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import config_error
 
 pytest.importorskip("peft")
 
 from tests.training.conftest import forget_checkpoints_after
 
-from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.training import check, train
@@ -72,12 +72,12 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run):
         torch.testing.assert_close(weights, whole[name], atol=0, rtol=0)
 
 
-def test_the_speed_ups_leave_the_gradient_as_it_is(recipe_file, caplog):
+def test_the_speed_ups_leave_the_gradient_as_it_is(load, caplog):
     """Trained with TRL's own head and micro-batches, the matrices are the same up to rounding."""
-    fast = adapter(train(load_recipe(recipe_file, LORA)).run, 4)
+    fast = adapter(train(load(*LORA)).run, 4)
     assert not any("TRL's head is used" in record.message for record in caplog.records)
     off = ("trainer.completion_only_head=false", "trainer.pack_micro_batches=false")
-    slow = adapter(train(load_recipe(recipe_file, [*LORA, *off, "name=slow"])).run, 4)
+    slow = adapter(train(load(*LORA, *off, "name=slow")).run, 4)
     for name, weights in fast.items():
         torch.testing.assert_close(weights, slow[name], atol=1e-5, rtol=1e-3)
     moved = max(weights.abs().max() for name, weights in fast.items() if "lora_B" in name)
@@ -91,10 +91,10 @@ def test_every_setting_reaches_peft():
     assert config.target_modules == {"q_proj", "v_proj"}
 
 
-def test_a_check_says_what_is_trained(recipe_file):
-    printed = [finding.text for finding in check(load_recipe(recipe_file, LORA))]
+def test_a_check_says_what_is_trained(load):
+    printed = [finding.text for finding in check(load(*LORA))]
     assert "LoRA: r 4, alpha 8, dropout 0, modules all-linear" in printed
-    assert not any("LoRA" in finding.text for finding in check(load_recipe(recipe_file)))
+    assert not any("LoRA" in finding.text for finding in check(load()))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,6 @@ def test_a_check_says_what_is_trained(recipe_file):
         ("lora.target_modules=[q_prog]", "q_prog"),
     ],
 )
-def test_a_lora_that_cannot_be_is_refused(recipe_file, change, message):
-    with pytest.raises(ConfigError, match=message):
-        train(load_recipe(recipe_file, [change]))
+def test_a_lora_that_cannot_be_is_refused(load, change, message):
+    with config_error(message):
+        train(load(change))

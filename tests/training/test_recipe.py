@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo.errors import ConfigError
 from gdpo.lab.experiments.grid import make_grid
@@ -92,7 +93,7 @@ def test_two_rewards_of_one_name_in_the_recipe_go_by_their_names_in_logs(load):
         1.0,
         2.0,
     ]
-    with pytest.raises(ConfigError, match="'token_limit': Allowed: a, b"):
+    with config_error("'token_limit': Allowed: a, b"):
         load(MINIMAL, f"rewards=[{two}]", "rewards.token_limit.weight=2")
 
 
@@ -106,7 +107,7 @@ def test_a_name_as_the_recipe_writes_it_calls_no_function_that_makes_a_reward(tm
     path = tmp_path / "recipe.yaml"
     path.write_text(f"{MINIMAL}rewards: ['nowhere:made', format]\n")
     assert read_recipe(path, ["rewards.format.weight=2"]).rewards[1].weight == 2
-    with pytest.raises(ConfigError, match="'nowhere' cannot be imported"):
+    with config_error("'nowhere' cannot be imported"):
         read_recipe(path, ["rewards.length.weight=2"])
 
 
@@ -124,7 +125,7 @@ def test_a_recipe_that_is_not_there_is_reported_with_a_name_like_it_of_a_recipe(
             load_recipe(tmp_path / name)
         assert f"{tmp_path / name}{near}" in str(error.value)
         assert "gdpo recipes ls" in str(error.value)
-    with pytest.raises(ConfigError, match=r"has no recipe.yaml"):
+    with config_error(r"has no recipe.yaml"):
         load_recipe(tmp_path)
 
 
@@ -213,9 +214,9 @@ def test_a_mistake_names_its_place_and_what_is_allowed(
 
 
 def test_a_mistake_in_the_file_names_the_line(load):
-    with pytest.raises(ConfigError, match=r"recipe\.yaml:5: .*'rewrads'"):
+    with config_error(r"recipe\.yaml:5: .*'rewrads'"):
         load(MINIMAL + "rewrads: []\n")
-    with pytest.raises(ConfigError, match=r"recipe\.yaml:7: .*'b'"):
+    with config_error(r"recipe\.yaml:7: .*'b'"):
         load(MINIMAL + "rewards:\n  - name: format\n  - name: b\n")
 
 
@@ -275,7 +276,7 @@ def with_a_floor(rewards, weights, *, floor):
     ],
 )
 def test_an_estimator_of_ones_own_is_tried_when_the_recipe_is_read(load, own, message):
-    with pytest.raises(ConfigError, match=f"^--set advantage=.* estimator '{own}' .*{message}"):
+    with config_error(f"^--set advantage=.* estimator '{own}' .*{message}"):
         load(MINIMAL, f"advantage={own}")
 
 
@@ -363,7 +364,7 @@ def test_a_reward_may_be_made_by_a_function_with_options(load, own_rewards, entr
     ],
 )
 def test_options_that_do_not_fit_are_refused_with_the_place(load, plain, entry, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         with_reward(load, entry)
 
 
@@ -378,5 +379,5 @@ def test_options_that_do_not_fit_are_refused_with_the_place(load, plain, entry, 
     ],
 )
 def test_wrong_options_of_the_scorer_are_refused(load, scorer, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         load(MINIMAL + f"scorer: {scorer}\n")

@@ -1,8 +1,8 @@
 """Weights in a recipe that change during a run."""
 
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.lab.recipes import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 
@@ -71,7 +71,7 @@ def test_set_overrides_a_part_of_a_schedule(tmp_path):
     ],
 )
 def test_a_recipe_that_cannot_work_is_an_error_with_its_line(tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         resolve(load_recipe(recipe_of(tmp_path, **changes)))
 
 
@@ -84,5 +84,5 @@ def test_a_wrong_schedule_is_found_where_a_name_begins_like_another(tmp_path, mo
     wrong = "{after: {reward: x, mean_at_least: 1}, value: 0.2}"
     more = f"  - name: own_late:late\n    weight: {wrong}"
     file = recipe_of(tmp_path, weight="{from: 1.0, to: 0.2, steps: 200}", more=more)
-    with pytest.raises(ConfigError, match=r"recipe\.yaml:9: .*'x'"):
+    with config_error(r"recipe\.yaml:9: .*'x'"):
         load_recipe(file)

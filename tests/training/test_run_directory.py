@@ -6,10 +6,9 @@ import os
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo._files import cache_folder, cached
-from gdpo.errors import ConfigError
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.runs.directory import RunDirectory, create_run, to_json, write_whole
 from gdpo.lab.training import check, train
@@ -31,7 +30,7 @@ def test_a_new_run_holds_its_recipe_and_environment(run, recipe):
 
 def test_a_run_is_made_once(run, recipe):
     (run.path.parent / "tiny-2").mkdir()
-    with pytest.raises(ConfigError, match="--set name=tiny-3"):
+    with config_error("--set name=tiny-3"):
         create_run(recipe, {"seed": 2})
     assert run.read_environment() == {"seed": 1}
 
@@ -61,30 +60,30 @@ def unusable(request, tmp_path, monkeypatch):
     return place / "runs" if request.param == "under a file" else place
 
 
-def test_a_runs_dir_that_cannot_hold_runs_is_reported(recipe_file, unusable):
-    recipe = load_recipe(recipe_file, [f"runs_dir={unusable}"])
-    with pytest.raises(ConfigError, match=r"^--set runs_dir=.* not a folder that can"):
+def test_a_runs_dir_that_cannot_hold_runs_is_reported(load, unusable):
+    recipe = load(f"runs_dir={unusable}")
+    with config_error(r"^--set runs_dir=.* not a folder that can"):
         train(recipe)
     (wrong,) = [finding.text for finding in check(recipe) if finding.level is Level.WRONG]
     assert "not a folder that can be written to" in wrong
 
 
-def test_a_run_directory_that_cannot_be_made_is_reported(recipe_file):
-    recipe = load_recipe(recipe_file, [f"name={'long' * 100}"])
-    with pytest.raises(ConfigError, match="--set runs_dir"):
+def test_a_run_directory_that_cannot_be_made_is_reported(load):
+    recipe = load(f"name={'long' * 100}")
+    with config_error("--set runs_dir"):
         create_run(recipe, {})
 
 
 def test_a_link_to_nothing_is_no_free_place(recipe):
     recipe.run_dir.parent.mkdir()
     recipe.run_dir.symlink_to("gone")
-    with pytest.raises(ConfigError, match="is not a gdpo run"):
+    with config_error("is not a gdpo run"):
         create_run(recipe, {})
 
 
-def test_a_tilde_is_the_home(recipe_file, tmp_path, monkeypatch):
+def test_a_tilde_is_the_home(load, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    recipe = load_recipe(recipe_file, ["runs_dir='~/runs'"])
+    recipe = load("runs_dir='~/runs'")
     assert recipe.run_dir == tmp_path / "home" / "runs" / "tiny"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.batches import plan_batches, split_batch
@@ -97,7 +97,7 @@ def test_the_batches_are_the_published_ones_on_any_number_of_gpus(
         updates = (generations or 0) * launched.batches.updates
         assert (updates or length["total_epochs"] * of_epoch) == steps
     for refused in (partial(split_batch, recipe, 6), partial(plan_verl, recipe, Machines(1, 6))):
-        with pytest.raises(ConfigError, match=r"6 processes .*: 1, 2, 4, 8, 16, 32"):
+        with config_error(r"6 processes .*: 1, 2, 4, 8, 16, 32"):
             refused()
 
 
@@ -129,7 +129,7 @@ def test_recipes_are_found_by_name_and_copied(tmp_path):
     assert copy.digest == original.digest
     assert (copied / "README.md").is_file()
     assert (copied / "launch" / "fsdp.yaml").is_file()
-    with pytest.raises(ConfigError, match="nothing is overwritten"):
+    with config_error("nothing is overwritten"):
         copy_recipe("gsm8k", copied)
-    with pytest.raises(ConfigError, match="did you mean 'gsm8k'"):
+    with config_error("did you mean 'gsm8k'"):
         shipped_recipe("gsm8")

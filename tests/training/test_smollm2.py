@@ -7,7 +7,6 @@ import pytest
 
 from gdpo.errors import MissingExtraError
 from gdpo.lab.recipes.models import convert_smollm2, load_tokenizer, locate_model, locate_smollm2
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.training.preflight import quiet
 
 needs_smollm2 = pytest.mark.skipif(
@@ -17,14 +16,12 @@ needs_smollm2 = pytest.mark.skipif(
 
 
 @needs_smollm2
-def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(
-    tmp_path, monkeypatch, recipe_file
-):
+def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(tmp_path, monkeypatch, load):
     import torch
     from transformers import AutoModelForCausalLM
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    recipe = load_recipe(recipe_file, ["model=smollm2-135m"])
+    recipe = load("model=smollm2-135m")
     assert "to be converted once" in locate_model(recipe).description
     with quiet():
         folder = convert_smollm2()

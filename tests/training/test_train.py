@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
+from tests.refusals import config_error, data_error
 from tests.training.conftest import forget_checkpoints_after, repeatable, weights
 
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
@@ -28,7 +29,7 @@ from gdpo.rollouts.record import read_declared
 pytestmark = pytest.mark.slow
 
 
-def test_the_diagnosis_of_the_end_is_of_what_was_trained(recipe_file, own_rewards, tmp_path):
+def test_the_diagnosis_of_the_end_is_of_what_was_trained(load, own_rewards, tmp_path):
     """Every other prompt's group is dead, and replaced; the record has both."""
     (tmp_path / "own" / "half_dead.py").write_text(
         "from gdpo import Reward\n"
@@ -41,7 +42,7 @@ def test_the_diagnosis_of_the_end_is_of_what_was_trained(recipe_file, own_reward
         "trainer.filter_groups=any_reward_varies",
         "trainer.max_filter_rounds=8",
     ]
-    result = train(load_recipe(recipe_file, changes))
+    result = train(load(*changes))
     run = result.run
     records = [r for file in run.rollouts.glob("*.parquet") for r in read_rollouts(file)]
     assert not all(r.trained for r in records)
@@ -91,10 +92,10 @@ def test_the_trained_model_loads_and_writes(finished):
     assert model.generate(**prompt, max_new_tokens=2).shape[1] > prompt["input_ids"].shape[1]
 
 
-def test_a_run_keeps_what_is_declared_of_its_rewards(recipe_file):
+def test_a_run_keeps_what_is_declared_of_its_rewards(load):
     gated = "rewards.1.gate={on: vowels, at_least: 0.5}"
     ranged = "rewards.2={name: 'own_rewards:short_or', gate: {on: vowels, at_least: 0.5}}"
-    recipe = load_recipe(recipe_file, [gated, ranged, "trainer.max_steps=1"])
+    recipe = load(gated, ranged, "trainer.max_steps=1")
     declared = {
         "vowels": {"low": 0.0, "high": 1.0},
         "brief": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
@@ -105,7 +106,7 @@ def test_a_run_keeps_what_is_declared_of_its_rewards(recipe_file):
     assert run.read_ranges() == dict.fromkeys(declared, (0.0, 1.0))
     (file,) = run.rollouts.glob("*.parquet")
     assert read_declared(pq.read_schema(file)) == declared
-    lengthened = load_recipe(recipe_file, [gated, ranged, "trainer.max_steps=2"])
+    lengthened = load(gated, ranged, "trainer.max_steps=2")
     run.update_environment(rewards=None)  # as a run of an earlier version
     train(lengthened, resume=True)
     assert run.read_environment()["rewards"] == declared
@@ -114,27 +115,27 @@ def test_a_run_keeps_what_is_declared_of_its_rewards(recipe_file):
 
 def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
     before = {p: p.stat().st_mtime_ns for p in finished.run.path.rglob("*")}
-    with pytest.raises(ConfigError, match=r"--resume.*--set name=tiny-2"):
+    with config_error(r"--resume.*--set name=tiny-2"):
         train(recipe)
     assert {p: p.stat().st_mtime_ns for p in finished.run.path.rglob("*")} == before
 
 
 def test_a_folder_of_something_else_is_refused(recipe):
-    with pytest.raises(ConfigError, match=r"there is no run .*--resume"):
+    with config_error(r"there is no run .*--resume"):
         train(recipe, resume=True)
     recipe.run_dir.mkdir(parents=True)
     (recipe.run_dir / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="not a gdpo run"):
+    with config_error("not a gdpo run"):
         train(recipe)
-    with pytest.raises(DataError, match="not a gdpo run"):
+    with data_error("not a gdpo run"):
         train(recipe, resume=True)
     assert [p.name for p in recipe.run_dir.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("step", [2, 5, 6], ids=["first epoch", "between epochs", "second epoch"])
-def test_a_resumed_run_equals_an_uninterrupted_one(trained, recipe_file, step):
+def test_a_resumed_run_equals_an_uninterrupted_one(trained, load, step):
     changes = ("trainer.max_steps=7", "trainer.save_total_limit=10")
-    recipe, run = load_recipe(recipe_file, changes), trained(*changes).run
+    recipe, run = load(*changes), trained(*changes).run
     whole, whole_weights = repeatable(run), weights(run)
     rollouts = read_rollouts(run.rollouts / "step_000007.parquet")
     assert [row["step"] for row in whole] == [1, 2, 3, 4, 5, 6, 7]
@@ -170,13 +171,13 @@ class Evil:
         return Path.touch, (self.marker,)
 
 
-def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_file):
+def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(load):
     constrained = [
         "advantage=constrained_grpo",
         "advantage_options={targets: {brief: 0.99}, step_size: 1}",
         "trainer.save_total_limit=10",
     ]
-    recipe = load_recipe(recipe_file, constrained)
+    recipe = load(*constrained)
     run = train(recipe).run
     whole = repeatable(run)
     multipliers = [row["rewards/brief/multiplier"] for row in whole]
@@ -190,8 +191,8 @@ def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_fi
 FALLING = "rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}"
 
 
-def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file):
-    recipe = load_recipe(recipe_file, [FALLING, "trainer.save_total_limit=10"])
+def test_a_resumed_run_goes_on_with_its_changing_weights(load):
+    recipe = load(FALLING, "trainer.save_total_limit=10")
     run = train(recipe).run
     whole = repeatable(run)
     weights = [row["rewards/brief/weight"] for row in whole]
@@ -209,8 +210,8 @@ def test_a_resumed_run_goes_on_with_its_changing_weights(recipe_file):
     assert repeatable(run) == whole
 
 
-def test_with_sparse_logs_weights_are_those_of_the_logged_steps(recipe_file):
-    run = train(load_recipe(recipe_file, [FALLING, "trainer.logging_steps=2"])).run
+def test_with_sparse_logs_weights_are_those_of_the_logged_steps(load):
+    run = train(load(FALLING, "trainer.logging_steps=2")).run
     recorded = [
         read_rollouts(run.rollouts / f"step_{step:06d}.parquet")[0].weights["brief"]
         for step in (1, 2, 3, 4)
@@ -245,18 +246,18 @@ def test_a_run_without_a_checkpoint_begins_again_where_that_is_asked_for(begun, 
     assert len(list((aside / "rollouts").iterdir())) == 4
 
 
-def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, recipe_file):
+def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, load):
     shutil.rmtree(finished.run.checkpoints)
-    again = train(load_recipe(recipe_file), resume=True)
+    again = train(load(), resume=True)
     assert (again.finished, again.steps) == (True, 4)
     assert "already finished: 4 steps" in again.conclusion
-    with pytest.raises(ConfigError, match="4 steps"):
-        train(load_recipe(recipe_file, ["trainer.max_steps=6"]), resume=True)
+    with config_error("4 steps"):
+        train(load("trainer.max_steps=6"), resume=True)
     assert len(finished.run.read_metrics()) == 4
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_reported(trained, recipe_file):
-    longer = load_recipe(recipe_file, ["trainer.save_total_limit=10"])
+def test_a_damaged_checkpoint_is_passed_over_and_reported(trained, load):
+    longer = load("trainer.save_total_limit=10")
     run = trained("trainer.save_total_limit=10").run
     whole = repeatable(run)
     forget_checkpoints_after(run, 3)
@@ -274,14 +275,14 @@ def test_a_copy_that_is_no_run_any_more_does_not_mean_another_one(begun):
     copy = begun.path.with_name("copy")
     shutil.copytree(begun.path, copy)
     (copy / "environment.json").unlink()
-    with pytest.raises(ConfigError, match=r"copy .*environment\.json"):
+    with config_error(r"copy .*environment\.json"):
         load_recipe(copy, resume=True)
 
 
 def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
     (begun.path / ".lock").unlink()
     (begun.path / ".lock").mkdir()
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with config_error("Is a directory"):
         train(recipe, resume=True)
 
 
@@ -314,18 +315,18 @@ def test_what_is_finished_says_so_last(finished, recipe):
     assert run.readme.is_file()
 
 
-def test_a_finished_run_can_be_made_longer(finished, recipe_file):
-    longer = train(load_recipe(recipe_file, ["trainer.max_steps=5"]), resume=True)
+def test_a_finished_run_can_be_made_longer(finished, load):
+    longer = train(load("trainer.max_steps=5"), resume=True)
     assert (longer.started_at, longer.steps) == (4, 5)
     assert [row["step"] for row in longer.run.read_metrics()] == [1, 2, 3, 4, 5]
-    longest = train(load_recipe(recipe_file, ["trainer.max_steps=6"]), resume=True)
+    longest = train(load("trainer.max_steps=6"), resume=True)
     assert load_recipe(longest.run.path).trainer["max_steps"] == 6
     resumed = longest.run.read_environment()["resumed"]
     assert [resumption["at_step"] for resumption in resumed] == [4, 5]
 
 
-def test_another_recipe_cannot_resume_a_run(finished, recipe_file):
-    other = load_recipe(recipe_file, ["trainer.learning_rate=2e-2", "rewards.1.weight=2"])
+def test_another_recipe_cannot_resume_a_run(finished, load):
+    other = load("trainer.learning_rate=2e-2", "rewards.1.weight=2")
     with pytest.raises(ConfigError) as error:
         train(other, resume=True)
     assert "trainer.learning_rate: 0.01 → 0.02" in str(error.value)
@@ -338,12 +339,12 @@ def test_another_recipe_cannot_resume_a_run(finished, recipe_file):
 )
 def test_other_data_cannot_resume_a_run(begun, recipe, rows, changed, message):
     rows.write_text("".join(changed(rows.read_text().splitlines(keepends=True))))
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         train(recipe, resume=True)
 
 
-def test_a_run_that_had_no_signal_says_that_nothing_was_learned(recipe_file):
-    recipe = load_recipe(recipe_file, ["rewards=[{name: format}]", "trainer.max_steps=1"])
+def test_a_run_that_had_no_signal_says_that_nothing_was_learned(load):
+    recipe = load("rewards=[{name: format}]", "trainer.max_steps=1")
     assert "nothing was learned" in " ".join(train(recipe).notes)
 
 
@@ -365,10 +366,10 @@ def test_a_copied_run_directory_means_itself_when_resumed(begun, tmp_path, monke
 
 
 def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
-    recipe_file, tmp_path, monkeypatch
+    load, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    run = train(load_recipe(recipe_file, ["runs_dir=runs", "trainer.max_steps=1"])).run
+    run = train(load("runs_dir=runs", "trainer.max_steps=1")).run
     command = resume_command(run).split()
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
@@ -380,7 +381,7 @@ def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
 
 def test_a_renamed_run_needs_a_name_that_a_run_can_have(begun):
     renamed = begun.path.rename(begun.path.with_name("tiny (copy)"))
-    with pytest.raises(ConfigError, match="Rename the folder"):
+    with config_error("Rename the folder"):
         load_recipe(renamed, resume=True)
 
 
@@ -397,14 +398,14 @@ def test_a_recipe_outside_a_run_keeps_its_name_when_resumed(recipe_file, recipe)
     ],
 )
 def test_a_trainer_that_cannot_be_made_is_one_message_and_keeps_no_name(
-    recipe_file, tiny_policy, tmp_path, override, message
+    load, tiny_policy, tmp_path, override, message
 ):
     truncated = tmp_path / "truncated"
     shutil.copytree(tiny_policy, truncated)
     file = truncated / "model.safetensors"
     file.write_bytes(file.read_bytes()[:200])
-    recipe = load_recipe(recipe_file, [override.replace("{truncated}", str(truncated))])
-    with pytest.raises(ConfigError, match=rf"(?s)trainer.*settings: {message}"):
+    recipe = load(override.replace("{truncated}", str(truncated)))
+    with config_error(rf"(?s)trainer.*settings: {message}"):
         train(recipe)
     assert not recipe.run_dir.exists()
     assert not list(recipe.run_dir.parent.iterdir())
@@ -415,23 +416,20 @@ def test_a_resumption_that_cannot_be_built_keeps_the_run(begun, recipe_file):
     Path(recipe.model, "model.safetensors").rename(Path(recipe.model, "kept"))
     Path(recipe.model, "model.safetensors").write_bytes(b"cut")
     try:
-        with pytest.raises(ConfigError, match="the trainer cannot be built"):
+        with config_error("the trainer cannot be built"):
             train(recipe, resume=True)
     finally:
         Path(recipe.model, "kept").replace(Path(recipe.model, "model.safetensors"))
     assert begun.environment.exists()
 
 
-def test_the_best_checkpoint_is_found_after_a_run_was_moved(recipe_file, rows, tmp_path):
-    recipe = load_recipe(
-        recipe_file,
-        [
-            f"eval_data={{source: {rows}, limit: 2}}",
-            "trainer.eval_steps=1",
-            "trainer.per_device_eval_batch_size=4",
-            "trainer.load_best_model_at_end=true",
-            "trainer.metric_for_best_model=eval_reward",
-        ],
+def test_the_best_checkpoint_is_found_after_a_run_was_moved(load, rows, tmp_path):
+    recipe = load(
+        f"eval_data={{source: {rows}, limit: 2}}",
+        "trainer.eval_steps=1",
+        "trainer.per_device_eval_batch_size=4",
+        "trainer.load_best_model_at_end=true",
+        "trainer.metric_for_best_model=eval_reward",
     )
     with quiet():
         job = prepare(resolve(recipe), rows=1)

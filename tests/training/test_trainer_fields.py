@@ -4,10 +4,10 @@ from importlib.util import find_spec
 from unittest.mock import Mock
 
 import pytest
+from tests.refusals import config_error
 
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.batches import Split, default_save_steps, plan_batches, split_batch
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.tasks import Problem
@@ -15,10 +15,10 @@ from gdpo.lab.training.preflight import quiet
 
 
 @pytest.fixture
-def build(recipe_file):
+def build(load):
     def build_with(*overrides: str):
         with quiet():
-            return build_config(resolve(load_recipe(recipe_file, overrides)))
+            return build_config(resolve(load(*overrides)))
 
     return build_with
 
@@ -94,9 +94,9 @@ def test_an_evaluation_holds_whole_groups_where_nothing_is_said(build, rows, sam
     assert config.per_device_eval_batch_size % samples == 0
 
 
-def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(recipe_file):
+def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(load):
     def split(micro, processes):
-        recipe = load_recipe(recipe_file, ["batch.prompts=9", f"batch.micro_batch={micro}"])
+        recipe = load("batch.prompts=9", f"batch.micro_batch={micro}")
         return split_batch(recipe, processes)
 
     assert split(5, 1) == Split(micro_batch=4, per_step=9, per_generation=9)
@@ -124,7 +124,7 @@ def test_what_trl_refuses_is_shown_in_its_own_words_with_the_place_in_the_recipe
     recipe_file.write_text(text)
     number = 1 + text.splitlines().index("trainer:")
     told = rf"recipe\.yaml:{number}: TRL rejects the fields of trainer: .*{message}"
-    with pytest.raises(ConfigError, match=told):
+    with config_error(told):
         build()
 
 
@@ -145,13 +145,12 @@ def test_the_arithmetic_of_the_batches(build, overrides, groups, per_epoch, tota
     assert plan.steps_per_round == per_round
 
 
-def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
+def test_the_arithmetic_is_that_of_the_trainer(load, tiny_policy):
     """Against the Trainer's own numbers, where accumulation and generation differ."""
     from gdpo.lab.training.preflight import prepare
 
-    recipe = load_recipe(
-        recipe_file,
-        ["batch.prompts=3", "batch.rollouts_per_step=4", "trainer.max_steps=-1", "data.limit=8"],
+    recipe = load(
+        "batch.prompts=3", "batch.rollouts_per_step=4", "trainer.max_steps=-1", "data.limit=8"
     )
     with quiet():
         from gdpo.integrations.trl import GDPOTrainer
@@ -200,9 +199,7 @@ def test_what_trl_would_report_after_it_has_loaded_the_model_is_reported_before(
     if package is not None and find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    with pytest.raises(
-        ConfigError, match=rf"^--set trainer.{change.split('=')[0]}=.*{LATE[change]}"
-    ):
+    with config_error(rf"^--set trainer.{change.split('=')[0]}=.*{LATE[change]}"):
         build("trainer.bf16=false", f"trainer.{change}")
 
 
@@ -214,12 +211,10 @@ def test_what_trl_would_report_after_it_has_loaded_the_model_is_reported_before(
         (["trainer.loss_type=bnpo"], 4, r"passes of 4 .*bnpo.*: 1, 2"),
     ],
 )
-def test_processes_that_cannot_share_a_batch_are_told_which_can(
-    recipe_file, changes, processes, message
-):
-    recipe = load_recipe(recipe_file, changes)
+def test_processes_that_cannot_share_a_batch_are_told_which_can(load, changes, processes, message):
+    recipe = load(*changes)
     assert split_batch(recipe, 2).micro_batch == split_batch(recipe, 1).micro_batch == 4
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         split_batch(recipe, processes)
 
 
@@ -227,15 +222,15 @@ def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build)
     for steps, every in ((92, 10), (5, 1), (90_000, 100)):
         plan = plan_batches(build(f"trainer.max_steps={steps}"), rows=10)
         assert default_save_steps(plan) == every
-    with pytest.raises(ConfigError, match=r"1 rows.* 2 prompts"):
+    with config_error(r"1 rows.* 2 prompts"):
         plan_batches(build(), rows=1)
 
 
-def test_preparing_a_recipe_shows_no_warning_of_a_library(recipe_file, recwarn):
+def test_preparing_a_recipe_shows_no_warning_of_a_library(load, recwarn):
     import warnings
 
     from gdpo.lab.training.preflight import prepare
 
     warnings.simplefilter("always", FutureWarning)
-    prepare(resolve(load_recipe(recipe_file, ["trainer.gradient_checkpointing=false"])))
+    prepare(resolve(load("trainer.gradient_checkpointing=false")))
     assert [str(each.message) for each in recwarn if each.category is FutureWarning] == []

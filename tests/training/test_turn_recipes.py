@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo.advantages import TURN_ESTIMATORS
-from gdpo.errors import ConfigError
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training import check, priority_findings, train
 from gdpo.lab.training.reward_checks import Level
@@ -24,10 +23,10 @@ OF_TURNS = (
 
 
 @pytest.fixture
-def turn_recipe(recipe_file, own_rewards, tmp_path):
+def turn_recipe(load, own_rewards, tmp_path):
     (tmp_path / "own" / "own_turns.py").write_text(OF_TURNS)
     rewards = f"rewards=[{{name: 'own_turns:letters'}}, {{name: '{own_rewards}:vowels'}}]"
-    return load_recipe(recipe_file, [rewards, "advantage=turn_gdpo", "trainer.max_steps=2"])
+    return load(rewards, "advantage=turn_gdpo", "trainer.max_steps=2")
 
 
 def test_a_recipe_resolves_to_an_estimator_for_turns_with_the_ranges_of_one_turn(turn_recipe):
@@ -36,16 +35,16 @@ def test_a_recipe_resolves_to_an_estimator_for_turns_with_the_ranges_of_one_turn
     assert resolved.described()["letters"] == {"low": 0.0, "high": 1.0}
 
 
-def test_options_of_an_estimator_for_turns_are_checked(recipe_file):
+def test_options_of_an_estimator_for_turns_are_checked(load):
     changes = ["advantage=turn_gdpo", "advantage_options={scales: [1]}"]
-    with pytest.raises(ConfigError, match="scales has the shape"):
-        load_recipe(recipe_file, changes)
+    with config_error("scales has the shape"):
+        load(*changes)
 
 
-def test_verl_refuses_an_estimator_for_turns(recipe_file):
+def test_verl_refuses_an_estimator_for_turns(load):
     changes = ["advantage=turn_gdpo", "data.max_prompt_length=99"]
-    recipe = load_recipe(recipe_file, [*changes, "trainer.lr_scheduler_type=constant"])
-    with pytest.raises(ConfigError, match=r"advantage = turn_gdpo.*gdpo train"):
+    recipe = load(*changes, "trainer.lr_scheduler_type=constant")
+    with config_error(r"advantage = turn_gdpo.*gdpo train"):
         plan_verl(recipe, Machines(1, 1))
 
 

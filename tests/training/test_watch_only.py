@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
 from gdpo import gdpo
-from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training import train
@@ -44,14 +44,14 @@ def test_a_watched_reward_is_one_with_weight_0(load, fields, tmp_path):
     ],
 )
 def test_watch_with_a_weight_is_refused_with_its_line(load, fields, told):
-    with pytest.raises(ConfigError, match=rf"changed.yaml:\d+: .*{told}"):
+    with config_error(rf"changed.yaml:\d+: .*{told}"):
         load(fields)
 
 
 def test_set_watches_a_reward_that_has_no_weight_in_the_file(load):
     recipe = load("weight: 0.5", **{"rewards.format.watch": "true"})
     assert resolve(recipe).weights == (1.0, 0.5, 0.0)
-    with pytest.raises(ConfigError, match=r"weight is 0.5"):
+    with config_error(r"weight is 0.5"):
         load("weight: 0.5", **{"rewards.brief.watch": "true"})
 
 

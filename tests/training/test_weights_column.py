@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from datasets import Dataset
+from tests.refusals import config_error, data_error
 
-from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.errors import DataError, GdpoError
 from gdpo.integrations.trl._rewards import check_weights_column
 from gdpo.lab.recipes.data import check_weights, digest_of, read_data
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.tasks import TASKS, Problem, load_problems
@@ -80,14 +80,14 @@ def test_a_parquet_file_has_the_same_cells(tmp_path):
     assert read.problems[2].weights is None
 
 
-def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(recipe_file, weighted):
+def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(load, weighted):
     weighted()
-    findings = check(load_recipe(recipe_file, [COLUMN]))
+    findings = check(load(COLUMN))
     (found,) = [each for each in findings if "'w'" in each.text]
     assert found.level is Level.FINE
     assert "8 of 10 rows" in found.text
     assert "vowels 6, brief 8, format 8" in found.text
-    assert not [each for each in check(load_recipe(recipe_file)) if "weights" in each.text]
+    assert not [each for each in check(load()) if "weights" in each.text]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(recipe_fi
         ({"brief": 8e29, "format": -8e29}, "exceeds 1e+30 in total"),
     ],
 )
-def test_a_wrong_cell_is_told_with_its_line_column_and_row(recipe_file, weighted, cell, told):
+def test_a_wrong_cell_is_told_with_its_line_column_and_row(load, weighted, cell, told):
     rows = weighted(None, None, None, cell)
-    recipe = load_recipe(recipe_file, [COLUMN, "model=no/such-model"])
+    recipe = load(COLUMN, "model=no/such-model")
     (found,) = [each for each in check(recipe) if "'w'" in each.text]
     assert found.level is Level.WRONG
     assert told in found.text
@@ -129,15 +129,15 @@ def test_a_cell_from_another_library_is_checked_like_one_from_a_file(cell, told)
     np.testing.assert_array_equal(half, [[2.0]])
 
 
-def test_a_column_that_trains_no_reward_is_an_error(recipe_file, weighted):
+def test_a_column_that_trains_no_reward_is_an_error(load, weighted):
     weighted({"vowels": 0.0, "brief": None})
-    with pytest.raises(DataError, match=r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
-        prepare(resolve(load_recipe(recipe_file, [COLUMN])))
+    with data_error(r"weights_column=w: column 'w': no row .*'vowels': 1.0"):
+        prepare(resolve(load(COLUMN)))
 
 
-def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_file, weighted):
+def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(load, weighted):
     weighted({"vowels": 1.0, "format": 1.0})
-    findings = check(load_recipe(recipe_file, [COLUMN]))
+    findings = check(load(COLUMN))
     notes = [each.text for each in findings if each.level is Level.NOTE]
     (unused,) = [text for text in notes if "applies to no row" in text]
     assert "brief" in unused
@@ -146,10 +146,10 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(recipe_fil
     assert "applies to none of the tried rows (10)" in untested
 
 
-def test_rows_without_the_column_are_counted_with_the_nearest_name(recipe_file, weighted):
+def test_rows_without_the_column_are_counted_with_the_nearest_name(load, weighted):
     weighted(name="weight")
-    with pytest.raises(DataError, match="10 of 10 rows") as raised:
-        prepare(resolve(load_recipe(recipe_file, ["data.weights_column=weights"])))
+    with data_error("10 of 10 rows") as raised:
+        prepare(resolve(load("data.weights_column=weights")))
     assert "did you mean 'weight'" in str(raised.value)
 
 
@@ -157,18 +157,18 @@ def only_lists(rewards, weights):
     return rewards @ weights.reshape(3)
 
 
-def test_a_rule_that_takes_one_weight_per_reward_is_refused_early(recipe_file):
+def test_a_rule_that_takes_one_weight_per_reward_is_refused_early(load):
     own = f"advantage={__name__}:only_lists"
-    resolve(load_recipe(recipe_file, [own]))
-    with pytest.raises(ConfigError, match=r"data\.weights_column: .*only_lists") as raised:
-        resolve(load_recipe(recipe_file, [own, COLUMN]))
+    resolve(load(own))
+    with config_error(r"data\.weights_column: .*only_lists") as raised:
+        resolve(load(own, COLUMN))
     assert COLUMN in str(raised.value)
 
 
-def test_a_comparison_refuses_such_an_estimator_before_it_trains_another(recipe_file):
-    shared = resolve(load_recipe(recipe_file, [COLUMN]))
+def test_a_comparison_refuses_such_an_estimator_before_it_trains_another(load):
+    shared = resolve(load(COLUMN))
     assert shared.under(shared.recipe.model_copy(update={"advantage": "grpo"}))
-    with pytest.raises(ConfigError, match=r"data\.weights_column: .*only_lists"):
+    with config_error(r"data\.weights_column: .*only_lists"):
         shared.under(shared.recipe.model_copy(update={"advantage": f"{__name__}:only_lists"}))
 
 
@@ -208,13 +208,13 @@ def test_a_bad_response_is_judged_only_by_the_rewards_that_apply_to_the_row():
 def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
     data = Dataset.from_dict({"row": [0]}).with_transform(lambda batch: {"w": [None]})
     check_weights_column({"train_dataset": data}, "w", ["a"])
-    with pytest.raises(ConfigError, match="'w'"):
+    with config_error("'w'"):
         check_weights_column({"train_dataset": Dataset.from_dict({"row": [0]})}, "w", ["a"])
 
 
 @pytest.mark.slow
 def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
-    recipe_file, weighted, tmp_path
+    load, weighted, tmp_path
 ):
     rows = weighted()
     cells = {
@@ -223,7 +223,7 @@ def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
     plain = tmp_path / "eval.jsonl"
     plain.write_text(json.dumps({"question": "What is 1 + 2?", "answer": "#### 3"}) + "\n")
     changes = [COLUMN, "trainer.max_steps=2", f"eval_data={{source: {plain}}}"]
-    run = train(load_recipe(recipe_file, [*changes, "trainer.eval_steps=1"])).run
+    run = train(load(*changes, "trainer.eval_steps=1")).run
     seen = 0
     for file in sorted(run.rollouts.glob("*.parquet")):
         for rollout in read_rollouts(file):

@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.lab.recipes.yaml import dump_yaml, override, read_yaml
 
 plain = st.recursive(
@@ -103,16 +103,16 @@ def test_every_value_knows_its_line(read):
     ],
 )
 def test_what_is_no_mapping_of_plain_values_is_refused(read, text, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         read(text)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="UTF-8"):
+    with config_error("UTF-8"):
         read_yaml(path)
-    with pytest.raises(ConfigError, match="there is no file"):
+    with config_error("there is no file"):
         read_yaml(tmp_path / "missing.yaml")
 
 
@@ -149,19 +149,19 @@ def test_an_override_takes_everything_after_the_first_equals_sign(read):
     ],
 )
 def test_an_override_that_fits_nowhere_is_refused(read, assignment, message):
-    with pytest.raises(ConfigError, match=message):
+    with config_error(message):
         override(read("a: 1\nc: [1, 2]\ne: []\n"), assignment)
 
 
 @pytest.mark.parametrize("text", ["a: " + "9" * 5000, "a: 0x" + "f" * 5000])
 def test_a_number_that_is_too_long_is_reported(read, text):
-    with pytest.raises(ConfigError, match=r"recipe.yaml:1: .* 5,00. characters"):
+    with config_error(r"recipe.yaml:1: .* 5,00. characters"):
         read(text)
 
 
 @pytest.mark.parametrize(("opening", "depth"), [("[", 101), ("{a: ", 101), ("{a: ", 1500)])
 def test_nesting_that_is_too_deep_is_reported(read, opening, depth):
-    with pytest.raises(ConfigError, match="more than 100 deep"):
+    with config_error("more than 100 deep"):
         read("a: " + opening * depth + ("]" if opening == "[" else "}") * depth)
 
 
@@ -176,14 +176,14 @@ def nested_aliases(levels):
 
 @pytest.mark.parametrize("levels", [6, 30])
 def test_aliases_of_aliases_are_reported_before_they_are_built(read, levels):
-    with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: .*100,000"):
+    with config_error(r"recipe\.yaml:\d+: .*100,000"):
         read(nested_aliases(levels))
 
 
 def test_aliases_of_aliases_in_an_override_are_reported(read):
     document = read("a: 1")
     text = "{" + nested_aliases(11).replace("\n", ", ") + "}"
-    with pytest.raises(ConfigError, match=r"--set b=.*100,000"):
+    with config_error(r"--set b=.*100,000"):
         override(document, f"b={text}")
 
 

@@ -91,18 +91,15 @@ class Reading:
     @property
     def setting(self) -> str:
         """Return the setting, as in the arguments of a trainer."""
-        return f"{self.estimator} with {self._weights}"
-
-    @property
-    def _weights(self) -> str:
-        return f"reward_weights=[{', '.join(f'{w:.2g}' for w in self.weights.values())}]"
+        weights = ", ".join(f"{weight:.2g}" for weight in self.weights.values())
+        return f"{self.estimator} with reward_weights=[{weights}]"
 
     @property
     def advice(self) -> str:
         """Return the setting, and the influence share that it gives every reward."""
         if not self.needed:
-            same = f" (with gdpo: {self._weights})"
-            return f"nothing to do{same if self.meaning is Meaning.SIZES else ''}"
+            same = f" (the same as {self.setting})" if self.meaning is Meaning.SIZES else ""
+            return f"nothing to do{same}"
         shares = ", ".join(f"`{name}` {interval(*each)}" for name, each in self.shares.items())
         return f"{self.setting} ({shares})" if shares else self.setting
 

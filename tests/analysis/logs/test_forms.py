@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.analysis.rows import runs_at
+from tests.refusals import data_error
 from tests.rollouts.readers import written
 
 from gdpo.analysis.logs import rows as rows_of_logs
 from gdpo.analysis.logs.sources import read_logs
-from gdpo.analysis.logs.trends import logged_runs
-from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files
 
 FORMS = Path(__file__).parent / "golden_forms"
@@ -45,7 +45,7 @@ def test_each_form_has_the_same_means_and_no_rollouts(name):
     reading = read_rollout_files(FORMS / name)
     assert list(reading) == []
     assert reading.report.unrecognized == []
-    (run,) = logged_runs(read_logs([FORMS / name]))
+    (run,) = runs_at(FORMS / name)
     is_true(run)
     assert run.log.source == ONE_RUN[name]
     assert run.log.numbered == (name in WITHOUT_STEP)
@@ -59,32 +59,32 @@ OTHER_NAMES += [("console.log", "mine"), ("console.log", "a.out"), ("pasted.json
 def test_the_content_decides_and_not_the_name(tmp_path, name, other):
     content, file = (FORMS / name).read_bytes(), tmp_path / other
     file.write_bytes(content)
-    is_true(*logged_runs(read_logs([file])))
+    is_true(*runs_at(file))
     if name != "history.parquet":
         file.write_bytes(b"\xef\xbb\xbf" + content)
-        is_true(*logged_runs(read_logs([file])))
+        is_true(*runs_at(file))
     packed = tmp_path / f"{other}.gz"
     packed.write_bytes(gzip.compress(content))
-    is_true(*logged_runs(read_logs([packed])))
+    is_true(*runs_at(packed))
 
 
 def test_the_charts_of_a_run_are_joined(tmp_path):
     for name in ("accuracy", "format"):
         shutil.copy(FORMS / f"chart_{name}.csv", tmp_path)
     for paths in ([tmp_path], sorted(tmp_path.iterdir())):
-        runs = {run.log.run: run for run in logged_runs(read_logs(paths))}
+        runs = {run.log.run: run for run in runs_at(*paths)}
         is_true(runs["grpo - seed 1"])
         is_true(runs["other"], 0.5)
         assert len(runs) == 2
-    (first, _) = logged_runs(read_logs([FORMS / "chart_accuracy.csv"]))
+    (first, _) = runs_at(FORMS / "chart_accuracy.csv")
     assert list(first.rewards) == ["accuracy"]
 
 
 def test_console_output_is_read_if_a_folder_has_nothing_else(tmp_path):
     shutil.copy(FORMS / "console.log", tmp_path)
-    is_true(*logged_runs(read_logs([tmp_path])))
+    is_true(*runs_at(tmp_path))
     shutil.copy(FORMS / "history.csv", tmp_path)
-    (run,) = logged_runs(read_logs([tmp_path]))
+    (run,) = runs_at(tmp_path)
     assert (run.log.source, run.copies) == ("W&B", ())
 
 
@@ -110,7 +110,7 @@ OF_PAIRS = {f"rewards/{name}": 0.5 for name in ("chosen", "rejected", "margins",
 )
 def test_only_means_of_rewards_are_rewards(tmp_path, row, means):
     file = written.lines(tmp_path / "x.jsonl", [row])
-    runs = logged_runs(read_logs([file]))
+    runs = runs_at(file)
     assert [[of["mean"][0] for of in run.rewards.values()] for run in runs] == means
     assert list(read_rollout_files(file)) == []
 
@@ -131,7 +131,7 @@ def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
     reading = read_rollout_files(file)
     assert list(reading) == []
     assert reading.report.unrecognized == []
-    with pytest.raises(DataError, match="metrics of whole steps, or rollouts") as error:
+    with data_error("metrics of whole steps, or rollouts") as error:
         read_logs([file])
     assert like in str(error.value)
     assert len(read_logs([file], forced=True)) == 1
@@ -140,7 +140,7 @@ def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
 def test_rows_that_repeat_each_step_may_be_rollouts(tmp_path):
     rows = [{"step": i // 8, "rewards/a/mean": i % 3, "grad_norm": 1.0} for i in range(64)]
     file = written.lines(tmp_path / "x.jsonl", rows)
-    with pytest.raises(DataError, match="56 rows repeat the step of another row"):
+    with data_error("56 rows repeat the step of another row"):
         read_logs([file])
 
 
@@ -167,7 +167,7 @@ def test_several_runs_in_one_file_are_several_runs(tmp_path):
     ]
     file = tmp_path / "x.csv"
     file.write_text("run_name,step,rewards/a/mean,grad_norm\n" + "".join(rows))
-    runs = logged_runs(read_logs([file]))
+    runs = runs_at(file)
     assert {run.log.run: run.rewards["a"]["mean"][1] for run in runs} == {
         "first": 0.5,
         "second": 1.5,
@@ -177,7 +177,7 @@ def test_several_runs_in_one_file_are_several_runs(tmp_path):
 def test_console_output_in_utf_16_is_refused_with_a_way_to_convert_it(tmp_path):
     file = tmp_path / "x.log"
     file.write_text((FORMS / "console.log").read_text(), encoding="utf-16")
-    with pytest.raises(DataError, match=r"UTF-16: write it in UTF-8, for example with\s+iconv"):
+    with data_error(r"UTF-16: write it in UTF-8, for example with\s+iconv"):
         read_logs([file])
 
 
@@ -193,7 +193,7 @@ def test_only_rows_with_rewards_are_numbered(tmp_path):
     between = {"eval_loss": 0.5, "epoch": 1}
     file = tmp_path / "x.log"
     file.write_text("\n".join(f"{row}\n{between}" for row in rows))
-    (run,) = logged_runs(read_logs([file]))
+    (run,) = runs_at(file)
     assert run.steps.tolist() == [1, 2, 3]
 
 
@@ -209,7 +209,7 @@ def of_steps(step, *names):
 
 
 def means_of(file):
-    (run,) = logged_runs(read_logs([file]))
+    (run,) = runs_at(file)
     return {name: of["mean"][-1] for name, of in run.rewards.items()}
 
 
@@ -301,7 +301,7 @@ PRINTED = {
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_lines_of_verls_console_are_metrics(tmp_path, name):
     (tmp_path / name).write_text(PRINTED[name])
-    (run,) = logged_runs(read_logs([tmp_path / name]))
+    (run,) = runs_at(tmp_path / name)
     is_true(run)
 
 
@@ -309,5 +309,5 @@ def test_the_lines_of_verls_console_are_metrics(tmp_path, name):
 def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path, after):
     lines = (f"step:{n} - actor/lr:1e-06 - reward/a/mean:0.{n}\n{after}\n" for n in range(1, 10))
     (tmp_path / "x.log").write_text("".join(lines))
-    (run,) = logged_runs(read_logs([tmp_path / "x.log"]))
+    (run,) = runs_at(tmp_path / "x.log")
     assert run.rewards["a"]["mean"].tolist() == [n / 10 for n in range(1, 10)]

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.analysis.rows import runs_at
+from tests.refusals import config_error, data_error
 from tests.rollouts.readers import written
 
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import logged_runs
-from gdpo.errors import ConfigError, DataError
+from gdpo.errors import DataError
 
 GOLDEN = Path(__file__).parent / "golden"
 STATE = "trainer_state.json"
@@ -59,7 +61,7 @@ def truth():
 
 @pytest.mark.parametrize("source", [*SOURCES, STATE])
 def test_every_source_has_the_numbers_that_trl_logged(folder, source):
-    (run,) = logged_runs(read_logs([path_of(folder, SOURCES.get(source, source))]))
+    (run,) = runs_at(path_of(folder, SOURCES.get(source, source)))
     steps, rewards = truth()
     assert run.steps.tolist() == steps == list(range(1, 17))
     assert run.log.source in source
@@ -72,7 +74,7 @@ def test_every_source_has_the_numbers_that_trl_logged(folder, source):
 
 def test_one_training_in_five_logs_is_one_run(folder):
     assert all(path_of(folder, source).exists() for source in PACKAGES)
-    (run,) = logged_runs(read_logs([folder]))
+    (run,) = runs_at(folder)
     assert run.log.source == STATE
     assert [log.source for log in run.copies] == ["TensorBoard", "W&B", "trackio", "trackio"]
 
@@ -83,7 +85,7 @@ def test_another_training_is_another_run(folder):
         row["rewards/vowels/mean"] = 0.5
     (folder / "other").mkdir()
     (folder / "other" / STATE).write_text(json.dumps(state))
-    assert len(logged_runs(read_logs([folder]))) == 2
+    assert len(runs_at(folder)) == 2
 
 
 def test_of_several_checkpoints_only_the_longest_log_is_read(tmp_path):
@@ -93,12 +95,12 @@ def test_of_several_checkpoints_only_the_longest_log_is_read(tmp_path):
         checkpoint.mkdir()
         shorter = {**state, "log_history": state["log_history"][:count]}
         (checkpoint / STATE).write_text(json.dumps(shorter))
-    (run,) = logged_runs(read_logs([tmp_path]))
+    (run,) = runs_at(tmp_path)
     assert run.log.path.parent.name == "checkpoint-16"
 
 
 def test_gdpos_own_numbers_are_found_in_its_trainers_log():
-    (run,) = logged_runs(read_logs([GOLDEN / "gdpo"]))
+    (run,) = runs_at(GOLDEN / "gdpo")
     assert {"mean", "std", "group_std", "zero_variance_groups", "influence_share"} <= set(
         run.rewards["vowels"]
     )
@@ -131,7 +133,7 @@ def test_messages_of_wandb_are_whole_wherever_a_block_ends(tmp_path, room):
     rows = [{"x": "y" * (32768 - room - empty), **means}, {"x": "z" * 70_000, **means, "_step": 2}]
     file = tmp_path / "x.wandb"
     file.write_bytes(wandb_file([*rows, {**means, "_step": 3}]))
-    (run,) = logged_runs(read_logs([file]))
+    (run,) = runs_at(file)
     assert run.steps.tolist() == [1, 2, 3]
 
 
@@ -142,9 +144,7 @@ def test_a_file_of_a_package_that_is_missing_names_the_package(
     of_events = "tensorboard.backend.event_processing.event_file_loader"
     for name in (of_events, "wandb.proto.wandb_internal_pb2"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(
-        DataError, match=rf"{source}: {package} \(pip install {package}\) is needed"
-    ):
+    with data_error(rf"{source}: {package} \(pip install {package}\) is needed"):
         read_logs([folder / source])
     assert {log.source for log in read_logs([folder])} == {STATE, "trackio"}
 
@@ -174,7 +174,7 @@ def test_a_damaged_file_ends_with_an_error_or_with_fewer_rows(folder, source):
             damaged[place] = rng.integers(0, 256)
         file.write_bytes(damaged)
         with suppress(DataError):
-            logged_runs(read_logs([file]))
+            runs_at(file)
 
 
 @pytest.mark.parametrize("name", ["x.wandb", "x.tfevents.1", "x.db", STATE])
@@ -182,7 +182,7 @@ def test_a_damaged_file_ends_with_an_error_or_with_fewer_rows(folder, source):
 def test_a_broken_log_is_named_unless_there_is_another_one(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(DataError, match=name):
+        with data_error(name):
             read_logs([path])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "rewards/a/mean": 0.5}\n')
     assert [log.path.name for log in read_logs([tmp_path])] == ["metrics.jsonl"]
@@ -201,7 +201,7 @@ def test_only_regular_files_are_opened(tmp_path):
 def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
     data = {"gdpo/correct/mean": 0.25, "gdpo/correct/group_std": 0.5, "critic/score/mean": 1.0}
     file = written.lines(tmp_path / "run.jsonl", [{"step": step, "data": data} for step in (1, 2)])
-    (run,) = logged_runs(read_logs([file]))
+    (run,) = runs_at(file)
     assert run.rewards["correct"]["group_std"].tolist() == [0.5, 0.5]
     assert list(run.rewards) == ["correct"]
 
@@ -212,7 +212,7 @@ def test_a_log_may_contain_influence_shares_but_no_means(tmp_path):
     files = [
         written.lines(tmp_path / name, of) for name, of in (("a.jsonl", rows), ("b.jsonl", other))
     ]
-    run, _ = logged_runs(read_logs(files))
+    run, _ = runs_at(*files)
     assert run.rewards["a"]["influence_share"].tolist() == [0.25, 0.25]
     assert np.isnan(run.rewards["a"]["mean"]).all()
 
@@ -234,7 +234,7 @@ TRAINED = {"step": 1, "rewards/a/mean": 0.5}
     ],
 )
 def test_each_step_of_a_log_has_the_last_means_of_its_training(tmp_path, rows, means):
-    runs = logged_runs(read_logs([written.lines(tmp_path / "metrics.jsonl", rows)]))
+    runs = runs_at(written.lines(tmp_path / "metrics.jsonl", rows))
     assert [{n: of["mean"].tolist() for n, of in run.rewards.items()} for run in runs] == means
     assert all(run.steps.tolist() == [1] for run in runs)
 
@@ -242,5 +242,5 @@ def test_each_step_of_a_log_has_the_last_means_of_its_training(tmp_path, rows, m
 def test_some_rewards_can_be_chosen(folder):
     (run,) = logged_runs(read_logs([folder]), ["vowels"])
     assert list(run.rewards) == ["vowels"]
-    with pytest.raises(ConfigError, match="'vowel': did you mean 'vowels'"):
+    with config_error("'vowel': did you mean 'vowels'"):
         logged_runs(read_logs([folder]), ["vowel"])

@@ -5,8 +5,9 @@ import pytest
 import torch
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import WEIGHTS, by_formula, install, scored
+from tests.refusals import config_error, data_error
 
-from gdpo import ConfigError, DataError, Reward
+from gdpo import Reward
 from gdpo.lab.tasks import resolve_task
 from gdpo.rewards import Gate
 from gdpo.rewards.length import token_limit
@@ -122,16 +123,16 @@ def test_a_reward_of_tokens_gets_the_tokens_of_every_turn(swift, register_reward
     score = swift["swift.rewards"].orms["length"]()
     columns = {"reference": ["{}", "{}"]}
     assert score(["a", "b"], response_token_ids=[[[1, 2], [3, 4]], [1, 2]], **columns) == [0, 1]
-    with pytest.raises(ConfigError, match=r"length.*num_tokens"):
+    with config_error(r"length.*num_tokens"):
         score(["a", "b"], response_token_ids=[None, None], **columns)
 
 
 def test_data_without_the_column_or_with_something_else_in_it_is_refused(swift, register_rewards):
     register_rewards([vowels], column="truth")
     score = swift["swift.rewards"].orms["vowels"]()
-    with pytest.raises(DataError, match="column 'truth'"):
+    with data_error("column 'truth'"):
         score(["a"], reference=["{}"])
-    with pytest.raises(DataError, match="column 'truth'"):
+    with data_error("column 'truth'"):
         score(["a"], truth=["42"])
 
 
@@ -168,12 +169,12 @@ def test_what_is_not_gdpo_stays_ms_swifts(swift, use_estimator):
 )
 def test_switches_that_would_have_no_effect_are_refused(swift, use_estimator, wrong):
     use_estimator()
-    with pytest.raises(ConfigError, match="estimator 'gdpo'"):
+    with config_error("estimator 'gdpo'"):
         computed(swift, **wrong)
     assert computed(swift, kl_in_reward=True, beta=0.0)[0] is not None
 
 
 def test_an_unknown_estimator_changes_nothing(swift, use_estimator):
-    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
+    with config_error("did you mean 'gdpo'"):
         use_estimator("gpdo")
     assert computed(swift)[0] == "its own"

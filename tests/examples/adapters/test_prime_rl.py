@@ -8,8 +8,8 @@ import pytest
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import NAMES, WEIGHTS, install, one_by_one
 from tests.examples.adapters.stand_ins import scored as random_scores
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.advantages import mo_grpo
 
 
@@ -82,11 +82,11 @@ def test_another_half_life_or_estimator_can_be_chosen():
 
 
 def test_a_reward_that_no_trace_of_a_group_has_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"did you mean 'correct'.*environment"):
+    with config_error(r"did you mean 'correct'.*environment"):
         scored(made(reward_keys=["corect"]), groups()[0])
 
 
 def test_a_length_penalty_is_refused_because_it_changes_only_the_sum():
-    with pytest.raises(ConfigError, match="length_penalty"):
+    with config_error("length_penalty"):
         made(SimpleNamespace(length_penalty=SimpleNamespace()))
     made(SimpleNamespace(length_penalty=None))

@@ -1,6 +1,5 @@
 """Tests the adapter for rLLM against recorded interfaces of rLLM."""
 
-import logging
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -16,8 +15,7 @@ from tests.examples.adapters.stand_ins import (
     registering,
     scored,
 )
-
-from gdpo import ConfigError
+from tests.refusals import config_error
 
 SIZES = [3, 2, 4]
 
@@ -69,26 +67,22 @@ def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry, 
 
 def test_a_key_that_no_trajectory_has_names_the_nearest(registry, register):
     register("other", reward_keys=["corect"])
-    with pytest.raises(ConfigError, match=r"did you mean 'correct'.*Signal"):
+    with config_error(r"did you mean 'correct'.*Signal"):
         called(registry["other"], groups_of(scored(9)))
 
 
 def test_batches_of_one_group_give_one_warning(registry, register, caplog):
     register(reward_keys=NAMES)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            called(registry["gdpo"], groups_of(scored(9))[:1])
+    for _ in range(2):
+        called(registry["gdpo"], groups_of(scored(9))[:1])
     assert caplog.text.count("scale_half_life") == 1
 
 
 def test_tasks_that_come_one_by_one_share_a_running_scale(registry, register, caplog):
     rule = register(reward_keys=NAMES, reward_weights=WEIGHTS, options={"scale_half_life": 128})
     rewards = np.split(scored(9), np.cumsum(SIZES)[:-1])
-    with caplog.at_level(logging.WARNING):
-        for group, (_, wanted, state) in zip(
-            groups_of(scored(9)), one_by_one(rewards), strict=True
-        ):
-            (advantages,), _ = called(registry["gdpo"], [group])
-            np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
-            assert rule.state() == state
+    for group, (_, wanted, state) in zip(groups_of(scored(9)), one_by_one(rewards), strict=True):
+        (advantages,), _ = called(registry["gdpo"], [group])
+        np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
+        assert rule.state() == state
     assert "async_training" not in caplog.text

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import NAMES, WEIGHTS, by_formula, grid, one_by_one, scored
-
-from gdpo import ConfigError, DataError
+from tests.refusals import config_error, data_error
 
 SIZES = [3, 1, 4]
 post_process = adapter("slime").post_process
@@ -57,7 +57,7 @@ def test_a_rollout_batch_gets_the_advantages_of_the_formula_and_keeps_what_slime
     rewards = scored(8)
     raw, advantages = post_process(arguments(), samples(rewards))
     assert raw == rewards.sum(-1).tolist()
-    np.testing.assert_allclose(advantages, by_formula(rewards, SIZES), rtol=0, atol=1e-12)
+    assert_allclose(advantages, by_formula(rewards, SIZES), rtol=0, atol=1e-12)
 
 
 def test_a_reward_that_a_sample_lacks_or_has_as_none_is_left_out():
@@ -66,7 +66,7 @@ def test_a_reward_that_a_sample_lacks_or_has_as_none_is_left_out():
     del given[4].reward["format"]
     given[5].reward["correct"] = None
     _, advantages = post_process(arguments(), given)
-    np.testing.assert_allclose(advantages, by_formula(rewards, SIZES), rtol=0, atol=1e-12)
+    assert_allclose(advantages, by_formula(rewards, SIZES), rtol=0, atol=1e-12)
 
 
 def test_samples_of_one_rollout_count_once_and_share_its_advantage():
@@ -75,13 +75,13 @@ def test_samples_of_one_rollout_count_once_and_share_its_advantage():
         sample.rollout_id = sample.index
     _, advantages = post_process(arguments(), [*given, given[0], given[4]])
     wanted = by_formula(scored(8), SIZES)
-    np.testing.assert_allclose(advantages, [*wanted, wanted[0], wanted[4]], rtol=0, atol=1e-12)
+    assert_allclose(advantages, [*wanted, wanted[0], wanted[4]], rtol=0, atol=1e-12)
 
 
 def test_samples_of_one_rollout_with_unequal_rewards_are_refused():
     given = samples(scored(8))
     given[0].rollout_id = given[1].rollout_id = 7
-    with pytest.raises(DataError, match="rollout_id"):
+    with data_error("rollout_id"):
         post_process(arguments(), given)
 
 
@@ -92,7 +92,7 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
         sample.response_length, sample.loss_mask = 100, [1] * int(count) + [0] * 3
     _, advantages = post_process(arguments(gdpo_options={"token_counts": True}), given)
     wanted = by_formula(scored(8), SIZES, token_counts=grid(counts, SIZES, fill=0.0))
-    np.testing.assert_allclose(advantages, wanted, atol=1e-12)
+    assert_allclose(advantages, wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
     ],
 )
 def test_wrong_settings_are_refused_by_name(wrong, named):
-    with pytest.raises(ConfigError, match=named):
+    with config_error(named):
         post_process(arguments(**wrong), samples(scored(8)))
 
 
@@ -115,7 +115,7 @@ def test_wrong_settings_are_refused_by_name(wrong, named):
 def test_a_sample_without_components_or_group_is_refused(field, value):
     given = samples(scored(8))
     setattr(given[2], field, value)
-    with pytest.raises(DataError, match="sample 2 has group_index"):
+    with data_error("sample 2 has group_index"):
         post_process(arguments(), given)
 
 
@@ -124,11 +124,11 @@ def test_another_estimator_goes_by_its_name():
     _, advantages = post_process(arguments(**settings), samples(scored(8)))
     totals = scored(8) @ [1.0, 2.0]
     first = totals[:3]
-    np.testing.assert_allclose(advantages[:3], (first - first.mean()) * 1.5, atol=1e-12)
+    assert_allclose(advantages[:3], (first - first.mean()) * 1.5, atol=1e-12)
 
 
 def test_the_batches_of_a_run_share_the_state_of_the_estimator():
     settings = {"gdpo_reward_weights": None, "gdpo_options": {"scale_half_life": 128}}
     for group, wanted, _ in one_by_one(scored(3, 3), [1.0, 1.0]):
         _, advantages = post_process(arguments(**settings), samples(group))
-        np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
+        assert_allclose(advantages, wanted, rtol=0, atol=1e-12)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import install
+from tests.refusals import data_error
 
-from gdpo import DataError, gdpo
+from gdpo import gdpo
 from gdpo.advantages import AdvantageRule
 
 NAMES, WEIGHTS = ["correct", "brevity"], [1.0, 0.5]
@@ -135,8 +137,8 @@ def test_the_completions_are_scored_and_their_advantages_are_those_of_the_estima
     scored = []
     done = step(Client(), scored=scored)
     assert scored == [COMPLETIONS]
-    np.testing.assert_array_equal(done.rewards, REWARDS)
-    np.testing.assert_array_equal(done.advantages, gdpo(np.array(REWARDS), WEIGHTS))
+    assert_array_equal(done.rewards, REWARDS)
+    assert_array_equal(done.advantages, gdpo(np.array(REWARDS), WEIGHTS))
 
 
 def test_position_i_predicts_token_i_plus_1():
@@ -164,8 +166,8 @@ def test_only_sampled_tokens_get_the_advantage_and_the_log_probabilities_of_the_
         completion, inputs = COMPLETIONS[p][s], inputs_of(datum)
         prompt = [0.0] * (len(PROMPTS[p]) - 1)  # the first sampled token is predicted by its last
         expected = prompt + [done.advantages[p, s]] * len(completion)
-        np.testing.assert_allclose(inputs["advantages"], expected, rtol=1e-6)
-        np.testing.assert_allclose(inputs["logprobs"], prompt + logprobs_of(completion), rtol=1e-6)
+        assert_allclose(inputs["advantages"], expected, rtol=1e-6)
+        assert_allclose(inputs["logprobs"], prompt + logprobs_of(completion), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, -0.5])
@@ -178,7 +180,7 @@ def test_the_log_probability_difference_is_the_mean_over_sampled_tokens(shift):
 def test_a_missing_reward_reaches_the_estimator_and_an_infinite_one_stops_before_the_update():
     assert np.isnan(step(Client()).rewards[0, 2, 1])
     client = Client()
-    with pytest.raises(DataError, match=r"reward 1 .*prompt 0, sample 2"):
+    with data_error(r"reward 1 .*prompt 0, sample 2"):
         step(client, np.where(np.isnan(REWARDS), np.inf, REWARDS))
     assert "forward_backward" not in client.calls
 
@@ -188,7 +190,7 @@ def test_the_state_of_the_estimator_is_updated_after_its_use():
     rule, untouched = (AdvantageRule("constrained_grpo", NAMES, options) for _ in range(2))
     before = rule.state()
     done = step(Client(), rule=rule)
-    np.testing.assert_array_equal(done.advantages, untouched(np.array(REWARDS), WEIGHTS))
+    assert_array_equal(done.advantages, untouched(np.array(REWARDS), WEIGHTS))
     untouched.update(np.array(REWARDS), WEIGHTS)
     assert rule.state() == untouched.state() != before
 
@@ -196,14 +198,14 @@ def test_the_state_of_the_estimator_is_updated_after_its_use():
 @pytest.mark.parametrize("rewards", [REWARDS[:1], [[[1.0, 0.0]] * 4] * 2, REWARDS[0]])
 def test_rewards_of_another_shape_are_refused_before_the_update(rewards):
     client = Client()
-    with pytest.raises(DataError, match="2 prompts with 6 completions"):
+    with data_error("2 prompts with 6 completions"):
         step(client, rewards)
     assert "forward_backward" not in client.calls
 
 
 def test_an_empty_prompt_is_refused_before_anything_is_sampled():
     client = Client()
-    with pytest.raises(DataError, match="prompt"):
+    with data_error("prompt"):
         step(client, prompts=[[1], []])
     assert client.calls == []
 

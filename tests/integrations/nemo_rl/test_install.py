@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.nemo_rl.recorded import forget, write_package
+from tests.refusals import config_error
 
-from gdpo import ConfigError, gdpo
+from gdpo import gdpo
 from gdpo.integrations.nemo_rl import install
 
 CORRECT, FORMAT = [0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]
@@ -85,13 +86,13 @@ def test_installing_again_changes_nothing(module):
 def test_a_wrong_configuration_is_refused_when_it_is_read(module):
     install()
     grpo = module("algorithms.grpo")
-    with pytest.raises(ConfigError, match="gdpo_reward_keys=None"):
+    with config_error("gdpo_reward_keys=None"):
         configured(grpo, gdpo_reward_keys=None)
 
 
 def test_the_single_controller_is_refused_because_it_passes_no_rewards(module):
     install()
     controller = module("algorithms.single_controller_utils.config")
-    with pytest.raises(ConfigError, match="single controller"):
+    with config_error("single controller"):
         controller.MasterConfig(grpo={"adv_estimator": {"name": "gdpo/grpo"}})
     controller.MasterConfig(grpo={"adv_estimator": {"name": "grpo"}})

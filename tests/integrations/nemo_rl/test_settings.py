@@ -1,7 +1,6 @@
 """Tests the settings read from NeMo-RL's configuration, and what is refused before a start."""
 
 import copy
-import logging
 import re
 
 import pytest
@@ -13,8 +12,8 @@ from tests.integrations.nemo_rl.recorded import (
     master,
     write_package,
 )
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
 from gdpo.integrations.nemo_rl import check_run, read_settings
 from gdpo.integrations.rows import is_ours
@@ -35,7 +34,7 @@ def read(**more):
 
 
 def refused(match, **more):
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         check_run(master(**more))
 
 
@@ -75,8 +74,7 @@ def test_switches_of_the_estimator_that_change_nothing_are_accepted():
 
 def test_a_default_that_nobody_wrote_is_no_error_and_gives_no_warning(caplog):
     assert adv_estimator().use_leave_one_out_baseline is True
-    with caplog.at_level(logging.WARNING):
-        check_run(master())
+    check_run(master())
     assert not caplog.records
 
 
@@ -116,7 +114,6 @@ def test_a_run_with_another_estimator_is_left_alone(caplog):
     ],
 )
 def test_settings_that_change_the_rewards_give_a_warning(caplog, grpo, environments, named):
-    with caplog.at_level(logging.WARNING):
-        check_run(master(environments, **grpo))
+    check_run(master(environments, **grpo))
     (record,) = caplog.records
     assert re.search(named, record.getMessage())

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.refusals import config_error, data_error
 
-from gdpo import ConfigError, DataError, Reward
+from gdpo import Reward
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import as_reference, with_num_tokens
 from gdpo.lab.tasks import resolve_task
@@ -99,7 +100,7 @@ def test_arrays_of_a_data_frame_become_lists():
 
 @pytest.mark.parametrize("truth", ["42", "not json", 42, "[1]"])
 def test_a_ground_truth_without_fields_is_an_error(truth):
-    with pytest.raises(DataError, match=r"ground_truth .*JSON object"):
+    with data_error(r"ground_truth .*JSON object"):
         of("said", truth=truth)
 
 
@@ -116,7 +117,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("given", "remedy"), WRONG)
 def test_wrong_arguments_are_errors_with_a_remedy(given, remedy):
-    with pytest.raises(ConfigError, match=remedy):
+    with config_error(remedy):
         compute_score(solution_str="", ground_truth={}, **given)
 
 

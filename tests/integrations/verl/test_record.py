@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
+from tests.refusals import config_error
 
 from gdpo import gdpo
-from gdpo.errors import ConfigError
 from gdpo.integrations.verl._trainers import with_queue
 from gdpo.integrations.verl.scores import PATH
 from gdpo.rollouts import read_rollouts
@@ -161,7 +161,7 @@ def test_a_step_that_cannot_be_written_does_not_end_the_training(tmp_path, caplo
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_first_batch(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write"):
+    with config_error("cannot write"):
         trained(tmp_path / "file" / "rollouts")
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 from tests.integrations.verl.configs import Config
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError
 from gdpo.integrations.verl import _trainers
 from gdpo.integrations.verl._trainers import check_itself, with_check
 
@@ -65,7 +65,7 @@ def test_a_verl_that_changes_advantages_is_refused_with_the_versions_that_work(c
     def shifted(data):
         data.batch["advantages"] = data.batch["advantages"] + 0.5
 
-    with pytest.raises(ConfigError, match=r"verl 99\.0.*differ by 5\.0e-01.*0\.9\.1"):
+    with config_error(r"verl 99\.0.*differ by 5\.0e-01.*0\.9\.1"):
         checked(shifted)
 
 
@@ -73,7 +73,7 @@ def test_a_verl_that_fails_is_refused_with_its_error(checked):
     def broken(data):
         raise KeyError("values")
 
-    with pytest.raises(ConfigError, match="KeyError: 'values'"):
+    with config_error("KeyError: 'values'"):
         checked(broken)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 from tests.integrations.verl.configs import Config
+from tests.refusals import config_error
 
-from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
 from gdpo.integrations.verl.settings import check_fields, read_settings, remarks, uses_gdpo, watches
 
@@ -69,7 +69,7 @@ def configured(folder=None, *, use_v1=True, estimator="gdpo/gdpo", **more):
 
 def test_a_record_is_refused_by_trainers_that_have_a_program_of_their_own():
     config = Config(configured("out"), rollout={"n_gpus_per_node": 1})
-    with pytest.raises(ConfigError, match="separate_async"):
+    with config_error("separate_async"):
         check_fields(config)
 
 
@@ -93,7 +93,7 @@ def test_a_record_is_for_the_default_trainer_and_for_what_gdpo_computes_or_watch
 def test_a_record_that_nothing_would_write_is_refused(asked, match):
     folder, use_v1, estimator = asked
     config = configured(folder, use_v1=use_v1, estimator=estimator)
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         check_fields(config)
 
 
@@ -109,12 +109,12 @@ def test_a_record_that_nothing_would_write_is_refused(asked, match):
     ],
 )
 def test_what_has_no_effect_on_verls_gdpo_is_refused(fields, match):
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         check_fields(configured(estimator="gdpo", **fields))
 
 
 def test_another_estimator_has_no_plain_name_to_take():
-    with pytest.raises(ConfigError, match=r"gdpo_replace has no effect.*adv_estimator=rloo"):
+    with config_error(r"gdpo_replace has no effect.*adv_estimator=rloo"):
         check_fields(configured(estimator="rloo", gdpo_replace=True))
 
 
@@ -135,5 +135,5 @@ def test_switches_of_verl_that_change_nothing_are_accepted():
     ],
 )
 def test_a_field_that_is_wrong_or_has_no_effect_is_an_error(field, value, match):
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         read(**{field: value})

@@ -1,16 +1,14 @@
 """Tests advantages of turns in verl, with stand-ins for verl's trainer and its queue."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
 from tests.integrations.verl import configs
 from tests.integrations.verl.configs import UIDS, Config, Queue, batch_of, scored
+from tests.refusals import config_error, data_error
 
-from gdpo import ConfigError, gdpo
+from gdpo import gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
-from gdpo.errors import DataError
 from gdpo.integrations.verl._carried import Carried, first_turns
 from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl._trainers import (
@@ -111,14 +109,14 @@ def test_a_reward_that_is_missing_at_a_turn_is_left_out_for_the_rollout():
 def test_a_list_of_another_length_is_an_error_that_names_reward_row_and_counts(estimator):
     columns = {"steps": [*STEPS[:2], [0.0, 1.0], STEPS[3]], "won": WON}
     config = ALGORITHM | {"adv_estimator": estimator}
-    with pytest.raises(DataError, match=r"'steps' has 2 numbers for row 2 \(b_0_0\).* 3 turns"):
+    with data_error(r"'steps' has 2 numbers for row 2 \(b_0_0\).* 3 turns"):
         called(carried=Carried(columns, keys=KEYS), config=config)
-    with pytest.raises(DataError, match=r"'steps' has 2 numbers for row 2, which has 3 turns"):
+    with data_error(r"'steps' has 2 numbers for row 2, which has 3 turns"):
         called(columns, config=config)
 
 
 def test_what_is_no_number_in_a_list_is_an_error():
-    with pytest.raises(DataError, match="'steps' has the value 'x'"):
+    with data_error("'steps' has the value 'x'"):
         called({"steps": [*STEPS[:3], [1.0, "x"]], "won": WON})
 
 
@@ -284,7 +282,7 @@ def configured(*, use_v1=True, actor=None, **more):
 )
 def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(run, config, match):
     check = with_check(run, lambda config: "verl's answer")
-    with pytest.raises(ConfigError, match=match):
+    with config_error(match):
         check(config)
     config = Config(config, algorithm=Config(config.algorithm, adv_estimator="gdpo/gdpo"))
     assert check(config) == "verl's answer"
@@ -299,9 +297,8 @@ def test_a_loss_that_counts_every_token_alike_needs_no_warning(mode):
 def test_a_loss_that_divides_by_the_tokens_of_each_rollout_is_warned_about_once(run, caplog):
     check = with_check(run, lambda config: "verl's answer")
     config = configured(actor={"loss_agg_mode": "seq-mean-token-mean"})
-    with caplog.at_level(logging.WARNING):
-        assert check(config) == check(config) == "verl's answer"
-        config.algorithm["adv_estimator"] = "gdpo/gdpo"
-        check(config)
+    assert check(config) == check(config) == "verl's answer"
+    config.algorithm["adv_estimator"] = "gdpo/gdpo"
+    check(config)
     (message,) = caplog.messages
     assert "loss_agg_mode=seq-mean-token-mean" in message

@@ -18,3 +18,9 @@ def read(path, **options):
 def notices(report):
     """The first line, the count and the sentence of each notice."""
     return [(n.line, n.count, n.what) for n in report.notices.values()]
+
+
+def read_one(path, **options):
+    """The only table, and the report."""
+    (table,), report = read(path, **options)
+    return table, report

@@ -13,25 +13,26 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from tests.refusals import data_error
 from tests.rollouts.readers import written
-from tests.rollouts.readers.reading import read
+from tests.rollouts.readers.reading import read, read_one
 from tests.rollouts.readers.written import verl_line
 
-from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import FileReport
 
 
 def test_a_fifo_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "rollouts.jsonl")
-    with pytest.raises(DataError, match="neither a folder nor a regular file"):
+    with data_error("neither a folder nor a regular file"):
         list(read_rollout_files(tmp_path / "rollouts.jsonl"))
 
 
 def test_a_last_line_that_is_cut_off_is_a_run_that_still_writes(tmp_path):
     path = written.verl(tmp_path) / "7.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert len(table) == 3
     ((place, said),) = report.odd_places()
     assert place == f"{path}:4"
@@ -43,7 +44,7 @@ def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):
     good = json.dumps(verl_line())
     bad = ["{", "[1]", "null", '{"a": ' * 100_000, "\x00" * 9, good[:-1], "9" * 5000]
     path.write_text("\n".join([good, "", *bad, good]) + "\n")
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert len(table) == 2
     assert report.skipped == 7
     found = {notice.what: (notice.line, notice.rows) for notice in report.notices.values()}
@@ -58,7 +59,7 @@ def test_a_record_that_lacks_its_fields_is_skipped(tmp_path):
     path = written.lines(
         tmp_path / "1.jsonl", [verl_line(), {"input": "a"}, verl_line(step="soon"), verl_line()]
     )
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.row.tolist() == [0, 2]  # the third was a rollout, of no step
     assert [(n.line, n.rows, n.what) for n in report.notices.values()] == [
         (2, 1, "the field 'output' of format verl is missing"),
@@ -84,9 +85,9 @@ def test_rewards_that_are_no_finite_numbers_are_missing(tmp_path, kind):
     values += ["good"] if kind != "parquet" else []
     records = [{"prompt": "a", "quality": value} for value in values]
     path = written.rows(tmp_path / f"dump.{kind}", records)
-    (table,), report = read(path, rewards=["quality"])
+    table, report = read_one(path, rewards=["quality"])
     expected = [1, nan, nan, nan, nan, 0.5, nan][: len(table)]
-    np.testing.assert_array_equal(table.rewards[:, 0], expected)
+    assert_array_equal(table.rewards[:, 0], expected)
     assert report.skipped == 0
     infinite = next(n for n in report.notices.values() if "infinite" in n.what)
     assert (infinite.count, infinite.line) == (2, 4 if kind == "jsonl" else 3)
@@ -96,7 +97,7 @@ def test_rewards_that_are_no_finite_numbers_are_missing(tmp_path, kind):
 def test_groups_of_different_size_are_told(tmp_path):
     prompts = ["a"] * 2 + ["b"] * 2 + ["c"] * 4 + ["d"]
     path = written.lines(tmp_path / "1.jsonl", [verl_line(input=p, score=1.0) for p in prompts])
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert report.group_sizes == {2: 2, 4: 1, 1: 1}
     (finding,) = report.group_findings()
     assert finding.startswith("2 of 4 groups do not have the usual size 2; 1 have a multiple")
@@ -121,7 +122,7 @@ def test_a_dump_in_which_nothing_tells_the_groups_needs_their_size(tmp_path):
     _, report = read(path)
     assert "4 rollouts have neither a group nor a prompt" in str(report)
     assert "nothing can be compared" in str(report)
-    (table,), report = read(path, group_size=2)
+    table, report = read_one(path, group_size=2)
     assert table.groups.tolist() == [0, 0, 1, 1]
     assert report.group_findings() == []
 
@@ -148,9 +149,9 @@ def test_a_reward_that_no_record_has_is_named(tmp_path):
 def test_files_of_one_step_with_other_rewards_are_one_table(tmp_path):
     written.lines(tmp_path / "a_step1.jsonl", [verl_line(acc=1.0)])
     written.lines(tmp_path / "b_step1.jsonl", [verl_line(form=0.5)])
-    (table,), _ = read(tmp_path)
+    table, _ = read_one(tmp_path)
     assert table.names == ("acc", "form")
-    np.testing.assert_array_equal(table.rewards, [[1, nan], [nan, 0.5]])
+    assert_array_equal(table.rewards, [[1, nan], [nan, 0.5]])
     assert [path.name for path in table.files] == ["a_step1.jsonl", "b_step1.jsonl"]
     assert table.file.tolist() == [0, 1]
     assert table.weights is None
@@ -191,7 +192,7 @@ def test_compressed_files_are_read_and_their_missing_end_is_named(tmp_path):
     whole.write_bytes(squeezed)
     cut.write_bytes(squeezed[: len(squeezed) // 2])
     assert len(read(whole)[0][0]) == 3200
-    (table,), report = read(cut)
+    table, report = read_one(cut)
     assert 0 < len(table) < 3200
     assert "the rest cannot be read: EOFError" in str(report)
     dump = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "reward": 1.0}])
@@ -245,8 +246,8 @@ def test_rows_behind_a_broken_part_are_counted_in_files_of_records(tmp_path):
 def test_rows_of_no_step_keep_their_number_in_a_long_file(tmp_path):
     steps = ["soon", *[1] * 17_000]
     path = written.lines(tmp_path / "1.jsonl", [verl_line(step=step) for step in steps])
-    (table,), _ = read(path)
-    np.testing.assert_array_equal(table.row, np.arange(1, 17_001))
+    table, _ = read_one(path)
+    assert_array_equal(table.row, np.arange(1, 17_001))
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -289,7 +290,7 @@ def test_without_something_to_read_pt_files_they_are_left_out_and_told(tmp_path)
 def test_hostile_texts_are_texts(tmp_path):
     prompts = ["\ud800", "a\x00b", "\u202e<script>", "", "﷽" * 1000, "\x1b[2J"]
     path = written.lines(tmp_path / "1.jsonl", [verl_line(input=p) for p in prompts for _ in "ab"])
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert report.group_sizes == {2: len(prompts)}
     assert len(table) == 2 * len(prompts)
     assert read_texts(path, [0])[0].prompt == "\ud800"
@@ -322,8 +323,8 @@ def test_many_distinct_prompts_are_many_groups(tmp_path):
         "acc": [0.5] * n,
     }
     pq.write_table(pa.table(columns), tmp_path / "completions_00001.parquet")
-    (table,), report = read(tmp_path)  # two batches of one file, and one step
-    np.testing.assert_array_equal(table.row, np.arange(n))
+    table, report = read_one(tmp_path)  # two batches of one file, and one step
+    assert_array_equal(table.row, np.arange(n))
     assert report.group_sizes == {2: n // 2}
 
 

@@ -7,11 +7,11 @@ import zlib
 
 import numpy as np
 import pytest
+from tests.refusals import data_error
 from tests.rollouts.readers import written
-from tests.rollouts.readers.reading import notices, read
+from tests.rollouts.readers.reading import notices, read, read_one
 from tests.rollouts.readers.written import verl_line
 
-from gdpo.errors import DataError
 from gdpo.rollouts.readers import Rescored, batches, columns, read_texts, rewards, sources
 from gdpo.rollouts.readers import read_rollout_files as rollout_files
 from gdpo.rollouts.readers import table as tables
@@ -102,7 +102,7 @@ def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, en
 def test_a_row_of_compressed_csv_that_is_too_long_ends_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_GZIP_BLOCKS", (256, 1024))
     path = packed(tmp_path / "a.csv.gz", "".join(csv_of(400)).encode(), b"0" * MEGABYTE)
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert 300 < len(table) <= 400
     (notice,) = notices(report)
     assert "a row has more than 1,024 bytes" in notice[2]
@@ -113,7 +113,7 @@ def test_rows_of_csv_before_its_missing_end_are_read(tmp_path):
     rows = "".join(csv_of(300_000)).encode()
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(rows)[: -MEGABYTE // 16])
-    (table,), report = read(path)
+    table, report = read_one(path)
     whole = zlib.decompressobj(31).decompress(path.read_bytes())
     assert len(table) == whole.count(b"\n") - 1
     assert table.rewards[:, 0].tolist() == list(range(len(table)))  # and no row that is cut
@@ -146,7 +146,7 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
         assert peak < 30 * MEGABYTE
         (notice,) = [n for n in notices(report) if "name the rewards (--rewards)" in n[2]]
         assert notice[2].startswith("more than 64 fields")
-    (table,), report = read(wide)
+    table, report = read_one(wide)
     assert table.names == tuple(scores[:64])
     assert "more than 64 columns" in str(report)
 
@@ -176,7 +176,7 @@ def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
         written.lines(tmp_path / "1.jsonl", [record] * 2),
         written.parquet(tmp_path / "1.parquet", [record | {"gts": "4"}] * 2),
     ):
-        (table,), report = read(path, rewards=names[::-1])
+        table, report = read_one(path, rewards=names[::-1])
         assert table.names == tuple(names[::-1])
         assert table.rewards.sum() == 200
         assert not report.notices
@@ -216,7 +216,7 @@ def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(tmp_path, monk
     """The total is not taken for one then."""
     monkeypatch.setattr(batches, "_CHUNK", 2)
     records = [verl_line(acc=value) for value in (1.0, 0.0, None, None)]
-    (table,), _ = read(written.lines(tmp_path / "1.jsonl", records))
+    table, _ = read_one(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("acc",)
     np.testing.assert_array_equal(table.rewards[:, 0], [1, 0, np.nan, np.nan])
 
@@ -239,14 +239,14 @@ def test_a_log_of_the_trainer_that_is_too_large_is_not_read(tmp_path, monkeypatc
     (tmp_path / "trainer_state.json").write_text(log)
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "right": 1.0, "x": 2.0}
     written.parquet(tmp_path / "completions" / "completions_00001.parquet", [row])
-    (table,), _ = read(tmp_path / "completions")
+    table, _ = read_one(tmp_path / "completions")
     assert table.names == (("right", "x") if more else ("right",))
 
 
 def uneven(path, largest, singles):
     rows = ["q,1,2,3,4\n"] * largest + [f"p{i},1,2,3,4\n" for i in range(singles)]
     path.write_text("prompt,a,b,c,d\n" + "".join(rows))
-    (table,), _ = read(path, rewards=["a", "b", "c", "d"])
+    table, _ = read_one(path, rewards=["a", "b", "c", "d"])
     return table
 
 
@@ -257,7 +257,7 @@ def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypa
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
-    with pytest.raises(DataError, match=r"20 groups have 2\.5 .* 30\. "):
+    with data_error(r"20 groups have 2\.5 .* 30\. "):
         table.grouped()
 
 
@@ -265,7 +265,7 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
     monkeypatch.setattr(tables, "_PADDED", 1)
     half = uneven(tmp_path / "a.csv", 3, 1)  # 4 of 6 are there
     assert half.grouped().rewards.shape == (2, 3, 4)
-    with pytest.raises(DataError, match="group_size"):
+    with data_error("group_size"):
         uneven(tmp_path / "b.csv", 5, 2).grouped()  # 7 of 15
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.refusals import data_error
 from tests.rollouts.readers import written
 
-from gdpo.errors import DataError
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 from gdpo.rollouts.readers.files import find_files, kind_of
@@ -132,7 +132,7 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
 
 @pytest.mark.parametrize("path", ["x" * 300, "x/" * 3000, "none"])
 def test_a_path_that_cannot_be_is_not_there(path):
-    with pytest.raises(DataError, match="no such file"):
+    with data_error("no such file"):
         read_rollout_files(Path(path))
 
 

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
+from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
-from tests.rollouts.readers.reading import read
+from tests.rollouts.readers.reading import read, read_one
 
-from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
 
 
 def only(path, **options):
-    (table,), report = read(path, **options)
+    table, report = read_one(path, **options)
     assert report.skipped == 0
     return table, report
 
@@ -51,7 +52,7 @@ WRITTEN = {
 def test_two_groups_of_two_are_read_as_they_were_written(tmp_path, writer):
     table, report = only(getattr(written, writer)(tmp_path))
     for name, expected in WRITTEN[writer].items():
-        np.testing.assert_array_equal(getattr(table, name), expected, err_msg=name)
+        assert_array_equal(getattr(table, name), expected, err_msg=name)
     assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
     assert ("scalar reward only" in str(report)) == (len(table.names) == 1)
     assert "detected from the fields " in str(report)
@@ -97,7 +98,7 @@ def test_a_line_of_ms_swift_is_a_table(tmp_path):
     tables, report = read(written.swift(tmp_path))
     assert [table.steps[0] for table in tables] == [1, 2]
     assert tables[0].names == ("MathAccuracy", "Format")
-    np.testing.assert_array_equal(tables[1].rewards, [[0.25, 1], [0, nan], [1, 0], [1, 0.5]])
+    assert_array_equal(tables[1].rewards, [[0.25, 1], [0, nan], [1, 0], [1, 0.5]])
     assert tables[0].advantages.tolist() == [1, -1, 0.5, -0.5]
     assert report.read == 8
     assert report.group_sizes == {2: 4}
@@ -128,7 +129,7 @@ def test_episodes_that_verifiers_itself_wrote(tmp_path):
         assert table.names == ("correct", "brief")
         assert table.grouped().weights == (1.0, 0.25)
         expected = np.array([[0, 1], [1, 0.5], [0, nan], [1, 0.25]])
-        np.testing.assert_array_equal(table.rewards, expected[order])
+        assert_array_equal(table.rewards, expected[order])
         assert table.total.tolist() == [[0.25, 1.125, 0, 1.0625][i] for i in order]
         assert table.advantages.tolist() == [i - 1.5 for i in order]
         assert table.num_tokens.tolist() == [i + 1 for i in order]
@@ -214,7 +215,7 @@ def test_our_own_record_comes_with_weights(tmp_path):
     table, _ = only(tmp_path)
     assert (table.format, table.names) == ("gdpo", ("correct", "short"))
     assert table.grouped().weights == (1.0, 0.25)
-    np.testing.assert_array_equal(table.rewards, [[0, 0.5], [1, 0.5], [0, nan], [1, nan]])
+    assert_array_equal(table.rewards, [[0, 0.5], [1, 0.5], [0, nan], [1, nan]])
     assert table.advantages.tolist() == [-0.5, 0.5] * 2
     assert table.num_tokens.tolist() == [4, 5] * 2
     assert table.cut.tolist() == [0, 1] * 2
@@ -267,9 +268,7 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
     for kind in ("csv", "jsonl", "parquet"):
         table, report = only(written.rows(tmp_path / f"a.{kind}", records))
         assert table.names == ("correct", "style", "short")
-        np.testing.assert_array_equal(
-            table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]]
-        )
+        assert_array_equal(table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]])
         assert table.total.tolist() == table.rewards.sum(axis=1).tolist()
         assert "add up to 'reward'" in report.files[0].rewards_from
 
@@ -279,7 +278,7 @@ def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(t
     path.write_text("prompt,reward_a,b_reward,said\na,1,0.5,x\na,oops,1,y\na,0,,3\nb,2,3,z\n")
     table, report = only(path)
     assert table.names == ("reward_a", "b_reward")
-    np.testing.assert_array_equal(table.rewards, [[1, 0.5], [np.nan, 1], [0, np.nan], [2, 3]])
+    assert_array_equal(table.rewards, [[1, 0.5], [np.nan, 1], [0, np.nan], [2, 3]])
     assert f"{path}, row 1: reward 'reward_a' is not a number" in str(report)
     path.write_text("step,reward_a,loss\n1,0.5,1\n")  # a log: nothing in it was asked
     _, report = read(path)
@@ -313,7 +312,7 @@ def test_some_rewards_of_our_own_record_can_be_asked_for(tmp_path):
 
 
 def test_a_size_of_groups_is_of_no_use_where_the_dump_has_ids(tmp_path):
-    (table,), report = read(written.tinker(tmp_path), group_size=3)
+    table, report = read_one(written.tinker(tmp_path), group_size=3)
     assert f"group_size is ignored for {len(table)} rollouts" in str(report)
     assert report.grouped_by == {"group id": len(table)}
 
@@ -330,17 +329,17 @@ def test_a_format_can_be_forced(tmp_path):
 
 
 def test_what_was_asked_for_must_be_there():
-    with pytest.raises(DataError, match="no such file"):
+    with data_error("no such file"):
         read_rollout_files("/nowhere/at/all")
 
 
 def test_unknown_names_are_errors_with_the_nearest(tmp_path):
     path = written.verl(tmp_path)
-    with pytest.raises(ConfigError, match="did you mean 'verl'"):
+    with config_error("did you mean 'verl'"):
         list(read_rollout_files(path, format="verk"))
-    with pytest.raises(ConfigError, match="did you mean 'prompt'"):
+    with config_error("did you mean 'prompt'"):
         list(read_rollout_files(path, columns={"promt": "input"}))
-    with pytest.raises(ConfigError, match="at least 1"):
+    with config_error("at least 1"):
         read_rollout_files(path, group_size=0)
 
 

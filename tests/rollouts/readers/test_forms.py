@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rollouts.readers.reading import read
+from tests.rollouts.readers.reading import read, read_one
 
 from gdpo.rollouts.readers import batches, read_texts
 from gdpo.rollouts.readers import text as text_files
@@ -254,7 +254,7 @@ def test_a_number_that_is_split_between_two_reads_is_whole(tmp_path, monkeypatch
 
 def test_numbers_with_a_decimal_comma_are_texts_and_no_rewards(tmp_path):
     path = text(tmp_path / "a.csv", "prompt;b_reward\np;0,5\np;1,5\n")
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.names == ()
     assert any("'b_reward'" in notice for notice in notices(report))
 
@@ -272,7 +272,7 @@ CLEAR = {
 
 @pytest.mark.parametrize("case", CLEAR)
 def test_delimiters_are_told_from_text(tmp_path, case):
-    (table,), _ = read(text(tmp_path / "a.csv", CLEAR[case]), rewards=["b_reward"])
+    table, _ = read_one(text(tmp_path / "a.csv", CLEAR[case]), rewards=["b_reward"])
     assert table.rewards.tolist() == [[0.5], [1.5]]
     assert table.groups[0] == table.groups[1]
 

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.testing import assert_array_equal
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
-from tests.rollouts.readers.reading import notices, read
+from tests.rollouts.readers.reading import notices, read, read_one
 from tests.rollouts.readers.written import verl_line
 
 from gdpo.analysis import analyze
@@ -33,7 +34,7 @@ def in_row_groups(path, kind, *groups):
 @pytest.mark.parametrize("kind", [pa.int64(), pa.dictionary(pa.int32(), pa.int64())])
 def test_a_null_among_ids_is_a_group_of_its_own_and_changes_no_other(tmp_path, kind):
     path = in_row_groups(tmp_path / "a.parquet", kind, [0, 0, 1, 1], [1, 0, None], [None, 0])
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.groups.tolist() == [0, 0, 1, 1, 1, 0, NO_KEY, NO_KEY, 0]
     assert report.group_sizes == {4: 1, 3: 1, 2: 1}
 
@@ -41,7 +42,7 @@ def test_a_null_among_ids_is_a_group_of_its_own_and_changes_no_other(tmp_path, k
 def test_no_id_has_the_key_of_nothing(tmp_path):
     assert key_of(NO_KEY) != NO_KEY
     path = in_row_groups(tmp_path / "a.parquet", pa.int64(), [NO_KEY, None])
-    (table,), _ = read(path)
+    table, _ = read_one(path)
     assert table.groups.tolist() == [key_of(NO_KEY), NO_KEY]
 
 
@@ -76,7 +77,7 @@ def test_compressed_files_that_are_damaged_are_left_out(tmp_path, ending):
 def test_texts_that_are_nested_too_deeply_lose_their_row_alone(tmp_path):
     deep = "[" * 100_000
     records = [{"example_id": 1, "reward": 1.0, "metrics": m} for m in (deep, {"a": 1.0})]
-    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
+    table, report = read_one(written.lines(tmp_path / "a.jsonl", records))
     assert len(table) == 1
     assert notices(report) == [(1, 1, "a field is nested too deeply to be read")]
 
@@ -85,7 +86,7 @@ def test_extras_that_are_nested_too_deeply_are_texts(tmp_path):
     path = written.parquet(
         tmp_path / "a.parquet", [{"prompt": "a", "reward": 1.0, "extra": "[" * 100_000}]
     )
-    (table,), _ = read(path, rescore=lambda rows: Rescored({"r": [1.0] * len(rows)}, {}))
+    table, _ = read_one(path, rescore=lambda rows: Rescored({"r": [1.0] * len(rows)}, {}))
     assert table.rewards.tolist() == [[1.0]]
 
 
@@ -105,7 +106,7 @@ def test_a_row_of_csv_may_be_of_any_length(tmp_path, megabytes):
     path = tmp_path / "a.csv"
     text = "x" * (megabytes * 2**20)
     path.write_text(f"prompt,completion,reward\na,b,1\na,b,1,1\na,{text},2\na,b,3\n")
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.rewards[:, 0].tolist() == [1, 2, 3]
     assert report.skipped == 1
     assert len(read_texts(path, [1])[0].completion) == len(text)
@@ -116,18 +117,18 @@ def test_a_prompt_of_csv_may_be_a_word_for_nothing(tmp_path):
     prompts, rewards = ["NA", "null", "NaN", "None"], ["1", "NaN", "#N/A", "NULL"]
     rows = zip(prompts, rewards, strict=True)
     path.write_text("prompt,reward\n" + "".join(f"{p},{r}\n" for p, r in rows))
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.groups.tolist() == [key_of(prompt) for prompt in prompts]
-    np.testing.assert_array_equal(table.rewards[:, 0], [1, nan, nan, nan])
+    assert_array_equal(table.rewards[:, 0], [1, nan, nan, nan])
     assert not report.notices
 
 
 def test_a_reward_that_is_written_as_text_in_some_lines_is_read(tmp_path):
     values = [1.0, "0.5", "good", "9" * 41, None]
     records = [verl_line(a=value, why="1.0") for value in values]
-    (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
+    table, report = read_one(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("a",)  # no line has a number in the other field
-    np.testing.assert_array_equal(table.rewards[:, 0], [1, 0.5, nan, nan, nan])
+    assert_array_equal(table.rewards[:, 0], [1, 0.5, nan, nan, nan])
     assert notices(report) == [
         (3, 2, "reward 'a' is not a number, and counts as missing"),
         (2, 1, "reward 'a' is the text of a number, and is read as that number"),
@@ -142,14 +143,14 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
     written.lines(path, [first, second])
     tables, report = read(path)
     for table, rewards in zip(tables, expected, strict=True):
-        np.testing.assert_array_equal(table.rewards, rewards)
+        assert_array_equal(table.rewards, rewards)
     assert "is the text of a number" in str(report)
 
 
 def test_a_reason_that_is_no_text_is_none(tmp_path):
     records = [{"prompt": "a", "reward": 1.0, "finish_reason": r} for r in ("length", [["stop"]])]
-    (table,), _ = read(written.lines(tmp_path / "a.jsonl", records))
-    np.testing.assert_array_equal(table.cut, [1, nan])
+    table, _ = read_one(written.lines(tmp_path / "a.jsonl", records))
+    assert_array_equal(table.cut, [1, nan])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -159,10 +160,10 @@ def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
     if kind == "jsonl":
         records.append({"prompt": "a", "quality": 10**200, "advantage": None})
     path = written.rows(tmp_path / f"a.{kind}", records)
-    (table,), report = read(path, rewards=["quality"])
+    table, report = read_one(path, rewards=["quality"])
     expected = [1e60, -1e60, nan, nan, 0.5]
-    np.testing.assert_array_equal(table.rewards[:5, 0], expected)
-    np.testing.assert_array_equal(table.advantages[:5], expected)
+    assert_array_equal(table.rewards[:5, 0], expected)
+    assert_array_equal(table.advantages[:5], expected)
     first = 3 if kind == "jsonl" else 2
     assert notices(report) == [
         (first, 2, "advantage is beyond 1e+60, and counts as missing"),
@@ -188,8 +189,8 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
     records = [{"prompt": "a", "reward": 1.0}] * 4
     path = written.rows(tmp_path / f"a.{kind}", records)
     given = Rescored({"r": [0.5, inf, 1e101, None]}, {})
-    (table,), report = read(path, rescore=lambda rows: given)
-    np.testing.assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
+    table, report = read_one(path, rescore=lambda rows: given)
+    assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
     assert [what for *_, what in notices(report)] == [
         "reward 'r' is infinite, and counts as missing",
         "reward 'r' is beyond 1e+60, and counts as missing",
@@ -199,7 +200,7 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
 @pytest.mark.parametrize("weight", [None, inf, 1e300, "much"])
 def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
     record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}
-    (table,), report = read(written.lines(tmp_path / "traces.jsonl", [record]))
+    table, report = read_one(written.lines(tmp_path / "traces.jsonl", [record]))
     assert (table.weights is None) == (weight is not None)  # verifiers means 1 by none
     told = [what for *_, what in notices(report) if what.startswith("some weights")]
     assert len(told) == (weight is not None)
@@ -244,15 +245,15 @@ def test_weights_of_each_prompt_are_kept(tmp_path):
         for sample in range(2)
     ]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
-    (table,), report = read(tmp_path)
-    np.testing.assert_array_equal(table.grouped().weights, [[1, 1], [2, 0.5], [1, nan]])
+    table, report = read_one(tmp_path)
+    assert_array_equal(table.grouped().weights, [[1, 1], [2, 0.5], [1, nan]])
     assert not report.notices
 
 
 def test_weights_that_change_within_a_group_are_told(tmp_path):
     path = rollout_file(tmp_path, 1)
     write_rollouts(path, [weighted(1, weight) for weight in (1.0, 1.0, 2.0, 2.0)])
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.grouped().weights == (1.0, 1.0)
     assert notices(report) == [(2, 2, ReadProblem.WEIGHTS_DIFFER.value)]
 
@@ -273,7 +274,7 @@ def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     turned = {name: dict(reversed(getattr(other, name).items())) for name in ("rewards", "weights")}
     write_rollouts(tmp_path / "step_1_x.parquet", [one])
     write_rollouts(tmp_path / "step_1_y.parquet", [replace(other, **turned)])
-    (table,), report = read(tmp_path)
+    table, report = read_one(tmp_path)
     assert (table.names, table.grouped().weights) == (("a", "b"), (1.0, 5.0))
     assert table.rewards.tolist() == [[1, 2], [1, 2]]
     assert not report.notices
@@ -303,7 +304,7 @@ IDS = {
 def test_ids_that_are_missing_are_told_and_change_no_other(tmp_path, case):
     (kind, ids, more), groups, said = IDS[case]
     records = [{"step": 1, "group_id": g, "reward": 0.5} | more for g in ids]
-    (table,), report = read(written.rows(tmp_path / f"a.{kind}", records))
+    table, report = read_one(written.rows(tmp_path / f"a.{kind}", records))
     assert table.groups.tolist() == groups
     assert said in str(report)
 
@@ -313,8 +314,8 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
     rows |= {"reward_r": pa.array([1.0, None, np.nan]), "advantage": pa.array([np.nan, 0.5, 0.5])}
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(rows), path)
-    (table,), report = read(path)
-    np.testing.assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
+    table, report = read_one(path)
+    assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
     assert {what: line for line, _, what in notices(report)} == {
         "reward 'reward_r' is NaN, and counts as missing": 2,
         "advantage is NaN, and counts as missing": 0,
@@ -323,8 +324,8 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
 
 def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):
     path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": {"acc": 1.0}}])
-    (table,), report = read(path, rewards=["m.acc", "m.style"])
-    np.testing.assert_array_equal(table.rewards, [[1, nan]])
+    table, report = read_one(path, rewards=["m.acc", "m.style"])
+    assert_array_equal(table.rewards, [[1, nan]])
     assert "no column 'm.style'" in str(report)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.rollouts.readers import written
-from tests.rollouts.readers.reading import notices, read
+from tests.rollouts.readers.reading import notices, read, read_one
 
 from gdpo.integrations.verl._carried import last_outputs
 from gdpo.rollouts.readers import batches, read_texts
@@ -26,7 +26,7 @@ UIDS = ["p_1_0_0", "p_1_0_1", "p_1_0_2", "p_1_1_0", "q_0_0", "q_0_1", "q_10_0", 
 def test_the_last_output_stands_for_its_rollout_as_in_our_plugin(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(batches, "_CHUNK", chunk)
     path = dump(tmp_path / "3.jsonl", UIDS)
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert table.row.tolist() == [0, 1, 2, 3]
     read_uids = [text.completion for text in read_texts(path, table.row.tolist())]
     assert read_uids == [UIDS[row] for row in sorted(set(last_outputs(UIDS)))]
@@ -57,6 +57,6 @@ def test_another_step_has_rollouts_of_its_own(tmp_path):
 
 def test_a_uid_of_another_kind_is_the_group(tmp_path):
     path = dump(tmp_path / "3.jsonl", ["math_train_1", "math_train_2", "math_train_2", "x_1"])
-    (table,), report = read(path)
+    table, report = read_one(path)
     assert report.group_sizes == {1: 2, 2: 1}
     assert len(table) == 4

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import data_error
 from tests.rollouts.readers import written
 
-from gdpo.errors import DataError
 from gdpo.integrations import torch_files
 from gdpo.rollouts.readers import read_rollout_files
 
@@ -104,7 +104,7 @@ def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, mon
     for compression, message in kinds.items():
         with zipfile.ZipFile(path, "w", compression) as archive:
             archive.writestr("1/data.pkl", b"\0" * 20_000)
-        with pytest.raises(DataError, match=message):
+        with data_error(message):
             torch_files.load_dump(path)
 
 

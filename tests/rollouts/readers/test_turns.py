@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.testing import assert_array_equal
 from tests.rollouts import built
 from tests.rollouts.readers import written
 
@@ -57,9 +58,9 @@ TWO = turns((1, 0), (3, 10), (2, 20))
 def test_some_rollouts_are_taken_with_their_turns_and_without_needless_padding():
     taken = table(TWO).take(np.array([2, 0])).turns
     assert taken.counts.tolist() == [2, 1]
-    np.testing.assert_array_equal(taken.rewards, [[[20, 21], [22, 23]], [[0, 1], [nan, nan]]])
-    np.testing.assert_array_equal(taken.advantages, [[2, 2.2], [0, nan]])
-    np.testing.assert_array_equal(taken.num_tokens, [[120, 122], [100, nan]])
+    assert_array_equal(taken.rewards, [[[20, 21], [22, 23]], [[0, 1], [nan, nan]]])
+    assert_array_equal(taken.advantages, [[2, 2.2], [0, nan]])
+    assert_array_equal(taken.num_tokens, [[120, 122], [100, nan]])
     assert replace(table(TWO), turns=None).take(np.array([1])).turns is None
 
 
@@ -68,12 +69,12 @@ def test_joined_tables_are_padded_to_the_longest_and_match_rewards_by_name():
     found = joined([other, table(TWO)])
     assert found.names == ("b", "c", "a")
     assert found.turns.counts.tolist() == [2, 1, 3, 2]
-    np.testing.assert_array_equal(
+    assert_array_equal(
         found.turns.rewards[:2],
         [[[5, 6, nan], [7, 8, nan], [nan] * 3], [[1, nan, 0], [nan] * 3, [nan] * 3]],
     )
-    np.testing.assert_array_equal(found.turns.advantages[0], [0.5, 0.7, nan])
-    np.testing.assert_array_equal(found.turns.num_tokens[2], [110, 112, 114])
+    assert_array_equal(found.turns.advantages[0], [0.5, 0.7, nan])
+    assert_array_equal(found.turns.num_tokens[2], [110, 112, 114])
 
 
 def test_rollouts_joined_from_a_table_without_turns_have_an_unknown_number_of_turns():
@@ -87,18 +88,16 @@ def test_rollouts_joined_from_a_table_without_turns_have_an_unknown_number_of_tu
 def test_turns_are_grouped_as_the_rewards_are():
     arrays = table(TWO, groups=[7, 3, 7]).grouped_turns()
     assert arrays.turns.tolist() == [[3, 0], [1, 2]]
-    np.testing.assert_array_equal(arrays.rewards[0, 0], [[10, 11], [12, 13], [14, 15]])
-    np.testing.assert_array_equal(arrays.rewards[1, 1], [[20, 21], [22, 23], [nan, nan]])
-    np.testing.assert_array_equal(
-        arrays.advantages, [[[1, 1.2, 1.4], [0, 0, 0]], [[0, 0, 0], [2, 2.2, 0]]]
-    )
+    assert_array_equal(arrays.rewards[0, 0], [[10, 11], [12, 13], [14, 15]])
+    assert_array_equal(arrays.rewards[1, 1], [[20, 21], [22, 23], [nan, nan]])
+    assert_array_equal(arrays.advantages, [[[1, 1.2, 1.4], [0, 0, 0]], [[0, 0, 0], [2, 2.2, 0]]])
     assert replace(table(TWO), turns=None).grouped_turns() is None
 
 
 def test_an_unknown_advantage_of_a_turn_stays_unknown_by_group():
     unknown = replace(TWO, advantages=np.full((3, 3), nan))
     arrays = table(unknown).grouped_turns()
-    np.testing.assert_array_equal(arrays.advantages[0, 0], [nan, 0, 0])
+    assert_array_equal(arrays.advantages[0, 0], [nan, 0, 0])
 
 
 def rollout(sample, turns, *, step=3, group=0):
@@ -128,11 +127,11 @@ def test_our_own_record_comes_with_its_turns(tmp_path):
     assert table.names == ("correct", "tool")
     assert table.turns.counts.tolist() == [0, 2, 0, 1]
     none = [nan, nan]
-    np.testing.assert_array_equal(
+    assert_array_equal(
         table.turns.rewards, [[none, none], [[0, 0.5], [1, 0.25]], [none, none], [[1, 0.25], none]]
     )
-    np.testing.assert_array_equal(table.turns.advantages[1:4:2], [[0.25, -1.5], [-1.5, nan]])
-    np.testing.assert_array_equal(table.turns.num_tokens[1:4:2], [[3, 7], [7, nan]])
+    assert_array_equal(table.turns.advantages[1:4:2], [[0.25, -1.5], [-1.5, nan]])
+    assert_array_equal(table.turns.num_tokens[1:4:2], [[3, 7], [7, nan]])
     assert not report.notices
 
 
@@ -145,7 +144,7 @@ def test_turns_follow_the_order_of_the_rewards_that_are_named(tmp_path):
     record(tmp_path, [rollout(0, (turn(1.0, 0.5),))])
     table, _ = only(tmp_path, rewards=["tool", "rewards.correct", "advantage"])
     assert table.names == ("tool", "rewards.correct", "advantage")
-    np.testing.assert_array_equal(table.turns.rewards, [[[0.5, 1, 0.25]]])
+    assert_array_equal(table.turns.rewards, [[[0.5, 1, 0.25]]])
 
 
 def test_a_missing_or_unusable_value_of_a_turn_is_missing_and_the_latter_is_reported(tmp_path):
@@ -179,7 +178,7 @@ def test_each_step_of_a_file_has_its_own_turns(tmp_path):
     ]
     tables = list(read_rollout_files(record(tmp_path, rollouts)))
     assert [table.turns.counts.tolist() for table in tables] == [[1, 2], [1, 2]]
-    np.testing.assert_array_equal(tables[1].turns.rewards[..., 0], [[0, nan], [1, 1]])
+    assert_array_equal(tables[1].turns.rewards[..., 0], [[0, nan], [1, 1]])
 
 
 @pytest.mark.parametrize("other", [["two"], [["two"]], [None]])
@@ -209,7 +208,7 @@ def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
     pq.write_table(found.set_column(place, "turns", turns), file)
     table, _ = only(tmp_path)
     assert table.turns.counts.tolist() == [3]
-    np.testing.assert_array_equal(table.turns.rewards, [[[2, nan], [nan, nan], [nan, nan]]])
+    assert_array_equal(table.turns.rewards, [[[2, nan], [nan, nan], [nan, nan]]])
     assert np.isnan([table.turns.advantages, table.turns.num_tokens]).all()
 
 
@@ -267,19 +266,19 @@ def test_the_steps_of_tinker_are_turns_and_a_turn_without_a_metric_earns_0_of_it
     table, report = only(TINKERS)
     assert not report.notices
     assert table.names == ("search", "correct", "brief")
-    np.testing.assert_array_equal(table.rewards, [[2, 0.25, 0.5], [1, nan, nan]])
+    assert_array_equal(table.rewards, [[2, 0.25, 0.5], [1, nan, nan]])
     assert table.turns.counts.tolist() == [3, 1]
-    np.testing.assert_array_equal(
+    assert_array_equal(
         table.turns.rewards,
         [[[1, 0, 0], [0, 0.25, 0], [3, 0, 0.5]], [[1, nan, nan], [nan] * 3, [nan] * 3]],
     )
-    np.testing.assert_array_equal(table.turns.num_tokens, [[3, 4, 5], [3, nan, nan]])
+    assert_array_equal(table.turns.num_tokens, [[3, 4, 5], [3, nan, nan]])
     assert np.isnan(table.turns.advantages).all()
 
 
 def test_the_scalar_reward_of_tinker_includes_the_final_reward_in_the_last_turn():
     table, _ = only(TINKERS, rewards=["total_reward"])
-    np.testing.assert_array_equal(table.turns.rewards[..., 0], [[0.5, 0, 6], [1, nan, nan]])
+    assert_array_equal(table.turns.rewards[..., 0], [[0.5, 0, 6], [1, nan, nan]])
     assert np.nansum(table.turns.rewards[..., 0], axis=1).tolist() == table.total.tolist()
 
 
@@ -308,7 +307,7 @@ def test_a_rollout_without_steps_has_no_turns_next_to_those_that_have_some(tmp_p
 def test_unusable_metrics_of_a_turn_are_reported(tmp_path):
     steps = [(0.0, {"a": inf}), (0.0, {"a": nan, "b": "x"}), (0.0, {"a": 1.0})]
     table, report = only(tinker(tmp_path, [(steps, 0.0, {})]))
-    np.testing.assert_array_equal(table.turns.rewards, [[[nan], [nan], [1]]])
+    assert_array_equal(table.turns.rewards, [[[nan], [nan], [1]]])
     found = {notice.what for notice in report.notices.values() if "of a turn" in notice.what}
     assert {what.rpartition(" is ")[2][:3] for what in found} == {"inf", "NaN"}
 
@@ -325,8 +324,8 @@ def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypa
     whole, _ = only(tinker(tmp_path / "a", TINKER))
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 1)
     split, _ = only(tinker(tmp_path / "b", TINKER))
-    np.testing.assert_array_equal(split.turns.rewards, whole.turns.rewards)
-    np.testing.assert_array_equal(split.turns.num_tokens, whole.turns.num_tokens)
+    assert_array_equal(split.turns.rewards, whole.turns.rewards)
+    assert_array_equal(split.turns.num_tokens, whole.turns.num_tokens)
     assert split.turns.counts.tolist() == whole.turns.counts.tolist() == [3, 1]
 
 

@@ -5,9 +5,9 @@ import math
 import random
 
 import pytest
+from tests.refusals import data_error
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.errors import DataError
 from gdpo.lab.evaluation.benchmarks import find_benchmark, problems
 from gdpo.lab.rewards.code import pass_all, pass_rate, verdict_of
 from gdpo.lab.tasks import TASKS
@@ -137,7 +137,7 @@ def test_an_answer_may_be_long_where_the_tests_compute_what_they_expect():
 def test_rows_of_a_release_file_are_refused_because_their_test_is_humaneval_s(column):
     row = {**HALVED, "test": "def check(candidate):\n    assert candidate(1) == 0.5\n"}
     assert TASK.read_row({**row, column: None}).reference["limits"] is None
-    with pytest.raises(DataError, match=f"column '{column}' .*EvalPlus"):
+    with data_error(f"column '{column}' .*EvalPlus"):
         TASK.read_row({**row, column: [[1]]})
 
 
@@ -157,7 +157,7 @@ MBPP = {"text": "Halve.", "test_list": ["assert half(1) == 0.5"], "code": "half 
 def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row))
-    with pytest.raises(DataError, match=said):
+    with data_error(said):
         problems(find_benchmark(name, str(file)), None)
 
 
@@ -174,7 +174,7 @@ def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(tmp_path):
     [("def f(:", "column 'test'"), ("assert f(1) == 2", "column 'test'"), (None, "column 'test'")],
 )
 def test_a_test_that_compares_nothing_is_refused(test, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         TASK.read_row({**MBPP_PLUS, "test": test})
 
 
@@ -195,7 +195,7 @@ def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = [s.prompt[0]["content"] for s in problems(find_benchmark("taco", str(file)), 2)]
     assert asked == ["taco 0", "taco 1"]
-    with pytest.raises(DataError, match="has no rows"):
+    with data_error("has no rows"):
         problems(find_benchmark("codeforces", str(file)), None)
     own = tmp_path / "own.jsonl"
     own.write_text(

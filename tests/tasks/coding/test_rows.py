@@ -1,8 +1,8 @@
 import json
 
 import pytest
+from tests.refusals import data_error
 
-from gdpo.errors import DataError
 from gdpo.lab.rewards import code
 from gdpo.lab.tasks.coding import (
     code_contests_tests,
@@ -155,5 +155,5 @@ def test_what_is_read_are_tests_and_survives_json(tests):
     ],
 )
 def test_bad_rows_are_refused_by_name(read, row, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         read(row)

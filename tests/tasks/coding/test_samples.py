@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from tests.refusals import data_error
 from tests.tasks.coding.test_rows import HUMANEVAL, LEETCODE, MBPP, STDIO
 
-from gdpo.errors import DataError
 from gdpo.lab.tasks import TASKS
 
 TASK = TASKS["coding"]
@@ -75,5 +75,5 @@ def test_a_row_with_messages_keeps_them_and_brings_no_solution():
     ],
 )
 def test_a_row_that_cannot_be_read_is_named(row, message):
-    with pytest.raises(DataError, match=message):
+    with data_error(message):
         TASK.read_row(row)
