@@ -358,8 +358,7 @@ def test_the_sentence_names_the_settings_the_shares_and_the_groups():
     sizes = replace(EQUAL, meaning=Meaning.SIZES, needed=False, sizes={"a": 3.0, "format": 0.25})
     assert replace(BASE, readings=(EQUAL, sizes)).sentence == (
         f"{has}. {equal}. If the sizes of the rewards say what matters (3 : 0.25): nothing to do"
-        f" (the same as gdpo with reward_weights=[1, 1]){in_trl}. For one verdict, add --weights "
-        "or --sizes-are-weights"
+        f"{in_trl}. For one verdict, add --weights or --sizes-are-weights"
     )
     given = replace(BASE, readings=(replace(EQUAL, meaning=Meaning.WEIGHTS),))
     assert given.sentence == f"train with {setting}: {has}{in_trl}"

@@ -295,6 +295,8 @@ class RunAnalysis:
         if purpose not in self._readings:
             self._follow()
             kept = list(self._scored.steps.values())
+            if any(np.ndim(step.weights) > 1 for step in kept):
+                return ()  # no list of weights says what each prompt has
             found = readings_of(self.influence(set(self.steps)), self._history.ranges, purpose)
             self._readings[purpose] = tuple(replayed(reading, kept) for reading in found)
         return self._readings[purpose]

@@ -203,7 +203,7 @@ class Verdict:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
             larger = "larger " if self.small else ""
-            each = f"each of the {self.trained - self.small} {larger}rewards"
+            each = f"each of the {counted(self.trained - self.small, f'{larger}reward')}"
             return f"{each} has at least {_ENOUGH}{self._over}"
         learned = f"{quoted(self.learned)} {'is' if len(self.learned) == 1 else 'are'} learned"
         if len(self.learned) == self.trained:
@@ -329,6 +329,8 @@ def verdict_of(
         return warned
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
+    if sizes and base.no_interval is None:
+        return replace(base, satisfied=True)
     below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
     if base.no_interval is not None and len(rewards) > 1:
         below = {reward.name for reward in rewards} - {*learned}
@@ -388,7 +390,8 @@ def _about(
     """Return the verdict on a finding. None: the purpose of the weights allows for it.
 
     No setting is named for the rewards in `opposed`: where two rewards excluded each other,
-    trainings with it gained nothing.
+    trainings with it gained nothing. A reward that is pushed against its weight may have had
+    another weight, so it has no setting either, unless it is small.
     """
     verdict = replace(base, action=Action.CHANGE, kind=finding.kind, rewards=finding.rewards)
     if finding.kind not in _REPLAYED:
@@ -406,9 +409,13 @@ def _about(
         from_step=None if start is None else round(start),
     )
     found = run.readings(purpose)
-    if name in opposed and not any(name in reading.small for reading in found):
+    if (name in opposed or finding.kind is Kind.REVERSED) and not any(
+        name in reading.small for reading in found
+    ):
         return verdict
     every = [_applied(reading, verdict) for reading in found]
+    if len(found) == 1 and name in found[0].small:
+        every = [replace(found[0], needed=False)]  # it counts as much as its size says
     readings = tuple(each for each in every if each is not None)
     if any(each.needed for each in readings):
         return replace(verdict, action=Action.TRAIN, readings=readings)

@@ -187,7 +187,8 @@ _LEAST_VARYING = 4
 
 _NOTED = 2
 """For a note about a share between 5 % and the limit, the interval must lie below this multiple of
-the limit. Such a note affects no verdict. Which limit is right is open (research/forks.md, H2)."""
+the limit. Such a note affects a verdict only if a
+setting helps. Which limit is right is open (research/forks.md, H2)."""
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:

@@ -7,7 +7,7 @@ of reward k is $\lvert w_k \rvert (h_k - l_k)$, with its declared range, or the 
 | meaning | weights of `gdpo` |
 |---|---|
 | weights | as they are |
-| equal | 1 for each reward, but at most its size for a dense one, and 0.3 for a graded penalty |
+| equal | 1 for each reward. At most its size for a dense one, and its size and 0.3 for a penalty |
 | sizes | its size |
 
 Sizes are relative to the largest one, and for a dense reward or a penalty to the largest of the
@@ -62,8 +62,8 @@ class Reading:
     groups: int = 0
     """Number of groups on which the setting was replayed."""
     needed: bool = True
-    """Whether this meaning calls for a change. Sizes do not: GRPO follows them, and trainings with
-    GDPO and these weights gained nothing (docs/explanation/following_the_verdict.md)."""
+    """Whether this meaning calls for a change. Sizes do not: GRPO adds the rewards with them, and
+    no script gained from GDPO with these weights (docs/explanation/following_the_verdict.md)."""
 
     @property
     def weight_shares(self) -> dict[str, float]:
@@ -98,8 +98,7 @@ class Reading:
     def advice(self) -> str:
         """Return the setting, and the influence share that it gives every reward."""
         if not self.needed:
-            same = f" (the same as {self.setting})" if self.meaning is Meaning.SIZES else ""
-            return f"nothing to do{same}"
+            return "nothing to do"
         shares = ", ".join(f"`{name}` {interval(*each)}" for name, each in self.shares.items())
         return f"{self.setting} ({shares})" if shares else self.setting
 
@@ -144,12 +143,13 @@ def readings_of(
 
 def _most(size: Vector, dense: Any, penalty: Any, trained: Any) -> Vector:
     """Return the weight of each reward if all should count equally: at most 1."""
-    most, others = np.ones(len(size)), trained & ~dense & ~penalty & (size > 0)
-    if not np.any(others):
-        return most
-    relative = size / np.max(size[others])
-    most = np.where(dense, np.fmin(relative, most), most)
-    return np.where(penalty, np.fmin(relative, _PENALTY), most)
+    most, others = np.ones(len(size)), trained & ~penalty & (size > 0)
+    if np.any(others & ~dense):
+        others &= ~dense
+        most = np.where(dense, np.fmin(size / np.max(size[others]), most), most)
+    if np.any(others):
+        most = np.where(penalty, np.fmin(size / np.max(size[others]), _PENALTY), most)
+    return most
 
 
 def _graded(influence: Influence, ranges: Any) -> tuple[Any, Any]:
