@@ -142,14 +142,13 @@ class Verdict:
             return "their correlation is -1, as after an error of sign"
         return f"it has not varied in any of {self.of_groups:,} groups, from the first step on"
 
-    def _shares(self) -> str:
+    def _shares(self, before: str = "") -> str:
         own = interval(self.influence_share, self.influence_margin)
         has = f"{own} of the influence for {percent(self.weight_share)} of the weight"
-        return f"{quoted(self.rewards)} has {has}{self._over}"
+        return f"{quoted(self.rewards)} {before}has {has}{self._over}"
 
     def _train(self) -> str:
-        falls = "falls, and " if self.kind is Kind.FALLS else ""
-        what = self._shares().replace(" has ", f" {falls}has ", 1)
+        what = self._shares("falls, and " if self.kind is Kind.FALLS else "")
         if [each.meaning for each in self.readings] == [Meaning.WEIGHTS]:
             return f"train with {self.readings[0].advice}: {what}{_IN_TRL}"
         each = ". ".join(capitalized(str(reading)) for reading in self.readings)
