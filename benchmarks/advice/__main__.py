@@ -2,11 +2,12 @@
 
     python -m benchmarks.advice run              # 26 scripts from 5 warm starts, two hours
     python -m benchmarks.advice run --scripts "judge to 10" --warm-starts 7 8
-    python -m benchmarks.advice tables           # the tables of research/advice.md
+    python -m benchmarks.advice tables           # the first tables of research/advice.md
 
 Each script trains 40 steps with GRPO, as users would write it. `gdpo analyze` reads its rollouts,
 and the setting of the verdict is followed, from there on and from the start, beside the script as
-it was. research/preregistration/2026-11-29-advice.md says what is measured.
+it was. research/preregistration/2026-11-29-advice.md says what is measured, and
+2026-11-29-advice-again.md repeats it from the warm starts 7 to 11.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "run":
         run(given.scripts, given.warm_starts, given.records, jobs=given.jobs)
-    print_tables(list(read(given.records)))
+    print_tables([each for each in read(given.records) if each["seed"] in given.warm_starts])
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def test_a_step_that_cannot_be_written_does_not_end_the_training(tiny_policy, tm
     assert trainer.state.global_step == 3
     for step in (1, 3):
         assert len(read_rollouts(rollout_file(tmp_path / "rollouts", step))) == 12
-    of_evaluation, of_training, again = caplog.messages
+    of_evaluation, of_training, again, _verdict = caplog.messages
     assert "eval/step_000000.parquet" in of_evaluation
     assert "rollouts/step_000002.parquet" in of_training
     assert again.endswith("1, from 2 to 2")
