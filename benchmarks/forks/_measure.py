@@ -10,7 +10,7 @@ from benchmarks.forks._fork import Trained, Weights
 from benchmarks.forks._tasks import ForkedTask
 
 from gdpo.diagnostics import diagnose
-from gdpo.diagnostics.effect import EFFECT
+from gdpo.diagnostics.looks import OF_INFLUENCE
 from gdpo.integrations.trl.generation import complete
 
 _ROWS = 512
@@ -89,7 +89,9 @@ def state(rewards: Any, names: Sequence[str], estimator: str, ranges: Mapping[st
     spread = rewards.std(axis=1, ddof=1)
     varies = spread > 1e-9
     found = {
-        finding.rewards[0]: finding for finding in diagnosis.findings if finding.kind in EFFECT
+        finding.rewards[0]: finding
+        for finding in diagnosis.findings
+        if finding.kind in OF_INFLUENCE
     }
     return {
         each.name: {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gdpo.diagnostics import diagnose
-from gdpo.diagnostics.effect import ERROR, Look, few
 from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.looks import ERROR, Look, few
 from gdpo.diagnostics.watch import Looks
 
 

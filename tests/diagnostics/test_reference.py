@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics.diagnosis import Kind
-from gdpo.diagnostics.effect import _LEAST_VARYING, ERROR, LEAST_GROUPS
 from gdpo.diagnostics.findings import _FEW_GROUPS, DOMINANT
+from gdpo.diagnostics.looks import _LEAST_VARYING, ERROR, LEAST_GROUPS
 from gdpo.diagnostics.readings import _LIVE, _PENALTY, _SPREAD
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"

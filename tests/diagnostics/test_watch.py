@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 
 from gdpo.diagnostics import Thresholds, Watch, diagnose
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity
-from gdpo.diagnostics.effect import holds
 from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.looks import holds
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, _is_apart
 
 NAMES = ["big", "mid", "tiny"]

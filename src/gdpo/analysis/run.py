@@ -14,9 +14,9 @@ from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.trend import end_means, known_mean, trend
 from gdpo.diagnostics import Influence, TurnDiagnosis
 from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, interval, percent
-from gdpo.diagnostics.effect import LEAST_GROUPS
 from gdpo.diagnostics.findings import DOMINANT, Thresholds, finding
 from gdpo.diagnostics.influence import NORMAL_95, pooled
+from gdpo.diagnostics.looks import LEAST_GROUPS
 from gdpo.diagnostics.readings import Meaning, Reading, ScoredSteps, readings_of, replayed
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last

@@ -17,16 +17,16 @@ from gdpo._text import capitalized, counted, quoted
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity, interval, percent
-from gdpo.diagnostics.effect import EFFECT, Noticed, ended
 from gdpo.diagnostics.findings import DOMINANT, TABLE
 from gdpo.diagnostics.influence import NoInterval
+from gdpo.diagnostics.looks import OF_INFLUENCE, Noticed, ended
 from gdpo.diagnostics.readings import Meaning, Reading
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.report import can_be_named
 
-_REPLAYED = (*EFFECT, Kind.FALLS, Kind.DOMINANT)
+_REPLAYED = (*OF_INFLUENCE, Kind.FALLS, Kind.DOMINANT)
 """Kinds of findings for which the settings of each reading are replayed."""
 
 
@@ -160,7 +160,7 @@ class Verdict:
         assert self.kind is not None, "a warning calls for the change"
         if self.kind is Kind.OUT_OF_REACH:
             return _BY_CAUSE[Cause.SPARSE].format(names=quoted(self.rewards))
-        if self.kind in EFFECT:
+        if self.kind in OF_INFLUENCE:
             cause = self.causes[0] if self.causes else Cause.SPARSE
             return f"{_BY_CAUSE[cause].format(names=quoted(self.rewards))}. {self._shares()}"
         return TABLE[self.kind].verdict.format(names=quoted(self.rewards))

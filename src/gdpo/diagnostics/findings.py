@@ -60,7 +60,7 @@ class Thresholds:
     zero_advantage: float = 0.9
     """Minimum share of zero-advantage groups at which a batch counts as having no signal."""
 
-    def effect(self, weight_share: Any) -> dict[Kind, Any]:
+    def limits(self, weight_share: Any) -> dict[Kind, Any]:
         """Return the influence share below which a reward has each kind of finding, worst first."""
         return {
             Kind.REVERSED: -self.reversed,
@@ -200,7 +200,7 @@ def finding(
 
 
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield the findings about a single batch. Sums over groups show the others (`effect`).
+    """Yield the findings about a single batch. Sums over groups show the others (`looks`).
 
     Rewards with weight 0 have no findings.
     """

@@ -33,7 +33,6 @@ from gdpo.advantages.stages import (
     standardize,
 )
 from gdpo.diagnostics.diagnosis import Diagnosis, Kind, Range, RewardDiagnosis, Scored
-from gdpo.diagnostics.effect import findings_at_once
 from gdpo.diagnostics.findings import Thresholds, of_batch
 from gdpo.diagnostics.influence import (
     Influence,
@@ -45,6 +44,7 @@ from gdpo.diagnostics.influence import (
     Vector,
     influence_of,
 )
+from gdpo.diagnostics.looks import findings_at_once
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None

@@ -1,6 +1,6 @@
 """Tracks which findings occur in the steps of a run, and for how long.
 
-A finding from sums over groups is noticed in a block of groups (see `effect`). It is then measured
+A finding from sums over groups is noticed in a block of groups (see `looks`). It is then measured
 on the next 64 groups, because selection biases the numbers of the block. If these groups do not
 show it, there is no finding. `never_applies` is computed over the whole run. All other findings
 come from a single batch. In one batch, they may be due to chance, but hardly in several in a row.
@@ -24,10 +24,12 @@ from gdpo.diagnostics.diagnosis import (
     RewardDiagnosis,
     Severity,
 )
-from gdpo.diagnostics.effect import (
+from gdpo.diagnostics.findings import Thresholds
+from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
+from gdpo.diagnostics.looks import (
     CONSTANT,
-    EFFECT,
     LEAST_GROUPS,
+    OF_INFLUENCE,
     OF_SUMS,
     Look,
     Noticed,
@@ -40,8 +42,6 @@ from gdpo.diagnostics.effect import (
     noticed,
     severity_of,
 )
-from gdpo.diagnostics.findings import Thresholds
-from gdpo.diagnostics.influence import Influence, Sums, Window, pooled
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class FindingHistory:
         assert self._all is not None, "a step was added"
         before = self.steps - last.steps
         hidden = {key for key in self._held if key[0] is Kind.BELOW_RESOLUTION}
-        hidden |= {(kind, (name,)) for kind in EFFECT for name in self._learned(self._recent)}
+        hidden |= {(kind, (name,)) for kind in OF_INFLUENCE for name in self._learned(self._recent)}
         numbers = (self.ranges, self._thresholds)
         late = findings_at_once(last.influence, *numbers, hidden=hidden, since=last.first)
         found = [(before + 1, f) for f in late] + [
@@ -316,7 +316,7 @@ class FindingHistory:
                     continue
                 # What was reported is not measured again, unless it has become worse.
                 severity = Severity.WARNING
-                if found.kind in EFFECT:
+                if found.kind in OF_INFLUENCE:
                     severity = severity_of(found.kind, block, found.rewards[0], self._thresholds)
                 place = _place(found.kind, severity)
                 known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
@@ -324,7 +324,7 @@ class FindingHistory:
                     continue
                 # A reward that was learned within a long block has a small share in it.
                 learned = {*found.rewards}.intersection(self._learned(self._recent))
-                if learned and (known or found.kind in EFFECT):
+                if learned and (known or found.kind in OF_INFLUENCE):
                     continue
                 self._measuring[found.rewards] = _Measuring(found, self.steps - steps + 1)
 
@@ -339,7 +339,7 @@ class FindingHistory:
             if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[rewards]
-            if measuring.noticed.kind in EFFECT and rewards[0] in self._learned(influence):
+            if measuring.noticed.kind in OF_INFLUENCE and rewards[0] in self._learned(influence):
                 continue
             shown = as_measured(measuring.noticed, influence, self._thresholds)
             if shown is None:
@@ -458,7 +458,7 @@ class Watch:
 
 
 def _is_apart(part: _Recorded | HeldFinding, whole: Finding, last: int) -> bool:
-    same_sort = (part.finding.kind in EFFECT) == (whole.kind in EFFECT)
+    same_sort = (part.finding.kind in OF_INFLUENCE) == (whole.kind in OF_INFLUENCE)
     ended = part.spans[-1][1] < last
     return ended and not same_sort and part.finding.severity is Severity.WARNING
 

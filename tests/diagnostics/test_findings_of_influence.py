@@ -7,8 +7,9 @@ import pytest
 
 from gdpo.diagnostics import Thresholds, diagnose
 from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Severity
-from gdpo.diagnostics.effect import (
-    EFFECT,
+from gdpo.diagnostics.influence import Influence, Sums
+from gdpo.diagnostics.looks import (
+    OF_INFLUENCE,
     Look,
     Noticed,
     _kinds,
@@ -16,7 +17,6 @@ from gdpo.diagnostics.effect import (
     as_measured,
     learned_rewards,
 )
-from gdpo.diagnostics.influence import Influence, Sums
 
 NAMES = ["k", "o"]
 
@@ -36,7 +36,7 @@ def batch(*, std=1.0, varies=1.0, there=1.0, against=0.0, groups=256, samples=8)
 
 def effect(rewards, weights=None, estimator="grpo", **options):
     found = diagnose(rewards, weights, NAMES, estimator=estimator, **options).findings
-    (finding,) = [each for each in found if each.kind in EFFECT]
+    (finding,) = [each for each in found if each.kind in OF_INFLUENCE]
     return finding
 
 
@@ -138,7 +138,7 @@ def test_each_limit_has_its_kind_and_severity(share, kind, severity, sign):
     rewards = np.stack([uniform(1, 2000), uniform(2, 2000)], axis=-1) - 0.5
     advantages = rewards @ [sign * share, 1 - abs(share)]
     found = diagnose(rewards, [sign, 1], NAMES, estimator=None, advantages=advantages).findings
-    seen = [(f.kind, f.severity) for f in found if f.kind in EFFECT]
+    seen = [(f.kind, f.severity) for f in found if f.kind in OF_INFLUENCE]
     assert seen == ([(kind, severity)] if kind else [])
     if kind is Kind.IGNORED:
         assert ("is ignored" in found[0].message) == (severity is Severity.WARNING)
@@ -159,7 +159,7 @@ def test_the_interval_has_to_lie_below_the_limit_in_64_groups_four_of_them_varyi
         rare = clear.copy()
         rare[live:, :, 0] = 0.0
         found = diagnose(rare, None, NAMES, estimator="grpo").findings
-        assert [f.kind for f in found if f.kind in EFFECT] == kinds
+        assert [f.kind for f in found if f.kind in OF_INFLUENCE] == kinds
 
 
 def test_each_threshold_moves_its_limit():
@@ -260,12 +260,12 @@ def test_a_reward_at_the_good_end_of_its_declared_range_has_no_effect_finding(si
     learned[:113, 0] = 0
     learned = learned if sign > 0 else 1 - learned
     rewards = np.stack([learned, uniform(1, 1024)], axis=-1)
-    assert effect(rewards, [sign, 1]).kind in EFFECT
+    assert effect(rewards, [sign, 1]).kind in OF_INFLUENCE
     bad, outside = ((0, 30), (0, 0.5)) if sign > 0 else ((-30, 1), (0.5, 1))
     for name, bounds in (("learned", (0, 1)), ("bad end", bad), ("outside", outside)):
         low, high = {"k": bounds[0]}, {"k": bounds[1]}
         found = diagnose(rewards, [sign, 1], NAMES, estimator="grpo", low=low, high=high).findings
-        assert any(f.kind in EFFECT for f in found) == (name != "learned")
+        assert any(f.kind in OF_INFLUENCE for f in found) == (name != "learned")
 
 
 def test_a_declared_range_that_is_far_wider_than_the_variation_shows_no_reward_as_learned():
@@ -285,7 +285,7 @@ def test_the_factors_count_the_size_of_a_share_that_is_negative():
     rewards = np.stack([uniform(1), uniform(2)], axis=-1)
     found = diagnose(rewards, None, NAMES, estimator=None, advantages=rewards @ [0.05, -0.95])
     ignored, reversed_ = sorted(
-        (f for f in found.findings if f.kind in EFFECT), key=lambda f: f.rewards
+        (f for f in found.findings if f.kind in OF_INFLUENCE), key=lambda f: f.rewards
     )
     assert (ignored.kind, reversed_.kind) == (Kind.IGNORED, Kind.REVERSED)
     factors = prod(ignored.evidence[f"factor_{cause.value}"] for cause in Cause)
@@ -298,7 +298,7 @@ def test_a_watched_reward_that_is_pushed_changes_no_finding_about_the_others():
     pushed = np.concatenate([rewards, -rewards.sum(axis=-1, keepdims=True)], axis=-1)
     found = diagnose(pushed, [1, 1, 0], [*NAMES, "watched"], estimator="grpo")
     assert found.rewards[2].influence_share < -0.3
-    (finding,) = [each for each in found.findings if each.kind in EFFECT]
+    (finding,) = [each for each in found.findings if each.kind in OF_INFLUENCE]
     alone = effect(rewards)
     assert (finding.kind, finding.rewards, finding.causes) == (alone.kind, ("k",), alone.causes)
     assert finding.evidence == pytest.approx(alone.evidence)

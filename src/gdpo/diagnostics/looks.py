@@ -84,13 +84,13 @@ class Look:
         return NormalDist().inv_cdf(1 - error)
 
 
-EFFECT = (Kind.REVERSED, Kind.IGNORED)
+OF_INFLUENCE = (Kind.REVERSED, Kind.IGNORED)
 """Kinds of findings about a reward's influence share, worst first."""
 
 CONSTANT = (Kind.OUT_OF_REACH, Kind.CONSTANT, Kind.SATURATED)
 """Kinds of findings about a reward that does not vary in most groups."""
 
-OF_SUMS = (Kind.NO_SIGNAL, *EFFECT, *CONSTANT)
+OF_SUMS = (Kind.NO_SIGNAL, *OF_INFLUENCE, *CONSTANT)
 """Kinds of findings that rest on sums over groups."""
 
 
@@ -198,7 +198,7 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
     found: dict[str, Kind] = {}
     shares, trained = influence.shares, influence.sums.weight != 0
     among = trained & (influence.sums.live >= _LEAST_VARYING)
-    for kind, below in reversed(thresholds.effect(wanted).items()):
+    for kind, below in reversed(thresholds.limits(wanted).items()):
         limit = np.broadcast_to(below, wanted.shape)
         if not np.any(among & (shares < limit)):
             continue
@@ -216,7 +216,7 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
 
 def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> Noticed | None:
     """Return the kind that the measured groups show: the noticed one, a milder one, or None."""
-    kinds = EFFECT[EFFECT.index(of.kind) :] if of.kind in EFFECT else (of.kind,)
+    kinds = OF_INFLUENCE[OF_INFLUENCE.index(of.kind) :] if of.kind in OF_INFLUENCE else (of.kind,)
     measured = (of._replace(kind=kind) for kind in kinds)
     return next((each for each in measured if holds(each, influence, thresholds)), None)
 
@@ -274,12 +274,12 @@ def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -
         return reward.groups == 0
     if of.kind in CONSTANT:
         return reward.zero_variance >= thresholds.zero_variance
-    return reward.share < thresholds.effect(reward.wanted)[of.kind]
+    return reward.share < thresholds.limits(reward.wanted)[of.kind]
 
 
 def ended(of: Noticed | Finding, last: Influence, thresholds: Thresholds) -> bool:
-    """Return whether the last groups rule out a finding, or any kind in `EFFECT` of its reward."""
-    if of.kind not in EFFECT or of.rewards[0] not in last.names:
+    """Return whether the last groups rule out a finding, or any in `OF_INFLUENCE` of its reward."""
+    if of.kind not in OF_INFLUENCE or of.rewards[0] not in last.names:
         return not holds(of, last, thresholds)
     reward = _reward(last, last.names.index(of.rewards[0]), margins=True)
     return reward.share - reward.margin >= thresholds.ignored * reward.wanted
@@ -342,7 +342,7 @@ def described(
         evidence["influence_share"] = reward.share
         evidence["influence_margin"] = reward.margin
     evidence["zero_variance_groups"] = reward.zero_variance
-    if of.kind in EFFECT:
+    if of.kind in OF_INFLUENCE:
         return _less_effect(of.kind, reward, influence, sizes or ranges, thresholds, evidence)
     evidence["groups"] = float(reward.groups)
     return _constant(reward, known, thresholds, severity, evidence)
