@@ -513,7 +513,7 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
     assert "of the influence for 33 % of the weight" in finding.message
     assert ". Less than half of its weight share is left for `a` (" in finding.message
     assert " for 33 %) and `c` (" in finding.message
-    assert finding.remedy == "; ".join(map(str, analysis.runs[0].readings()))
+    assert finding.remedy == "decide how much each should count"
     # The others have more than half of their share; b has less than 1.5 times its own; both hold.
     for a, b, dominant in ((1, 3, False), (0.3, 1, False), (1, 6, True)):
         scaled = (lambda *each, by=by: by * coin(*each) for by in (a, b))
@@ -558,10 +558,19 @@ def test_the_purpose_of_the_weights_decides_between_the_readings():
     given = verdict_of(run, weights={"correct": 1.0, "judge": 1.0})
     assert given.sentence.startswith("train with gdpo with reward_weights=[1, 1] (`correct` ")
     assert "--weights" not in given.sentence
+    # The finding says the same as the verdict.
+    remedies = [
+        next(held.finding.remedy for held in only_run.findings() if held.finding.causes)
+        for only_run in (analyzed(run).runs[0], analyzed(run, weights={"judge": 1.0}).runs[0])
+    ]
+    assert "; if the sizes of the rewards say what matters" in remedies[0]
+    assert remedies[1] == "; ".join(map(str, given.readings))
     run = drawn(steps=16, correct=coin, other=coin, judge=judged)
     sized = verdict_of(run, sizes_are_weights=True)
     assert (sized.action, sized.more, sized.readings) == (Action.NOTHING, 0, ())
-    assert sized.sentence == "nothing to do: no reward lacks influence for what it should count"
+    assert (
+        sized.sentence == "nothing to do: the influence of each reward fits what the weights mean"
+    )
 
 
 def test_a_note_about_too_little_influence_calls_for_a_setting_that_helps():
@@ -692,6 +701,10 @@ def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tm
     page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
     assert f"no ±: {reason}" in page
     assert as_dict(analysis)["runs"][0]["verdict"]["no_interval"] == reason
+    verdict = verdict_in(folder, weights={"r0": 0.0, "r1": 1.0})
+    assert (verdict.action, verdict.no_interval) == (Action.UNKNOWN, reason)
+    verdict = verdict_in(folder, weights={"r0": 0.0, "r1": 0.0})
+    assert verdict.sentence == "nothing to do: no reward has a weight"
 
 
 def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():

@@ -147,7 +147,7 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     assert out.severity is Severity.WARNING
     assert out.remedy == (
         "check the function first: print what it gives to three rollouts. If it is right, samples "
-        "that earn it are too rare to train it"
+        "that earn it are too rare for the policy to learn it"
     )
     constant = the(Kind.CONSTANT, batch, B)
     assert constant.severity is Severity.WARNING
@@ -165,7 +165,7 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
         low=[0, 0],
         high=[1, 1],
     )
-    assert rare.remedy == "samples that earn it are too rare to train it"
+    assert rare.remedy == "samples that earn it are too rare for the policy to learn it"
     assert "saturation" not in constant.evidence
 
 

@@ -226,7 +226,7 @@ def test_what_follows_from_a_cause_is_a_fact_and_from_a_range_what_the_weights_m
     remedy = effect(rewards, weights, estimator).remedy
     start = {
         Cause.MISSING: "check why it is missing",
-        Cause.SPARSE: "groups in which all samples get the same value do not train it",
+        Cause.SPARSE: "groups in which all samples get the same value teach nothing about it",
         Cause.OPPOSED: "decide which of them matters more",
         Cause.RANGE: "if the rewards should count equally: gdpo with reward_weights=[1, 1]",
     }[causes[0]]

@@ -19,6 +19,7 @@ from gdpo.analysis.steps import (
     refuse_unnamed,
 )
 from gdpo.analysis.verdict import Action, Verdict, verdict_of
+from gdpo.diagnostics.readings import Meaning
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
@@ -58,7 +59,8 @@ class Analysis:
         """Add the next step of a run."""
         run = next((run for run in self.runs if run.run == step.run), None)
         if run is None:
-            run = RunAnalysis(step.run)
+            given = Meaning.WEIGHTS if self.weights else None
+            run = RunAnalysis(step.run, Meaning.SIZES if self.sizes_are_weights else given)
             self.runs.append(run)
         run.add(step)
         self.last[step.run] = replace(batch.table, turns=None)
@@ -76,6 +78,7 @@ class Analysis:
             bool(others)
             and others[0].baseline == RECORDED
             and not any(r.same for r in others)
+            and not any(run.equal_to for run in self.runs)
             and any(UNKNOWN_WEIGHTS in run.weightings for run in self.runs)
         )
 
@@ -86,13 +89,7 @@ class Analysis:
 
     def verdict(self, run: RunAnalysis) -> Verdict:
         """Return the verdict on a run, with the checks that could not run."""
-        return verdict_of(
-            run,
-            self.report,
-            weighted=self.weights,
-            sizes=self.sizes_are_weights,
-            primary=self.primary,
-        )
+        return verdict_of(run, self.report, weighted=self.weights, primary=self.primary)
 
     def worst_verdict(self) -> Verdict | None:
         """Return the most urgent verdict, or None without runs."""

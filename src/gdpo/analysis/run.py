@@ -13,7 +13,7 @@ from gdpo._text import quoted
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.trend import end_means, known_mean, trend
 from gdpo.diagnostics import Influence, TurnDiagnosis
-from gdpo.diagnostics.diagnosis import Finding, Kind, Severity, interval, percent
+from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Severity, interval, percent
 from gdpo.diagnostics.findings import DOMINANT, Thresholds, finding
 from gdpo.diagnostics.influence import NORMAL_95, pooled
 from gdpo.diagnostics.looks import LEAST_GROUPS
@@ -64,6 +64,8 @@ class RunAnalysis:
     """Collects the results of one run, step by step."""
 
     run: str
+    purpose: Meaning | None = None
+    """What the user says about the meaning of the weights, if anything."""
     rollouts: int = 0
     left_out: int = 0
     recorded: int = 0
@@ -89,8 +91,8 @@ class RunAnalysis:
     _scored: ScoredSteps = field(default_factory=ScoredSteps, repr=False)
     _found: list[HeldFinding] | None = field(default=None, repr=False)
     """The findings, if they were computed since the last step was added."""
-    _readings: dict[Meaning | None, tuple[Reading, ...]] = field(default_factory=dict, repr=False)
-    """The replayed readings by purpose, since the last step was added."""
+    _readings: tuple[Reading, ...] | None = field(default=None, repr=False)
+    """The replayed readings, if they were computed since the last step was added."""
 
     @property
     def steps(self) -> list[int]:
@@ -113,7 +115,7 @@ class RunAnalysis:
 
     def add(self, step: StepAnalysis) -> None:
         """Add the next step."""
-        diagnosis, self._found, self._readings = step.diagnosis, None, {}
+        diagnosis, self._found, self._readings = step.diagnosis, None, None
         self.rollouts += step.rollouts
         self.left_out += step.left_out
         self.recorded += step.recorded
@@ -239,8 +241,7 @@ class RunAnalysis:
         weights = {r.name: known_mean(self.over_time(r.name, "weight")) for r in rewards}
         rise = {r.name: float(np.sign(weights[r.name])) * r.change for r in rewards}
         least = {name: limits.falls * self._history.width(name) for name in rise}
-        found = readings_of(self.influence(set(self.steps)), self._history.ranges)
-        small = {name for reading in found[:1] for name in reading.small}
+        small = {name for reading in self.readings()[:1] for name in reading.small}
         drawn = {
             r.name: self._history.width(r.name) * sqrt(1.5 / max(r.groups, 1)) for r in rewards
         }
@@ -264,8 +265,7 @@ class RunAnalysis:
     def _dominant(self) -> Iterator[HeldFinding]:
         """Yield the rewards with far more influence than their weight, if another has far less."""
         whole, learned = self.influence(set(self.steps)), self.learned()
-        readings = self.readings()
-        dense = readings[0].dense if readings else ()
+        dense = {name for reading in self.readings()[:1] for name in reading.dense}
         rows = {name: row for name, row in whole.by_reward.items() if row[0] > 0}
         least = (1 - Thresholds().zero_variance) * whole.sums.applies
         varies = {whole.names[k] for k in np.flatnonzero(whole.sums.live > least)} - {*learned}
@@ -286,20 +286,28 @@ class RunAnalysis:
                     share=interval(share, margin),
                     weight=percent(weight),
                     others=" and ".join(less),
-                    remedy="; ".join(map(str, readings)),
                 )
             )
 
-    def readings(self, purpose: Meaning | None = None) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[Reading, ...]:
         """Return what the weights may mean, with the influence that each setting would give."""
-        if purpose not in self._readings:
+        if self._readings is None:
             self._follow()
             kept = list(self._scored.steps.values())
-            if any(np.ndim(step.weights) > 1 for step in kept):
-                return ()  # no list of weights says what each prompt has
-            found = readings_of(self.influence(set(self.steps)), self._history.ranges, purpose)
-            self._readings[purpose] = tuple(replayed(reading, kept) for reading in found)
-        return self._readings[purpose]
+            whole, ranges = self.influence(set(self.steps)), self._history.ranges
+            # No list of weights says what each prompt has.
+            per_prompt = any(np.ndim(step.weights) > 1 for step in kept)
+            found = () if per_prompt else readings_of(whole, ranges, self.purpose)
+            self._readings = tuple(replayed(reading, kept) for reading in found)
+        return self._readings
+
+    def _answered(self, held: HeldFinding) -> HeldFinding:
+        """Return a finding with the settings for what the user said about the weights."""
+        of_range = held.finding.causes[:1] == (Cause.RANGE,)
+        if self.purpose is None or not of_range or not self.readings():
+            return held
+        remedy = "; ".join(map(str, self.readings()))
+        return replace(held, finding=replace(held.finding, remedy=remedy))
 
     def _of_whole_run(self, found: Finding) -> HeldFinding:
         steps = len(self._steps)
@@ -323,7 +331,7 @@ class RunAnalysis:
         """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None and self._steps:
             self._follow()
-            of_steps = self._history.held_at_the_end(self.last)
+            of_steps = map(self._answered, self._history.held_at_the_end(self.last))
             found = [*self._falling(), *of_steps, *self._dominant()]
             self._found = sorted(
                 found, key=lambda held: list(Severity).index(held.finding.severity)

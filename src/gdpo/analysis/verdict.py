@@ -99,7 +99,7 @@ class Verdict:
     no_interval: NoInterval | None = None
     """Why the shares have no interval."""
     satisfied: bool = False
-    """Whether the purpose of the weights allows for every warning."""
+    """Whether what the weights mean explains every warning."""
 
     @property
     def sentence(self) -> str:
@@ -197,7 +197,9 @@ class Verdict:
 
     def _nothing(self) -> str:
         if self.satisfied:
-            return "no reward lacks influence for what it should count"
+            return "the influence of each reward fits what the weights mean"
+        if not self.trained:
+            return "no reward has a weight"
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
@@ -292,13 +294,12 @@ def verdict_of(
     report: ReadReport,
     *,
     weighted: Collection[str] = (),
-    sizes: bool = False,
     primary: str | None = None,
 ) -> Verdict:
     """Return what a run calls for, with the checks that could not run.
 
-    `weighted` are the rewards whose weights the caller gives, which are then the purpose. `sizes`:
-    the sizes of the rewards are the purpose. A fall of `primary` comes before that of others.
+    `weighted` are the rewards whose weights the caller gives. A fall of `primary` comes before that
+    of others.
     """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     learned, whole = run.learned(), run.influence(set(run.steps))
@@ -322,16 +323,16 @@ def verdict_of(
         unnamed = tuple(name for name in run.names if not can_be_named(name))
         known = {"assumed": assumed, "command": command, "unnamed": unnamed, "denied": denied}
         return replace(base, action=Action.UNKNOWN, **known)
-    purpose = Meaning.SIZES if sizes else Meaning.WEIGHTS if weighted else None
-    warned = _of_warnings(run, base, purpose, primary)
+    warned = _of_warnings(run, base, primary)
     if warned is not None and not mixed:
         return warned
     if unchecked:
         return replace(base, action=Action.UNKNOWN)
-    if sizes and base.no_interval is None:
+    if run.purpose is Meaning.SIZES and base.no_interval is None:
         return replace(base, satisfied=True)
     below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
-    if base.no_interval is not None and len(rewards) > 1:
+    unrelated = base.no_interval is NoInterval.UNRELATED
+    if unrelated or (base.no_interval is not None and len(rewards) > 1):
         below = {reward.name for reward in rewards} - {*learned}
     elif below and all(ended(Noticed(Kind.IGNORED, (name,)), *last) for name in below):
         return replace(base, of_groups=last[0].groups, from_step=run.last.first)
@@ -341,9 +342,7 @@ def verdict_of(
     return base
 
 
-def _of_warnings(
-    run: RunAnalysis, base: Verdict, purpose: Meaning | None, primary: str | None
-) -> Verdict | None:
+def _of_warnings(run: RunAnalysis, base: Verdict, primary: str | None) -> Verdict | None:
     """Return the verdict on the warnings of a run. None: it has none that says anything."""
     found = [held.finding for held in run.findings() if held.lasting and not held.past]
     warnings = [finding for finding in found if finding.severity is Severity.WARNING]
@@ -356,7 +355,7 @@ def _of_warnings(
     opposed = {name for f in known if f.kind is Kind.OPPOSED for name in f.rewards}
     notes = [f for f in found if f.kind is Kind.IGNORED and f not in known]
     for finding in (*known, *notes):
-        about = _about(finding, run, base, purpose, opposed)
+        about = _about(finding, run, base, opposed)
         # A note only calls for a setting that helps.
         if about is not None and (finding in known or about.action is Action.TRAIN):
             return about
@@ -380,11 +379,7 @@ def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _about(
-    finding: Finding,
-    run: RunAnalysis,
-    base: Verdict,
-    purpose: Meaning | None,
-    opposed: Collection[str],
+    finding: Finding, run: RunAnalysis, base: Verdict, opposed: Collection[str]
 ) -> Verdict | None:
     """Return the verdict on a finding. None: the purpose of the weights allows for it.
 
@@ -407,7 +402,7 @@ def _about(
         of_groups=round(numbers.get("groups", base.groups)),
         from_step=None if start is None else round(start),
     )
-    found = run.readings(purpose)
+    found = run.readings()
     if (name in opposed or finding.kind is Kind.REVERSED) and not any(
         name in reading.small for reading in found
     ):

@@ -126,7 +126,7 @@ TABLE: Mapping[Kind, Wording] = {
         Severity.NOTE,
         "`{0}` has {share} of the influence for {weight} of the weight. Less than half of its "
         "weight share is left for {others}",
-        "{remedy}",
+        "decide how much each should count",
         verdict="decide how much {names} matters: it has far more influence than its weight",
     ),
     Kind.OPPOSED: Wording(
@@ -165,7 +165,7 @@ TABLE: Mapping[Kind, Wording] = {
     ),
     Kind.MOSTLY_MISSING: Wording(
         Severity.NOTE,
-        "`{0}` is missing from {missing} of the rollouts, so only a few rollouts train it",
+        "`{0}` is missing from {missing} of the rollouts, so the policy learns it from few of them",
         "no action needed if the reward is meant to be rare; otherwise check whether its function "
         "fails, or choose prompts to which it applies",
     ),

@@ -440,12 +440,12 @@ def _after(cause: Cause, influence: Influence, ranges: Ranges) -> str:
 
 _FACTS = {
     Cause.MISSING: "check why it is missing",
-    Cause.SPARSE: "groups in which all samples get the same value do not train it",
+    Cause.SPARSE: "groups in which all samples get the same value teach nothing about it",
     Cause.OPPOSED: "decide which of them matters more: what raises one lowers the other",
     Cause.RANGE: "check that the advantages belong to these rewards",
 }
 
-_UNEARNED = "samples that earn it are too rare to train it"
+_UNEARNED = "samples that earn it are too rare for the policy to learn it"
 
 
 CHECK = "check the function first: print what it gives to three rollouts"

@@ -79,8 +79,10 @@ class Reading:
             return f"if the sizes of the rewards say what matters ({sizes})"
         if self.meaning is Meaning.WEIGHTS:
             return "if the weights say what matters"
-        less = f" ({quoted(self.less)} less, or the others are given up)" if self.less else ""
-        return f"if the rewards should count equally{less}"
+        if not self.less:
+            return "if the rewards should count equally"
+        less = f"a smaller weight for {quoted(self.less)}, so that the policy does not give up"
+        return f"if the rewards should count equally ({less} the others)"
 
     @property
     def small(self) -> tuple[str, ...]:

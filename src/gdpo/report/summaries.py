@@ -67,7 +67,7 @@ def rollouts_summary(
     start = [*read_blocks(analysis), *_odd(analysis, width)]
     start.append(Sentences(tuple(run_sentence(run, analysis) for run in analysis.runs[:2])))
     if len(analysis.runs) > 2:
-        start.append(Sentences((f"and {len(analysis.runs) - 2:,} more runs",)))
+        start.append(Sentences((f"and {counted(len(analysis.runs) - 2, 'more run')}",)))
     blocks = finding_blocks(analysis)
     end: list[Block] = blocks[:_FIRST]
     if (more := len(blocks) - _FIRST) > 0:
@@ -131,7 +131,7 @@ def share_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield the influence share of every reward with each named or compared setting."""
     rows: dict[str, Mapping[str, tuple[float, float]]] = {}
     for run in analysis.runs:
-        readings = analysis.verdict(run).readings
+        readings = [each for each in analysis.verdict(run).readings if each.needed]
         of = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
         if readings:
             now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
