@@ -143,12 +143,13 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     out = shown(*arguments, "--estimators", "grpo,gdpo")
     lines = out.splitlines()
     first = lines.index("influence share of every reward") + 1
-    rows = [re.split(r" {2,}", line) for line in lines[first : first + 5]]
-    settings = ["setting", "as trained", "gdpo with reward_weights=[1, 1]", "grpo", "gdpo"]
+    rows = [re.split(r" {2,}", line) for line in lines[first : first + 6]]
+    gdpo = "gdpo with reward_weights=[1, "
+    settings = ["setting", "as trained", f"{gdpo}1]", f"{gdpo}0.02]", "grpo", "gdpo"]
     assert [row[0] for row in rows] == settings
     assert rows[0][1:] == ["loud", "quiet"]
-    assert rows[1][1:] == rows[3][1:] == ["98 % ± 7", "under 9 %"]
-    assert rows[2][1:] == rows[4][1:] == ["50 %", "50 %"]
+    assert rows[1][1:] == rows[4][1:] == ["98 % ± 7", "under 9 %"]
+    assert rows[2][1:] == rows[5][1:] == ["50 %", "50 %"]
     page = Path("analysis.html").read_text().replace("<wbr>", "")
     assert all(cell in page for row in rows for cell in row)
     found, _ = machine(*arguments, "--estimators", "grpo,gdpo")

@@ -131,7 +131,7 @@ def share_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield the influence share of every reward with each named or compared setting."""
     rows: dict[str, Mapping[str, tuple[float, float]]] = {}
     for run in analysis.runs:
-        readings = [each for each in analysis.verdict(run).readings if each.needed]
+        readings = analysis.verdict(run).readings
         of = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
         if readings:
             now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
