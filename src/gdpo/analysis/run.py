@@ -229,32 +229,42 @@ class RunAnalysis:
             found.append(overall)
         return found
 
+    def _rises(self) -> dict[str, tuple[float, float]]:
+        """Return by how much the mean of each trained reward rose, and the margin, in its range.
+
+        Up is the direction of its weight. The interval is that of the trend, or that of drawing the
+        groups, if it is narrower: the standard deviation of a group mean is at most half of the
+        range. A reward without a known range has NaN.
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for reward in self.rewards():
+            width = self._history.width(reward.name) or nan
+            sign = float(np.sign(known_mean(self.over_time(reward.name, "weight"))))
+            if reward.weight_share > 0:
+                drawn = NORMAL_95 * sqrt(1.5 / max(reward.groups, 1))
+                margin = min(reward.change_margin / width, drawn)
+                found[reward.name] = (sign * reward.change / width, margin)
+        return found
+
     def _falling(self) -> Iterator[HeldFinding]:
         """Yield the trained rewards whose mean falls over the run.
 
-        The interval is that of the trend, or that of drawing the groups, if it is narrower: the
-        standard deviation of a group mean is at most half of the range. If a small dense reward
-        falls, this is a note: a length penalty may fall while correctness rises.
+        If a small dense reward falls, this is a note: a length penalty may fall while correctness
+        rises.
         """
-        limits = Thresholds()
-        rewards = [reward for reward in self.rewards() if reward.weight_share > 0]
-        weights = {r.name: known_mean(self.over_time(r.name, "weight")) for r in rewards}
-        rise = {r.name: float(np.sign(weights[r.name])) * r.change for r in rewards}
-        least = {name: limits.falls * self._history.width(name) for name in rise}
+        rises, least = self._rises(), Thresholds().falls
         small = {name for reading in self.readings()[:1] for name in reading.small}
-        drawn = {
-            r.name: self._history.width(r.name) * sqrt(1.5 / max(r.groups, 1)) for r in rewards
-        }
-        off = {r.name: min(r.change_margin, NORMAL_95 * drawn[r.name]) for r in rewards}
-        up = [name for name in rise if rise[name] - off[name] > least[name]]
-        for reward in rewards:
-            if not -rise[reward.name] - off[reward.name] > least[reward.name]:
+        up = [name for name, (rise, margin) in rises.items() if rise - margin > least]
+        for reward in self.rewards():
+            rise, margin = rises.get(reward.name, (nan, nan))
+            if not -rise - margin > least:
                 continue
+            width = self._history.width(reward.name)
             yield self._of_whole_run(
                 finding(
                     Kind.FALLS,
                     (reward.name,),
-                    {"change": reward.change, "margin": off[reward.name]},
+                    {"change": reward.change, "margin": margin * width},
                     severity=Severity.NOTE if reward.name in small else None,
                     first=f"{reward.first:.2g}",
                     last=f"{reward.last:.2g}",
