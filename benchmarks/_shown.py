@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gdpo.analysis.trend import student_quantile
+from gdpo.diagnostics.influence import student_quantile
 
 
 def row(name: str, cells: Iterable[object], *, head: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.analysis.trend import student_quantile
+from gdpo.diagnostics.influence import student_quantile
 
 
 def concordance(

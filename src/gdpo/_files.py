@@ -81,8 +81,8 @@ def is_full(error: BaseException) -> bool:
 
 def plain(value: Any) -> Any:
     """Return a value as dicts, lists, numbers and strings. Non-finite numbers become None."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):

@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from tests.experiments.test_survival import GOLDEN
 
-from gdpo.analysis.trend import student_quantile
+from gdpo.diagnostics.influence import student_quantile
 from gdpo.lab.experiments.statistics import (
     bootstrap,
     expanded_level,

@@ -1,10 +1,11 @@
 """Measures how a number changes over the steps of a run, from rollouts or logged metrics."""
 
-from math import cos, inf, nan, pi, sin, sqrt, tan
+from math import inf, nan, sqrt
 
 import numpy as np
 
 from gdpo._shapes import Float
+from gdpo.diagnostics.influence import student_quantile
 
 Series = Float[np.ndarray, " step"]
 
@@ -58,27 +59,3 @@ def trend(values: Series) -> tuple[float, float]:
         return change, inf
     variance = square * worth / freedom
     return change, student_quantile(0.975, int(freedom)) * sqrt(2 * variance / (third * worth))
-
-
-def student_quantile(p: float, freedom: int) -> float:
-    """Return the p-quantile of Student's t distribution, for 0.5 <= p < 1.
-
-    References:
-        Abramowitz and Stegun 1964, 26.7.3 and 26.7.4: the distribution in closed form, solved for
-        the angle atan2(t, √freedom) by bisection.
-    """
-    low, high = 0.0, pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < 2 * p - 1 else (low, middle)
-    return sqrt(freedom) * tan(low)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """Return the probability that |t| is below √freedom · tan(angle)."""
-    odd = freedom % 2
-    term, total = (cos(angle) if odd else 1.0), 0.0
-    for k in range(2 + odd, freedom + 1, 2):
-        total += term
-        term *= cos(angle) ** 2 * (k - 1) / k
-    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total

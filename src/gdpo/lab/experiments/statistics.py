@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
-from gdpo.analysis.trend import student_quantile
+from gdpo.diagnostics.influence import student_quantile
 
 ALPHA = 0.05
 """Significance level. The corrected p-value of a reported difference is below this level."""
