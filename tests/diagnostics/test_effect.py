@@ -340,8 +340,17 @@ def test_each_fact_is_one_sentence():
 
 
 def test_a_reward_with_a_negative_weight_is_penalized():
-    found = list(sentences(SEEN, np.array([0.6, 0.3, 0.1]), np.array([1, -1, 1])))
+    found = list(sentences(SEEN, np.array([0.6, 0.3, 0.1]), np.array([1.0, -1.0, 1.0])))
     assert "brevity moves fastest: +0.049 ± 0.009 std per step because it is penalized" in found
+
+
+@pytest.mark.parametrize(
+    ("error", "size"), [(0.0, "+40.0000 ± 0.0000"), (0.002, "+40.000 ± 0.004"), (9.0, "+40 ± 18")]
+)
+def test_an_effect_has_the_digits_of_its_margin(error, size):
+    found = effect(np.diag([40, 0]), np.diag([error, 0]))
+    (sentence,) = sentences(found, np.ones(2), np.ones(2))
+    assert sentence == f"noise moves fastest: {size} std per step because it is rewarded"
 
 
 @pytest.mark.parametrize("share", [0.049, NAN, -0.6])
@@ -365,7 +374,7 @@ def test_an_effect_is_unseen_if_its_interval_contains_0(own, error, unseen):
 
 
 def test_a_reward_lowers_another_one_if_the_whole_interval_is_below_0():
-    matrix = [[-1, -0.9, 0.9], [-1.1, -1, 1], [-2, -1, -1]]
+    matrix = [[-2, -0.9, 0.9], [-1.1, -2, 1], [-2, -1, -2]]
     found = effect(matrix, np.full((3, 3), 0.5))
     assert found.lowers == (("noise", "brevity"), ("noise", "correctness"))
 
@@ -376,6 +385,7 @@ def test_a_reward_lowers_another_one_if_the_whole_interval_is_below_0():
         ([1.0, 0.1], [0.4, 0.1], "noise"),
         ([1.0, 0.3], [0.4, 0.1], None),
         ([0.1, -1.0], [0.1, 0.4], "brevity"),
+        ([1.0, 0.9, 0.1], [0.1, 0.1, 0.1], None),
         ([1.0, NAN], [0.1, NAN], None),
         ([1.0], [0.1], None),
     ],
