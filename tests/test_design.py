@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 201_911,
+        "core": 203_210,
         "lab": 114_802,
-        "tests": 401_600,
+        "tests": 405_986,
         "benchmarks": 92_100,
-        "files": 251,
-        "functions": 2_671,
+        "files": 252,
+        "functions": 2_682,
     }
     found = {
         "core": tokens_of(core),
