@@ -3,7 +3,7 @@
 import gc
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ NO_CLIPPING = 1e9
 
 Weights = Mapping[str, Any]
 
+Callback = Callable[[Any], Any]
+"""Makes a callback for a trainer, which then sees its steps."""
+
 
 @dataclass(slots=True)
 class Trained:
@@ -44,13 +47,16 @@ class Trained:
     """CPU seconds since the start, after each step."""
 
 
-def base_run(recipe: Recipe) -> Trained:
-    """Train with a checkpoint at every point, and keep the models to compare."""
+def base_run(recipe: Recipe, kept: Callback | None = None) -> Trained:
+    """Train with a checkpoint at every point, and keep the models to compare.
+
+    `kept` makes a further callback.
+    """
     trainer = {**recipe.trainer, "save_steps": POINTS[0], "save_total_limit": STEPS}
     recipe = recipe.model_copy(update={"trainer": trainer})
     steps = {point + further for point in POINTS for further in (0, *HORIZONS)}
     with quiet():
-        run = _trained(prepare(resolve(recipe), rows=4), None, steps)
+        run = _trained(prepare(resolve(recipe), rows=4), None, steps, kept=kept)
     gc.freeze()  # accelerate collects garbage at the end of every fork: 0.3 s with these objects
     return run
 
@@ -81,7 +87,12 @@ def fork(
 
 
 def _trained(
-    job: CheckedRun, start: Checkpoint | None, keep: set[int], *, fresh_optimizer: bool = False
+    job: CheckedRun,
+    start: Checkpoint | None,
+    keep: set[int],
+    *,
+    fresh_optimizer: bool = False,
+    kept: Callback | None = None,
 ) -> Trained:
     run = create_run(job.recipe, {})
     entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
@@ -90,6 +101,8 @@ def _trained(
     trainer = make_trainer(Loop(job, run, view, StopRequest()), start)
     result = Trained(job, trainer, run.checkpoints)
     trainer.add_callback(_keeping(result, keep, fresh_optimizer=fresh_optimizer))
+    if kept is not None:
+        trainer.add_callback(kept(trainer))
     with trainer.scorer:
         trainer.train(resume_from_checkpoint=str(start.path) if start else None)
     return result

@@ -12,6 +12,7 @@ from benchmarks.forks._fork import (
     HORIZONS,
     POINTS,
     STEPS,
+    Callback,
     base_run,
     clips,
     fork,
@@ -28,7 +29,8 @@ SWITCHES = ("fresh optimizer", "no clipping")
 SWITCHED = 10
 
 
-def _recipe(task: str, warm_start: int, estimator: str, folder: Path) -> Any:
+def recipe_of(task: str, warm_start: int, estimator: str, folder: Path) -> Any:
+    """Return the recipe of a run that is forked."""
     recipe = FORKED[task].recipe(folder / "data", warm_start)
     return recipe.model_copy(
         update={
@@ -42,7 +44,7 @@ def _recipe(task: str, warm_start: int, estimator: str, folder: Path) -> Any:
 def run_unit(task: str, warm_start: int, estimator: str, folder: Path, *, switches: bool) -> Any:
     """Train, fork at every point, measure, and return the record."""
     torch.set_num_threads(1)
-    recipe = _recipe(task, warm_start, estimator, folder)
+    recipe = recipe_of(task, warm_start, estimator, folder)
     unit = Unit(f"{task}-{warm_start}-{estimator}", recipe, folder, FORKED[task])
     record = {
         "task": task,
@@ -54,19 +56,21 @@ def run_unit(task: str, warm_start: int, estimator: str, folder: Path, *, switch
         "unchanged forks equal": unit.equal,
         "seconds": unit.seconds,
     }
-    shutil.rmtree(unit.run.checkpoints.parent)
+    unit.remove()
     return record
 
 
 class Unit:
     """Forks one run."""
 
-    def __init__(self, name: str, recipe: Any, folder: Path, task: Any) -> None:
+    def __init__(
+        self, name: str, recipe: Any, folder: Path, task: Any, kept: Callback | None = None
+    ) -> None:
         shutil.rmtree(folder / "runs" / name, ignore_errors=True)
         for left in (folder / "runs").glob(f"{name}-*"):
             shutil.rmtree(left)
         self.name, self.recipe = name, recipe
-        self.run = base_run(named(recipe, name))
+        self.run = base_run(named(recipe, name), kept)
         self.fresh = Fresh(self.run, task, recipe.batch.samples)
         self.names = self.fresh.names
         rewards = self.run.trainer.scorer.rewards
@@ -123,6 +127,14 @@ class Unit:
         self._spent("measuring", time.process_time() - begun)
         return found
 
+    def change(self, before: int, after: int) -> tuple[list[float], list[float]]:
+        """Return by how much each reward rises between two steps, and the standard error."""
+        return effect(self._samples(after).rewards, self._samples(before).rewards)
+
+    def remove(self) -> None:
+        """Remove the files of the run."""
+        shutil.rmtree(self.run.checkpoints.parent)
+
     def _samples(self, step: int) -> Any:
         """Return fresh samples of the run's own policy after a step."""
         if step not in self.drawn:
@@ -168,7 +180,7 @@ def print_times(folder: Path) -> None:
     print("| task | steps of the run | the same steps of a fork | with its start |")
     print("|---|---|---|---|")
     for task in FORKED:
-        recipe = _recipe(task, 1, "gdpo", folder)
+        recipe = recipe_of(task, 1, "gdpo", folder)
         shutil.rmtree(folder / "runs" / f"{task}-time", ignore_errors=True)
         run, (_, point, _), further = base_run(named(recipe, f"{task}-time")), POINTS, HORIZONS[-1]
         begun = time.process_time()

@@ -1,0 +1,78 @@
+"""Tests the effect and the account on forked runs: what did the policy learn from each reward?
+
+    python -m benchmarks.effect run [--warm-starts 11-20] [--jobs 2]
+    python -m benchmarks.effect tables
+
+`run` trains a policy for each warm start, task and estimator, forks it as `benchmarks.forks` does,
+and predicts each reward's effect at every fork, from gradients of fresh samples and by simpler
+numbers. It also adds up what each reward changed in windows of 10 and 20 steps. Each run writes one
+record, and a record that exists is not run again. `tables` prints the hypotheses, as registered in
+research/preregistration/2026-11-29-effect.md, and the other results.
+"""
+
+import argparse
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.effect._tables import print_tables
+from benchmarks.forks.__main__ import ESTIMATORS
+from benchmarks.forks._tasks import FORKED
+from benchmarks.forks._unit import write_record
+
+RECORDS = Path(__file__).parents[2] / "research" / "effect"
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("run", "tables"))
+    parser.add_argument("--warm-starts", default="11-20", help="default: %(default)s")
+    parser.add_argument("--tasks", nargs="+", default=list(FORKED), choices=list(FORKED))
+    parser.add_argument("--jobs", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--output", type=Path, default=Path("runs/effect"), help="%(default)s")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="default: %(default)s")
+    given = parser.parse_args()
+    if given.command == "tables":
+        print_tables(given.records)
+        return
+    first, last = map(int, given.warm_starts.split("-"))
+    units = product(range(first, last + 1), given.tasks, ESTIMATORS)
+    folder = given.output.absolute()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda unit: _run(unit, folder, given.records), units))
+
+
+def _run(unit: tuple[int, str, str], folder: Path, records: Path) -> None:
+    """Run a unit in its own process, unless its record exists."""
+    warm_start, task, estimator = unit
+    record = records / f"{task}-{warm_start}-{estimator}.json"
+    if record.exists():
+        return
+    begun = time.monotonic()
+    process = get_context("spawn").Process(target=_unit, args=(unit, folder, record))
+    process.start()
+    process.join()
+    print(
+        record.stem, f"exit code {process.exitcode}, {time.monotonic() - begun:.0f} s", flush=True
+    )
+
+
+def _unit(unit: tuple[int, str, str], folder: Path, record: Path) -> None:
+    from benchmarks.effect._unit import run_unit
+
+    warm_start, task, estimator = unit
+    folder.mkdir(parents=True, exist_ok=True)
+    log = os.open(folder / f"{record.stem}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    write_record(run_unit(task, warm_start, estimator, folder), record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Prints the registered hypotheses, and how well each number orders what was learned."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from benchmarks._shown import row
+from benchmarks.effect._account import LATER, LEFT_OUT, LENGTHS
+from benchmarks.forks._statistics import Mean, over_warm_starts
+from benchmarks.forks._tables import AS_IT_IS, State, read_states
+
+ERRORS = 2.0
+"""Standard errors beyond which two values differ, and a value is clear."""
+
+MOVES = 0.05
+"""Own effect over ten steps, in std, above which a reward moves."""
+
+
+class Case(NamedTuple):
+    """Stores a state of a run, with its predictions and accounts."""
+
+    state: State
+    predicted: Mapping[str, Any]
+    account: Mapping[str, Any]
+    changes: Mapping[str, Any]
+
+    @property
+    def std(self) -> Any:
+        """Standard deviation of each reward within groups. Infinite: it does not vary."""
+        std = self.state.of("std")
+        return np.where(std > 0, std, np.inf)
+
+    def own(self, horizon: int) -> tuple[Any, Any]:
+        """Return the recorded own effect of each reward and its error, in its std."""
+        values, errors = self.cross(horizon)
+        return np.diag(values), np.diag(errors)
+
+    def cross(self, horizon: int) -> tuple[Any, Any]:
+        """Return the recorded effect of reward k on reward j, `[j, k]`, and its error."""
+        effects = self.state.effects[AS_IT_IS]
+        found = np.array([effects[name][str(horizon)] for name in self.state.names])
+        values, errors = found.transpose(1, 2, 0) / self.std[:, None]
+        return values, errors
+
+    def parts(self, way: str, length: int) -> tuple[Any, Any]:
+        """Return the account, `[reward, K + 2]`, and its error, in std."""
+        found = self.account[way][str(length)]
+        return tuple(np.array(found[key]) / self.std[:, None] for key in ("value", "error"))
+
+    def changed(self, length: int) -> tuple[Any, Any]:
+        """Return the measured change of each reward, and its error, in its std."""
+        value, error = self.changes[str(length)]
+        return np.array(value) / self.std, np.array(error) / self.std
+
+
+Predictor = Callable[[Case], Any]
+
+PREDICTORS: dict[str, Predictor] = {
+    "influence share": lambda case: case.state.of("share"),
+    "**effect**": lambda case: np.diag(case.predicted["effect"]),
+    "effect, plain gradient": lambda case: np.array(case.predicted["plain gradient"]),
+    "share × cosine between halves": lambda case: (
+        case.state.of("share") * np.array(case.predicted["cosine"])
+    ),
+    "slope of the last 10 training batches": lambda case: np.array(case.predicted["visible slope"]),
+    "covariance with the advantages": lambda case: np.array(case.predicted["covariance"]),
+    "gradient norm": lambda case: np.array(case.predicted["gradient norm"]),
+    "ten frozen steps, logistic": lambda case: np.array(case.predicted["logistic"]),
+    **{
+        f"account of {length} steps, {way}": lambda case, way=way, length=length: np.diag(
+            case.parts(way, length)[0]
+        )
+        for length in LENGTHS
+        for way in (LATER, LEFT_OUT)
+    },
+    "recorded effect of 1 step": lambda case: case.own(1)[0],
+}
+"""What may order the own effects of the rewards of a state. The account sees the later steps."""
+
+
+def read_cases(folder: Path) -> list[Case]:
+    """Return the states of all records."""
+    states, records = read_states(folder)
+    found = [state for record in records for state in record["states"]]
+    return [
+        Case(state, each["predicted"], each["account"], each["changes"])
+        for state, each in zip(states, found, strict=True)
+    ]
+
+
+def pairs(case: Case, predictor: Predictor, horizon: int, *, clear: bool = True) -> list[float]:
+    """Return for each pair of rewards whether the predictor orders it as the forks do: 1, 0, 0.5.
+
+    `clear`: only pairs whose recorded effects differ by `ERRORS` standard errors.
+    """
+    said, (own, error) = predictor(case), case.own(horizon)
+    return [
+        float((1 + np.sign((said[i] - said[j]) * (own[i] - own[j]))) / 2)
+        for i, j in combinations(range(len(own)), 2)
+        if not clear or abs(own[i] - own[j]) > ERRORS * np.hypot(error[i], error[j])
+    ]
+
+
+def shares(cases: Sequence[Case], predictor: Predictor, horizon: int, **which: Any) -> list[float]:
+    """Return the share of rightly ordered pairs of each warm start. NaN: it has no pair."""
+    found = []
+    for start in sorted({case.state.warm_start for case in cases}):
+        own = [case for case in cases if case.state.warm_start == start]
+        of_start = [each for case in own for each in pairs(case, predictor, horizon, **which)]
+        found.append(float(np.mean(of_start)) if of_start else np.nan)
+    return found
+
+
+def print_tables(folder: Path) -> None:
+    """Print the tables, as Markdown."""
+    cases = read_cases(folder)
+    starts = {case.state.warm_start for case in cases}
+    print(f"{len(cases)} states, {len(starts)} warm starts\n")
+    _hypotheses(cases)
+    print()
+    _order(cases)
+    print()
+    _totals(cases)
+
+
+def _hypotheses(cases: Sequence[Case]) -> None:
+    row("", ["hypothesis", "result", "supported"], head=True)
+    for name, text, result, holds in _decided(cases):
+        row(name, [text, result, "yes" if holds else "**no**"])
+
+
+def _decided(cases: Sequence[Case]) -> Iterator[tuple[str, str, str, bool]]:
+    effect, share = PREDICTORS["**effect**"], PREDICTORS["influence share"]
+    both = [np.array(shares(cases, each, 1)) for each in (effect, share)]
+    ordered, more = (
+        over_warm_starts(both[0].tolist()),
+        over_warm_starts((both[0] - both[1]).tolist()),
+    )
+    yield (
+        "H1",
+        "of the pairs that clearly differ after 1 step, the effect orders at least 0.9, and more "
+        "than the share",
+        f"{ordered}; more than the share by {more}",
+        ordered.mean >= 0.9 and more.low > 0,
+    )
+    early = [case for case in cases if (case.state.estimator, case.state.step) == ("gdpo", 10)]
+    of_early = over_warm_starts(shares(early, effect, 1))
+    yield "H2", "with `gdpo` at step 10, at least 0.8", str(of_early), of_early.mean >= 0.8
+    of_noise, of_moving = list(_unseen(cases, noise=True)), list(_unseen(cases, noise=False))
+    yield (
+        "H3",
+        "no effect is seen of noise in at least 95 %, and of a reward that moves in at most 20 %",
+        f"{_part(of_noise)}; {_part(of_moving)}",
+        bool(np.mean(of_noise) >= 0.95 and np.mean(of_moving) <= 0.2),
+    )
+    negative = list(_lowered(cases))
+    yield (
+        "H4",
+        "of the rewards that lower another one, as predicted, and whose recorded effect of 1 step "
+        "is clear, at least 80 % do",
+        _part(negative),
+        bool(negative) and float(np.mean(negative)) >= 0.8,
+    )
+    ratio = _sum(cases, lambda case: case.own(1)[0]) / _sum(cases, effect)
+    yield (
+        "H5",
+        "recorded effects over predicted ones, after 1 step: 0.8 to 1.25",
+        f"{ratio:.2f}",
+        0.8 <= ratio <= 1.25,
+    )
+    for way in (LATER, LEFT_OUT):
+        yield from _of_account(cases, way)
+
+
+def _of_account(cases: Sequence[Case], way: str) -> Iterator[tuple[str, str, str, bool]]:
+    text = "the total agrees with the measured change within 2 standard errors in at least 90 %, "
+    for length in LENGTHS:
+        within, slope, _ = _total(cases, way, length)
+        said = list(_called(cases, way, length))
+        signs = list(_signs(cases, way, length))
+        result = f"{_part(within)}, slope {slope:.2f}; {_part(said)}; {_part(signs)}"
+        holds = bool(np.mean(within) >= 0.9 and 0.9 <= slope <= 1.1)
+        holds = holds and float(np.mean(said)) >= 0.85 and float(np.mean(signs)) >= 0.85
+        yield (
+            f"H6, {way}, {length} steps",
+            f"{text}with a slope of 0.9 to 1.1; where it calls two own parts different, the forks "
+            "agree in at least 85 %; cross parts that are clear in both have the same sign in at "
+            "least 85 %",
+            result,
+            holds,
+        )
+
+
+def _unseen(cases: Sequence[Case], *, noise: bool, groups: int = 256) -> Iterator[bool]:
+    """Yield for each noise, or each reward that moves, whether no effect of it is seen."""
+    for case in cases:
+        own, error = case.own(10)
+        for k, name in enumerate(case.state.names):
+            moves = own[k] > max(MOVES, ERRORS * error[k])
+            if (name == "noise") if noise else (name != "noise" and moves):
+                yield from (name in unseen for unseen in case.predicted["unseen"][str(groups)])
+
+
+def _lowered(cases: Sequence[Case]) -> Iterator[bool]:
+    for case in cases:
+        values, errors = case.cross(1)
+        for lower, lowered in case.predicted["lowers"]:
+            k, j = case.state.names.index(lower), case.state.names.index(lowered)
+            if abs(values[j, k]) > ERRORS * errors[j, k]:
+                yield bool(values[j, k] < 0)
+
+
+def _total(cases: Sequence[Case], way: str, length: int) -> tuple[list[bool], float, float]:
+    """Return whether each total agrees with the measured change, and slope and correlation."""
+    within: list[bool] = []
+    totals: list[float] = []
+    changes: list[float] = []
+    for case in cases:
+        (value, error), (changed, apart) = case.parts(way, length), case.changed(length)
+        count = len(changed)
+        for k, name in enumerate(case.state.names):
+            if name != "noise" and np.isfinite(case.std[k]):
+                off = ERRORS * np.hypot(error[k, count], apart[k])
+                within.append(bool(abs(value[k, count] - changed[k]) <= off))
+                totals.append(value[k, count])
+                changes.append(changed[k])
+    x, y = np.array(totals), np.array(changes)
+    return within, float(x @ y / (x @ x)), float(np.corrcoef(x, y)[0, 1])
+
+
+def _called(cases: Sequence[Case], way: str, length: int) -> Iterator[bool]:
+    """Yield for each pair whose own parts clearly differ whether the forks order it so."""
+    for case in cases:
+        (value, error), (own, _) = case.parts(way, length), case.own(length)
+        for i, j in combinations(range(len(own)), 2):
+            apart = value[i, i] - value[j, j]
+            if abs(apart) > ERRORS * np.hypot(error[i, i], error[j, j]):
+                yield bool(apart * (own[i] - own[j]) > 0)
+
+
+def _signs(cases: Sequence[Case], way: str, length: int) -> Iterator[bool]:
+    """Yield for each cross part that is clear in both whether it has the sign of the forks."""
+    for case in cases:
+        (value, error), (cross, apart) = case.parts(way, length), case.cross(length)
+        for j, k in np.ndindex(cross.shape):
+            clear = abs(value[j, k]) > ERRORS * error[j, k]
+            if j != k and clear and abs(cross[j, k]) > ERRORS * apart[j, k]:
+                yield bool(value[j, k] * cross[j, k] > 0)
+
+
+def _order(cases: Sequence[Case]) -> None:
+    row(
+        "own effects are ordered by",
+        [f"{'clear' if c else 'all'} pairs, {h} steps" for h in (1, 10, 20) for c in (True, False)],
+        head=True,
+    )
+    for name, predictor in PREDICTORS.items():
+        cells = []
+        for horizon in (1, 10, 20):
+            for clear in (True, False):
+                found = [each for c in cases for each in pairs(c, predictor, horizon, clear=clear)]
+                mean: Mean = over_warm_starts(shares(cases, predictor, horizon, clear=clear))
+                cells.append(f"{mean}, {sum(found):g} of {len(found)}")
+        row(name, cells)
+
+
+def _totals(cases: Sequence[Case]) -> None:
+    row("total of the account", ["steps", "within 2 se", "slope", "correlation"], head=True)
+    for way in (LATER, LEFT_OUT):
+        for length in LENGTHS:
+            within, slope, correlation = _total(cases, way, length)
+            row(way, [length, _part(within), f"{slope:.2f}", f"{correlation:.2f}"])
+    print()
+    row("no effect seen", ["of noise", "of a reward that moves"], head=True)
+    for groups in (256, 128):
+        found = [list(_unseen(cases, noise=each, groups=groups)) for each in (True, False)]
+        row(f"{groups} groups", map(_part, found))
+
+
+def _sum(cases: Sequence[Case], value: Callable[[Case], Any]) -> float:
+    return float(sum(np.sum(value(case)) for case in cases))
+
+
+def _part(found: Sequence[bool]) -> str:
+    """Return a share with its counts."""
+    return f"{sum(found)} of {len(found)} ({np.mean(found):.0%})" if found else "none"
