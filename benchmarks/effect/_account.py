@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from benchmarks.effect._keep import LENGTH, NEAR, Flat, Kept, loaded
 from benchmarks.effect._vectors import Gradients, scale
-from gdpo.diagnostics.effect import Coefficients
 
 from gdpo.advantages import ESTIMATORS
+from gdpo.diagnostics.effect import Coefficients
 
 LATER, LEFT_OUT = "later 1", "source left out"
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from benchmarks.effect._keep import SLOPE, Kept, loaded
 from benchmarks.effect._vectors import Adam, Gradients
-from gdpo.diagnostics.effect import Coefficients, effect_of
 
 from gdpo.advantages import ESTIMATORS
+from gdpo.diagnostics.effect import Coefficients, effect_of
 
 BATCHES, GROUPS = 16, 16
 """Batches of fresh groups, and groups in each of them, as in a training batch."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.effect._keep import Flat, rows_of
+
 from gdpo.policy.gradients import RolloutPass
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import paths  # noqa: F401  makes `policy` importable
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from policy import byte_tokenizer
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
@@ -23,6 +22,7 @@ from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.starter import shipped_recipes
 from gdpo.lab.tasks import Problem
+from policy import byte_tokenizer
 
 ONE_GPU = Machines(1, 1)
 

@@ -17,7 +17,6 @@ import numpy as np
 import paths
 import torch
 from configuration import configured
-from policy import byte_tokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker, DictConfigWrap, ToolListWrap
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.function_tool import load_function_tools_from_path
@@ -26,6 +25,7 @@ from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.config import omega_conf_to_dataclass
 
 from gdpo.advantages import turn_gdpo
+from policy import byte_tokenizer
 
 TOOLS = Path(__file__).parents[2] / "engines" / "verl" / "tools.py"
 LONGEST = 4
