@@ -11,7 +11,6 @@ research/preregistration/2026-11-29-effect.md, and the other results.
 """
 
 import argparse
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -19,9 +18,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.effect._tables import print_tables
+from benchmarks.effect._unit import record_unit
 from benchmarks.forks.__main__ import ESTIMATORS
 from benchmarks.forks._tasks import FORKED
-from benchmarks.forks._unit import write_record
 
 RECORDS = Path(__file__).parents[2] / "research" / "effect"
 
@@ -55,23 +54,12 @@ def _run(unit: tuple[int, str, str], folder: Path, records: Path) -> None:
     if record.exists():
         return
     begun = time.monotonic()
-    process = get_context("spawn").Process(target=_unit, args=(unit, folder, record))
+    process = get_context("spawn").Process(target=record_unit, args=(unit, folder, record))
     process.start()
     process.join()
     print(
         record.stem, f"exit code {process.exitcode}, {time.monotonic() - begun:.0f} s", flush=True
     )
-
-
-def _unit(unit: tuple[int, str, str], folder: Path, record: Path) -> None:
-    from benchmarks.effect._unit import run_unit
-
-    warm_start, task, estimator = unit
-    folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(folder / f"{record.stem}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    write_record(run_unit(task, warm_start, estimator, folder), record)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Runs one unit: a task, a warm start, an estimator. Trains, forks, predicts, and accounts."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from benchmarks.effect._state import predicted
 from benchmarks.effect._vectors import Gradients
 from benchmarks.forks._fork import POINTS
 from benchmarks.forks._tasks import FORKED
-from benchmarks.forks._unit import Unit, recipe_of
+from benchmarks.forks._unit import Unit, recipe_of, write_record
 
 
 def run_unit(task: str, warm_start: int, estimator: str, folder: Path) -> dict[str, Any]:
@@ -48,3 +49,13 @@ def run_unit(task: str, warm_start: int, estimator: str, folder: Path) -> dict[s
         "unchanged forks equal": unit.equal,
         "seconds": unit.seconds,
     }
+
+
+def record_unit(unit: tuple[int, str, str], folder: Path, record: Path) -> None:
+    """Run a unit of warm start, task and estimator, with its output in a file."""
+    warm_start, task, estimator = unit
+    folder.mkdir(parents=True, exist_ok=True)
+    log = os.open(folder / f"{record.stem}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    write_record(run_unit(task, warm_start, estimator, folder), record)
