@@ -313,8 +313,7 @@ class RunAnalysis:
 
     def _answered(self, held: HeldFinding) -> HeldFinding:
         """Return a finding with the settings for what the user said about the weights."""
-        of_range = held.finding.causes[:1] == (Cause.RANGE,)
-        if self.purpose is None or not of_range or not self.readings():
+        if held.finding.causes[:1] != (Cause.RANGE,) or not self.readings():
             return held
         remedy = "; ".join(map(str, self.readings()))
         return replace(held, finding=replace(held.finding, remedy=remedy))
@@ -341,7 +340,9 @@ class RunAnalysis:
         """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None and self._steps:
             self._follow()
-            of_steps = map(self._answered, self._history.held_at_the_end(self.last))
+            of_steps = self._history.held_at_the_end(self.last)
+            if self.purpose is not None:
+                of_steps = [self._answered(held) for held in of_steps]
             found = [*self._falling(), *of_steps, *self._dominant()]
             self._found = sorted(
                 found, key=lambda held: list(Severity).index(held.finding.severity)
