@@ -246,7 +246,7 @@ class RunAnalysis:
                 found[reward.name] = (sign * reward.change / width, margin)
         return found
 
-    def _falling(self) -> Iterator[HeldFinding]:
+    def _falling(self) -> Iterator[Finding]:
         """Yield the trained rewards whose mean falls over the run.
 
         If a small dense reward falls, this is a note: a length penalty may fall while correctness
@@ -260,19 +260,17 @@ class RunAnalysis:
             if not -rise - margin > least:
                 continue
             width = self._history.width(reward.name)
-            yield self._of_whole_run(
-                finding(
-                    Kind.FALLS,
-                    (reward.name,),
-                    {"change": reward.change, "margin": margin * width},
-                    severity=Severity.NOTE if reward.name in small else None,
-                    first=f"{reward.first:.2g}",
-                    last=f"{reward.last:.2g}",
-                    beside=f", while {quoted(up)} rose" if up else "",
-                )
+            yield finding(
+                Kind.FALLS,
+                (reward.name,),
+                {"change": reward.change, "margin": margin * width},
+                severity=Severity.NOTE if reward.name in small else None,
+                first=f"{reward.first:.2g}",
+                last=f"{reward.last:.2g}",
+                beside=f", while {quoted(up)} rose" if up else "",
             )
 
-    def _dominant(self) -> Iterator[HeldFinding]:
+    def _dominant(self) -> Iterator[Finding]:
         """Yield the rewards with far more influence than their weight, if another has far less."""
         whole, learned = self.influence(set(self.steps)), self.learned()
         dense = {name for reading in self.readings()[:1] for name in reading.dense}
@@ -287,16 +285,14 @@ class RunAnalysis:
             ]
             if not share - margin > DOMINANT * weight or not less:
                 continue
-            yield self._of_whole_run(
-                finding(
-                    Kind.DOMINANT,
-                    (name,),
-                    {"weight_share": weight, "influence_share": share, "influence_margin": margin},
-                    severity=Severity.WARNING if name in dense else None,
-                    share=interval(share, margin),
-                    weight=percent(weight),
-                    others=" and ".join(less),
-                )
+            yield finding(
+                Kind.DOMINANT,
+                (name,),
+                {"weight_share": weight, "influence_share": share, "influence_margin": margin},
+                severity=Severity.WARNING if name in dense else None,
+                share=interval(share, margin),
+                weight=percent(weight),
+                others=" and ".join(less),
             )
 
     def readings(self) -> tuple[Reading, ...]:
@@ -318,10 +314,6 @@ class RunAnalysis:
         remedy = "; ".join(map(str, self.readings()))
         return replace(held, finding=replace(held.finding, remedy=remedy))
 
-    def _of_whole_run(self, found: Finding) -> HeldFinding:
-        steps = len(self._steps)
-        return HeldFinding(found, ((1, steps),), steps, at_once=True)
-
     def turns(self) -> tuple[TurnDiagnosis, ...]:
         """Return the results for every turn."""
         steps = [step.turns for step in self._steps.values() if step.turns is not None]
@@ -340,10 +332,15 @@ class RunAnalysis:
         """Return all findings, sorted by severity and then by number of steps."""
         if self._found is None and self._steps:
             self._follow()
+            steps = len(self._steps)
             of_steps = self._history.held_at_the_end(self.last)
             if self.purpose is not None:
                 of_steps = [self._answered(held) for held in of_steps]
-            found = [*self._falling(), *of_steps, *self._dominant()]
+            falling, dominant = (
+                [HeldFinding(found, ((1, steps),), steps, at_once=True) for found in of_run]
+                for of_run in (self._falling(), self._dominant())
+            )
+            found = [*falling, *of_steps, *dominant]
             self._found = sorted(
                 found, key=lambda held: list(Severity).index(held.finding.severity)
             )
