@@ -45,7 +45,7 @@ class Kept:
     second: dict[int, Flat] = field(default_factory=dict)
     """Second moment of AdamW."""
     batches: dict[int, Batch] = field(default_factory=dict)
-    means: list[Any] = field(default_factory=list)
+    means: dict[int, Any] = field(default_factory=dict)
     """Mean of each reward in every training batch, `[reward]`."""
     group: dict[str, Any] = field(default_factory=dict)
     """Settings of the optimizer."""
@@ -58,7 +58,7 @@ def keeping(kept: Kept, trainer: Any) -> TrainerCallback:
     def seen(batch: Any) -> Any:
         advantages = original(batch)
         step, rewards = trainer.state.global_step, batch.rewards.double().numpy().copy()
-        kept.means.append(rewards.mean((0, 1)))
+        kept.means[step] = rewards.mean((0, 1))  # the trial batch at step 0 is replaced
         if _wanted(step):
             prompts, completions = (
                 [row[mask.bool()].tolist() for row, mask in zip(*both, strict=True)]

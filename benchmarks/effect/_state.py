@@ -75,7 +75,7 @@ def predicted(
         "cosine": _cosine(gram).tolist(),
         "gradient norm": _norm(gram).tolist(),
         "covariance": _covariance(rewards, whole.advantages, std).tolist(),
-        "visible slope": _slope(kept.means[point - SLOPE : point], std).tolist(),
+        "visible slope": _slope([kept.means[s] for s in range(point - SLOPE, point)], std).tolist(),
         "ten frozen steps": np.diag(frozen).tolist(),
         "logistic": _logistic(rewards.mean((0, 1)), std, frozen, settings["ranges"]).tolist(),
     }
