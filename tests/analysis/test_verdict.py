@@ -304,12 +304,36 @@ def test_a_reading_needs_no_change_if_the_interval_of_the_share_reaches_its_limi
         assert ("nothing to do" in str(_applied(reading, of))) != needed
 
 
+def natural(format_size):
+    """Correctness 2 or 0, a format, and a small length penalty, as many scripts have them."""
+
+    def length(random, step, size):
+        return -0.02 * random.random(size)
+
+    return drawn(correct=lambda *each: 2 * coin(*each), format=sized(format_size), length=length)
+
+
+def sized(size):
+    return lambda *each: size * coin(*each)
+
+
 def test_a_small_dense_reward_is_not_raised():
-    sizes = {"a": 1.0, "format": 0.1}
-    small = replace(EQUAL, dense=("format",), less=("format",), sizes=sizes, shares={})
-    assert _applied(small, BASE) == small
-    assert _applied(replace(small, meaning=Meaning.WEIGHTS), BASE) is None
-    assert _applied(replace(small, sizes={"a": 1.0, "format": 2.0}), BASE) is None
+    """Only a setting that raises another reward is named, whatever the weights mean."""
+    verdict = verdict_of(natural(0.3))
+    assert [(each.meaning, each.needed) for each in verdict.readings] == [
+        (Meaning.EQUAL, True),
+        (Meaning.SIZES, False),
+    ]
+    assert verdict.readings[0].weights == {"correct": 1.0, "format": 1.0, "length": 0.01}
+    kept = "nothing to do: no setting should raise `length`: a policy can earn it by giving up"
+    assert verdict_of(natural(2.0)).sentence.startswith(kept)
+    known = {"correct": 1.0, "format": 1.0}
+    (reading,) = verdict_of(natural(0.3), weights={**known, "length": 0.01}).readings
+    assert (reading.meaning, reading.needed) == (Meaning.WEIGHTS, True)
+    analysis = analyzed(natural(0.5), weights={**known, "length": 1.0})
+    assert only_verdict(analysis).sentence.startswith(kept)
+    (held,) = [h for h in analysis.runs[0].findings() if h.finding.rewards == ("length",)]
+    assert held.finding.remedy.startswith("no setting should raise it: ")
 
 
 def test_what_a_single_step_shows_calls_for_nothing():
@@ -361,7 +385,7 @@ def test_the_sentence_names_the_settings_the_shares_and_the_groups():
         f"{in_trl}. For one verdict, add --weights or --sizes-are-weights"
     )
     given = replace(BASE, readings=(replace(EQUAL, meaning=Meaning.WEIGHTS),))
-    assert given.sentence == f"train with {setting}: {has}{in_trl}"
+    assert given.sentence == f"use {setting}: {has}{in_trl}"
     falls = replace(given, kind=Kind.FALLS, from_step=40, more=2).sentence
     assert ": `format` falls, and has 4 % ± 1 of the" in falls
     assert "over 64 groups from step 40" in falls
@@ -513,7 +537,7 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
     assert "of the influence for 33 % of the weight" in finding.message
     assert ". Less than half of its weight share is left for `a` (" in finding.message
     assert " for 33 %) and `c` (" in finding.message
-    assert finding.remedy == "decide how much each should count"
+    assert finding.remedy == "what follows depends on what the weights mean"
     # The others have more than half of their share; b has less than 1.5 times its own; both hold.
     for a, b, dominant in ((1, 3, False), (0.3, 1, False), (1, 6, True)):
         scaled = (lambda *each, by=by: by * coin(*each) for by in (a, b))
@@ -556,7 +580,7 @@ def test_the_purpose_of_the_weights_decides_between_the_readings():
     ]
     assert "add --weights or --sizes-are-weights" in unsaid.sentence
     given = verdict_of(run, weights={"correct": 1.0, "judge": 1.0})
-    assert given.sentence.startswith("train with gdpo with reward_weights=[1, 1] (`correct` ")
+    assert given.sentence.startswith("use gdpo with reward_weights=[1, 1] (`correct` ")
     assert "--weights" not in given.sentence
     # The finding says the same as the verdict.
     remedies = [
@@ -569,7 +593,8 @@ def test_the_purpose_of_the_weights_decides_between_the_readings():
     sized = verdict_of(run, sizes_are_weights=True)
     assert (sized.action, sized.more, sized.readings) == (Action.NOTHING, 0, ())
     assert (
-        sized.sentence == "nothing to do: the influence of each reward fits what the weights mean"
+        sized.sentence
+        == "nothing to do: what the weights mean explains the influence of each reward"
     )
 
 
@@ -704,7 +729,7 @@ def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tm
     verdict = verdict_in(folder, weights={"r0": 0.0, "r1": 1.0})
     assert (verdict.action, verdict.no_interval) == (Action.UNKNOWN, reason)
     verdict = verdict_in(folder, weights={"r0": 0.0, "r1": 0.0})
-    assert verdict.sentence == "nothing to do: no reward has a weight"
+    assert verdict.sentence == "nothing to do: the mean weight of each reward is 0"
 
 
 def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():

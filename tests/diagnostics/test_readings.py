@@ -56,8 +56,8 @@ def test_a_dense_reward_has_at_most_its_size_beside_a_sparse_one():
     assert list(only.weights.values()) == [1, 0.05]
     assert only.small == ("style",)
     assert only.condition == (
-        "if the rewards should count equally (a smaller weight for `style`, so that the policy "
-        "does not give up the others)"
+        "if the rewards should count equally (but `style` less: a policy can earn it by "
+        "giving up the others)"
     )
     large, _ = said(4 * uniform(2))
     assert (large.dense, large.less, large.weights["style"]) == (("style",), (), 1)
@@ -154,10 +154,7 @@ def test_a_reading_says_the_setting_and_the_share_that_every_reward_would_have()
     many = replace(reading, sizes=sizes, dense=("style", "length"), less=("style", "length"))
     assert many.small == ()  # each is larger than the only other one
     two = replace(reading, less=("correct", "style")).condition
-    assert two.endswith(
-        "equally (a smaller weight for `correct` and `style`, so that the policy "
-        "does not give up the others)"
-    )
+    assert "equally (but `correct` and `style` less: " in two
 
 
 def test_long_runs_are_thinned_evenly():

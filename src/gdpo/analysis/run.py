@@ -17,7 +17,14 @@ from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Severity, interval,
 from gdpo.diagnostics.findings import DOMINANT, Thresholds, finding
 from gdpo.diagnostics.influence import NORMAL_95, pooled
 from gdpo.diagnostics.looks import LEAST_GROUPS
-from gdpo.diagnostics.readings import Meaning, Reading, ScoredSteps, readings_of, replayed
+from gdpo.diagnostics.readings import (
+    EARNED_ALONE,
+    Meaning,
+    Reading,
+    ScoredSteps,
+    readings_of,
+    replayed,
+)
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last
 
@@ -307,11 +314,16 @@ class RunAnalysis:
             self._readings = tuple(replayed(reading, kept) for reading in found)
         return self._readings
 
-    def _answered(self, held: HeldFinding) -> HeldFinding:
-        """Return a finding with the settings for what the user said about the weights."""
-        if held.finding.causes[:1] != (Cause.RANGE,) or not self.readings():
+    def _answered(self, held: HeldFinding, opposed: Collection[str]) -> HeldFinding:
+        """Return a finding with the settings that the verdict may name for its reward."""
+        of_range, readings = held.finding.causes[:1] == (Cause.RANGE,), self.readings()
+        if not of_range or not readings:
             return held
-        remedy = "; ".join(map(str, self.readings()))
+        name, remedy = held.finding.rewards[0], "; ".join(map(str, readings))
+        if name in opposed:
+            remedy = "decide how much it matters: another reward pulls against it"
+        elif len(readings) == 1 and name in readings[0].small:
+            remedy = f"no setting should raise it: {EARNED_ALONE}"
         return replace(held, finding=replace(held.finding, remedy=remedy))
 
     def turns(self) -> tuple[TurnDiagnosis, ...]:
@@ -334,8 +346,11 @@ class RunAnalysis:
             self._follow()
             steps = len(self._steps)
             of_steps = self._history.held_at_the_end(self.last)
-            if self.purpose is not None:
-                of_steps = [self._answered(held) for held in of_steps]
+            opposed = {
+                n for h in of_steps if h.finding.kind is Kind.OPPOSED for n in h.finding.rewards
+            }
+            if self.purpose is not None or opposed:
+                of_steps = [self._answered(held, opposed) for held in of_steps]
             falling, dominant = (
                 [HeldFinding(found, ((1, steps),), steps, at_once=True) for found in of_run]
                 for of_run in (self._falling(), self._dominant())

@@ -20,7 +20,7 @@ from gdpo.diagnostics.diagnosis import Cause, Kind, Severity, interval, percent
 from gdpo.diagnostics.findings import DOMINANT, TABLE
 from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.looks import OF_INFLUENCE, Noticed, ended
-from gdpo.diagnostics.readings import Meaning, Reading
+from gdpo.diagnostics.readings import EARNED_ALONE, Meaning, Reading
 from gdpo.diagnostics.watch import LEAST_GROUPS
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
@@ -150,7 +150,7 @@ class Verdict:
     def _train(self) -> str:
         what = self._shares("falls, and " if self.kind is Kind.FALLS else "")
         if [each.meaning for each in self.readings] == [Meaning.WEIGHTS]:
-            return f"train with {self.readings[0].advice}: {what}{_IN_TRL}"
+            return f"use {self.readings[0].advice}: {what}{_IN_TRL}"
         each = ". ".join(capitalized(str(reading)) for reading in self.readings)
         several = len(self.readings) > 1
         ask = ". For one verdict, add --weights or --sizes-are-weights" if several else ""
@@ -178,7 +178,8 @@ class Verdict:
         if self.assumed:
             what = "the weights" if set(self.assumed) == {"--weights"} else "these columns"
             if self.unnamed:
-                return f"{what} were guessed. Rename {listed(self.unnamed)}: no option names it"
+                names = listed(self.unnamed)
+                return f"{what} were guessed. Rename {names}: an option cannot contain such a name"
             return f"{what} were guessed; for a verdict: {self.command}"
         if self.no_interval is NoInterval.UNRELATED:
             return (
@@ -196,10 +197,12 @@ class Verdict:
         return f"{first.reason}. {capitalized(first.remedy)}"
 
     def _nothing(self) -> str:
+        if self.satisfied and self.rewards:
+            return f"no setting should raise {quoted(self.rewards)}: {EARNED_ALONE}"
         if self.satisfied:
-            return "the influence of each reward fits what the weights mean"
+            return "what the weights mean explains the influence of each reward"
         if not self.trained:
-            return "no reward has a weight"
+            return "the mean weight of each reward is 0"
         if self.trained < 2:
             return "there is no second reward that could outweigh the first"
         if not self.learned:
@@ -323,7 +326,7 @@ def verdict_of(
         unnamed = tuple(name for name in run.names if not can_be_named(name))
         known = {"assumed": assumed, "command": command, "unnamed": unnamed, "denied": denied}
         return replace(base, action=Action.UNKNOWN, **known)
-    warned = _of_warnings(run, base, primary)
+    warned = _of_warnings(run, base, primary) if rewards else base
     if warned is not None and not mixed:
         return warned
     if unchecked:
@@ -359,7 +362,9 @@ def _of_warnings(run: RunAnalysis, base: Verdict, primary: str | None) -> Verdic
         # A note only calls for a setting that helps.
         if about is not None and (finding in known or about.action is Action.TRAIN):
             return about
-    return replace(base, more=0, satisfied=True) if known else None
+    small = {name for reading in run.readings() for name in reading.small}
+    kept = tuple(sorted({name for f in known for name in f.rewards} & small))
+    return replace(base, more=0, satisfied=True, rewards=kept) if known else None
 
 
 def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
@@ -407,13 +412,31 @@ def _about(
         name in reading.small for reading in found
     ):
         return verdict
-    every = [_applied(reading, verdict) for reading in found]
-    if len(found) == 1 and name in found[0].small:
-        every = [replace(found[0], needed=False)]  # it counts as much as its size says
+    every = [
+        _beside(each, name, run) if name in each.small else _applied(each, verdict)
+        for each in found
+    ]
     readings = tuple(each for each in every if each is not None)
     if any(each.needed for each in readings):
         return replace(verdict, action=Action.TRAIN, readings=readings)
     return None if readings and None not in every and finding.kind is not Kind.FALLS else verdict
+
+
+def _beside(reading: Reading, name: str, run: RunAnalysis) -> Reading:
+    """Return a reading, with whether its setting is needed beside a small dense reward.
+
+    It is if it clearly raises a reward that is not small. The small one itself is not raised: a
+    policy could earn it by giving up the others.
+    """
+    now = run.influence(set(run.steps)).by_reward
+    raised = {
+        each
+        for each, (share, margin) in reading.shares.items()
+        if share - margin > now[each][1] + now[each][2]
+    }
+    kept = name not in raised or reading.meaning is not Meaning.WEIGHTS
+    lifts = kept and bool(raised - {*reading.small})
+    return replace(reading, needed=reading.needed and lifts)
 
 
 def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
@@ -423,13 +446,11 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     reading and the interval below half, or if it dominates and the interval lies above 1.5 times
     that weight share. The setting helps if the interval of the new share lies beyond the present
     share, and for too small a share, if the new one reaches half of the weight share, or twice the
-    present share and the end of its interval. A small dense reward is not raised.
+    present share and the end of its interval.
     """
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
     if not reading.needed:
         return reading
-    if name in reading.small:
-        return None if reading.meaning is Meaning.WEIGHTS else reading
     due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))
     off = 0.0 if isnan(margin) else margin
     if verdict.kind is Kind.DOMINANT:

@@ -23,6 +23,9 @@ NONE, JSON = "none", "json"
 """Values of `--output` with which no page is written."""
 
 
+_SIZES = "--sizes-are-weights"
+
+
 @dataclass(frozen=True, slots=True)
 class AnalyzeOptions:
     """Stores the checked options of one `gdpo analyze` command."""
@@ -61,7 +64,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
             "--rescore cannot be combined with --rewards, because it computes all rewards: "
             "remove one of the two"
         )
-    if "--weights" in given and "--sizes-are-weights" in given:
+    if "--weights" in given and _SIZES in given:
         raise ConfigError(
             "--weights and --sizes-are-weights both say how much each reward should count: remove "
             "one of the two"
@@ -78,7 +81,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         paths=paths,
         reading=reading,
         weights=None if weights is None else _numbers_of(weights, "--weights"),
-        sizes_are_weights="--sizes-are-weights" in given,
+        sizes_are_weights=_SIZES in given,
         low={name: low for name, (low, _) in ranges.items() if low is not None},
         high={name: high for name, (_, high) in ranges.items() if high is not None},
         rescore=given.get("--rescore"),
@@ -86,7 +89,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         primary=given.get("--primary"),
         json=output == JSON,
         fail_on=None if fail_on is None else Severity(fail_on),
-        given={name: given[name] for name in others if given[name]},
+        given={name: given[name] for name in others if given[name] or name == _SIZES},
         page=page,
         no_page=no_page,
         metrics=reading["format"] == METRICS,

@@ -126,7 +126,7 @@ TABLE: Mapping[Kind, Wording] = {
         Severity.NOTE,
         "`{0}` has {share} of the influence for {weight} of the weight. Less than half of its "
         "weight share is left for {others}",
-        "decide how much each should count",
+        "what follows depends on what the weights mean",
         verdict="decide how much {names} matters: it has far more influence than its weight",
     ),
     Kind.OPPOSED: Wording(

@@ -423,7 +423,8 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
         return f"it is missing from {percent(1 - reward.present)} of the rollouts"
     if cause is Cause.SPARSE:
         beside = "" if most is None else f" (`{most.name}`: {percent(1 - most.zero_variance)})"
-        return f"it varies in {percent(1 - reward.zero_variance)} of its groups{beside}"
+        varies = percent(1 - reward.zero_variance)
+        return f"`{reward.name}` varies in {varies} of its groups{beside}"
     if cause is Cause.OPPOSED or most is None:
         return "other rewards pull against it"
     ratio = most.std / reward.std if reward.std else inf

@@ -29,6 +29,9 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.diagnostics.diagnosis import Range, Scored, interval
 from gdpo.diagnostics.influence import Influence, PreparedStep, Vector, influence_of, pooled
 
+EARNED_ALONE = "a policy can earn it by giving up the others"
+"""Why a dense reward or a graded penalty is not raised."""
+
 
 class Meaning(StrEnum):
     """Lists what may say how much each reward matters."""
@@ -75,14 +78,14 @@ class Reading:
     def condition(self) -> str:
         """Return when this reading is right, as a clause."""
         if self.meaning is Meaning.SIZES:
-            sizes = " : ".join(f"{size:.2g}" for size in self.sizes.values() if size)
+            sizes = " : ".join(f"{float(f'{s:.2g}'):g}" for s in self.sizes.values() if s)
             return f"if the sizes of the rewards say what matters ({sizes})"
         if self.meaning is Meaning.WEIGHTS:
             return "if the weights say what matters"
         if not self.less:
             return "if the rewards should count equally"
-        less = f"a smaller weight for {quoted(self.less)}, so that the policy does not give up"
-        return f"if the rewards should count equally ({less} the others)"
+        less = f"but {quoted(self.less)} less: {EARNED_ALONE}"
+        return f"if the rewards should count equally ({less})"
 
     @property
     def small(self) -> tuple[str, ...]:

@@ -488,7 +488,7 @@ class ReadReport:
 
 def options_text(options: Mapping[str, str]) -> str:
     """Return options as they are typed in a shell."""
-    return " ".join(f"{name} {quote(value)}" for name, value in options.items())
+    return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())
 
 
 def without_rewards(report: ReadReport) -> str:
