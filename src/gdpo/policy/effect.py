@@ -10,10 +10,10 @@ For each batch of rollouts, with $s_i$ the gradient of the log-probability of ro
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gdpo.policy.gradients import RolloutPass
 from gdpo.policy.steps import OptimizerStep, clip_of
@@ -40,7 +40,7 @@ class Vectors:
         *,
         rewards: int,
         batches: int,
-        memory: float = 2**30,
+        memory: float = 1e9,
         size: int = 4096,
         seed: int = 0,
     ) -> None:
@@ -54,16 +54,21 @@ class Vectors:
             size: Numbers in a sketch.
             seed: Seed of the sketches.
         """
-        trained = {name: own.numel() for name, own in model.named_parameters() if own.requires_grad}
-        self.exact = 4 * batches * (2 * rewards + 1) * sum(trained.values()) <= memory
-        self._sizes = trained if self.exact else {"": size}
-        self._seed = seed
-        self._rows = []
+        self._starts, total = {}, 0
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                self._starts[name] = total
+                total += parameter.numel()
+        self.exact = 8 * batches * (2 * rewards + 1) * total <= memory
+        self._size, self._seed, self._rows = total if self.exact else size, seed, []
 
     def add(
         self,
         passes: Iterable[RolloutPass],
-        coefficients: tuple[Any, Any, Any],
+        *,
+        gradient: np.ndarray,
+        presence: np.ndarray,
+        advantages: np.ndarray,
         step: OptimizerStep,
         max_norm: float,
     ) -> None:
@@ -71,54 +76,48 @@ class Vectors:
 
         Args:
             passes: A pass for each micro-batch. A generator lets only one exist at a time.
-            coefficients: Arrays $c$ [reward, rollout], $D$ [reward, rollout] and $A$ [rollout], for
-                the rollouts of all passes in their order. The size of $g$ is the trainer's if $D$
-                and $A$ are divided by what its loss divides the tokens of a mean rollout by.
+            gradient: Coefficients $c$ [reward, rollout], for the rollouts of all passes in order.
+            presence: Coefficients $D$ [reward, rollout]. For the size of the trainer's gradients,
+                these and the advantages are divided by what its loss divides the sum over the
+                tokens of a mean rollout by.
+            advantages: Coefficients $A$ [rollout].
             step: The step of the optimizer.
             max_norm: The norm to which gradients are clipped.
         """
-        gradient, presence, advantages = coefficients
-        count = len(gradient)
-        numbers = np.concatenate([gradient, advantages - presence, advantages[None]])
-        numbers = numbers / len(advantages)
-        row = {name: torch.zeros(2 * count + 1, size) for name, size in self._sizes.items()}
+        count = len(presence) + 1
+        numbers = np.concatenate([advantages - presence, [advantages], gradient]) / len(advantages)
+        row = torch.zeros(len(numbers), self._size, dtype=torch.float64)
         sums = {}
         for each in passes:
-            part, numbers = np.split(numbers, [each.rollouts], axis=1)
+            part, numbers = np.split(numbers, [each.rollouts], 1)
             for name, found in each.weighted(part):
-                self._put(row, slice(count), name, found[:count])
-                sums[name] = sums.get(name, 0) + found[count:]
+                sums[name] = sums.get(name, 0) + found[:count]
+                self._put(row[count:], name, found[count:])
         assert not numbers.size, "the passes have the rollouts of the coefficients"
-        squares: Any = sum(each.flatten(1).square().sum(1) for each in sums.values())
-        clip = clip_of(squares.sqrt(), max_norm)
-        while sums:
-            name, found = sums.popitem()
-            change = step.of(name, found, clip)
+        norms = torch.stack([each.flatten(1).norm(dim=1) for each in sums.values()]).norm(dim=0)
+        for name in list(sums):
+            change = step.of(name, sums.pop(name), clip_of(norms, max_norm))
             change[:-1] = change[-1] - change[:-1]
-            self._put(row, slice(count, None), name, change)
+            self._put(row[:count], name, change)
         self._rows.append(row)
 
     def products(self) -> np.ndarray:
         """Return the products of $a_j$ of batch f with $U_1$ to $U_K$ and $U$ of batch b.
 
-        Memory: the part of all vectors that belongs to one parameter, in float64.
+        Memory: the kept vectors once more.
 
         Returns:
             Float64 array [batch f, reward j, batch b, K + 1].
         """
-        total: Any = 0
-        for name in self._sizes:
-            rows = torch.stack([row[name] for row in self._rows]).double()
-            vectors, steps = rows.tensor_split([rows.shape[1] // 2], 1)
-            total += torch.einsum("fjs,bks->fjbk", vectors, steps)
-        return total.numpy()
+        # The first K + 1 of 2 K + 1 rows are steps.
+        return torch.einsum("bks,fjs->fjbk", *torch.stack(self._rows).chunk(2, 1)).numpy()
 
-    def _put(self, row: Any, at: slice, name: str, values: torch.Tensor) -> None:
-        """Add a parameter's part of some vectors to a row."""
-        values = values.flatten(1).float().cpu()
+    def _put(self, rows: Tensor, name: str, values: Tensor) -> None:
+        """Add a parameter's part of some vectors to their rows."""
+        values = values.flatten(1).to(rows)
         if self.exact:
-            row[name][at] += values
+            rows[:, self._starts[name] :][:, : values.shape[1]] += values
         else:
             source = torch.Generator().manual_seed(hash((self._seed, *name.encode())))
-            places = torch.randint(2 * self._sizes[""], values.shape[1:], generator=source)
-            row[""][at].index_add_(1, places // 2, values * (places % 2 * 2 - 1))
+            places = torch.randint(2 * self._size, values.shape[1:], generator=source)
+            rows.index_add_(1, places // 2, values * (places % 2 * 2 - 1))

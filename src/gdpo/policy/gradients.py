@@ -17,9 +17,9 @@ nothing here depends on the name or formula of a layer.
 """
 
 import inspect
-from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Generator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch.autograd import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
-@dataclass(eq=False)
+@dataclass
 class RolloutPass:
     """Runs one forward and one backward pass of a policy over padded rows.
 
@@ -74,27 +74,31 @@ class RolloutPass:
         self._calls, edges = defaultdict(list), []
 
         def keep(module: Any, arguments: Any, options: Any, out: Any) -> None:
-            trained = [own for own in module.parameters(recurse=False) if own.requires_grad]
-            is_tensor = torch.is_tensor(out) and out.ndim > 2 and out.requires_grad
-            if trained and is_tensor and len(out) == self.rollouts and not options:
-                edges.append(
-                    torch.autograd.graph.get_gradient_edge(out)
-                )  # not `out`, which may be overwritten later
-                for own in trained:
-                    add = self._calls[own].append
-                    out.register_hook(lambda slope, add=add: add((module, arguments, slope)))
+            if (
+                torch.is_tensor(out)
+                and out.requires_grad
+                and out.ndim > 2
+                and len(out) == self.rollouts
+                and not options
+            ):
+                for own in module.parameters(recurse=False):
+                    if own.requires_grad:
+                        # The edge stays where it is, also if the output is overwritten later.
+                        edges.append(torch.autograd.graph.get_gradient_edge(out))
+                        add = self._calls[own].append
+                        out.register_hook(lambda slope, add=add: add((module, arguments, slope)))
 
         watched = torch.nn.modules.module.register_module_forward_hook(keep, with_kwargs=True)
         with torch.enable_grad(), watched:
             total = self._log_probabilities().sum()
         grad(total, [total, *edges], allow_unused=True)
-        uses = _uses_below(total.grad_fn)
-        self._used = {name: own for name, own in self.model.named_parameters() if uses[own]}
+        self._uses = _uses_below(total.grad_fn)
         self.by_autograd = {
-            name: own for name, own in self._used.items() if uses[own] != len(self._calls[own])
+            name: own
+            for name, own in self.model.named_parameters()
+            if self._uses[own] not in (0, len(self._calls[own]))
         }
 
-    @torch.enable_grad()
     def weighted(self, coefficients: Any) -> Generator[tuple[str, Tensor]]:
         """Yield each parameter's name and its part of the weighted sums of gradients.
 
@@ -110,14 +114,15 @@ class RolloutPass:
         Yields:
             Name, and the sum over rollouts of coefficient times $s_i$, of shape [c, *parameter].
         """
-        for scores, names, leaves in self._parts():
-            each_set = torch.as_tensor(coefficients).to(scores)
-            sums = [grad(scores, leaves, each, retain_graph=True) for each in each_set]
-            for name, *of_each in zip(names, *sums, strict=True):
+        for scores, leaves in self._parts():
+            sums = [
+                grad(scores, list(leaves.values()), each, retain_graph=True)
+                for each in torch.as_tensor(coefficients).to(scores)
+            ]
+            for name, *of_each in zip(leaves, *sums, strict=True):
                 yield name, _wide(torch.stack(of_each))
 
-    @torch.enable_grad()
-    def along(self, directions: Mapping[str, Tensor]) -> Tensor:
+    def along(self, directions: dict[str, Tensor]) -> Tensor:
         r"""Return the product of each rollout's gradient with each direction.
 
         The gradient of $\sum_i u_i \ell_i$ with respect to the parameters is linear in $u$. The
@@ -135,72 +140,74 @@ class RolloutPass:
             Products [rollout, d].
         """
         products: Any = 0
-        for scores, names, leaves in self._parts():
+        for scores, leaves in self._parts():
             each = torch.ones_like(scores, requires_grad=True)
-            slopes = grad(scores, leaves, each, create_graph=True)
-            ways = zip(*(directions[name].to(slopes[0]) for name in names), strict=True)
+            slopes = grad(scores, list(leaves.values()), each, create_graph=True)
+            ways = zip(*(directions[name] for name in leaves), strict=True)
             found = [grad(slopes, each, way, retain_graph=True)[0] for way in ways]
-            products += torch.stack(found, dim=1)
+            products += torch.stack(found, 1)
         return products
 
-    def _parts(self) -> Generator[Any]:
-        """Yield scores[rollout] with gradients $s_i$, and the names and values of parameters."""
-        for name, parameter in self._used.items():
-            if name in self.by_autograd:
-                continue
-            leaf = _wide(parameter).detach().requires_grad_()
-            scores: Any = 0
-            for module, arguments, slope in self._calls[parameter]:
-                tensors = (*module.named_parameters(), *module.named_buffers())
-                values = {at: leaf if own is parameter else _wide(own) for at, own in tensors}
-                with _evaluating(module):
-                    out = torch.func.functional_call(module, values, tuple(map(_wide, arguments)))
-                scores += (out * slope).flatten(1).sum(1)
-            yield scores, [name], [leaf]
+    @torch.enable_grad()
+    def _parts(self) -> Any:
+        """Yield scores[rollout] with gradients $s_i$, and the parameters by name."""
+        for name, parameter in self.model.named_parameters():
+            calls = self._calls[parameter]
+            if 0 < self._uses[parameter] == len(calls):
+                leaf = _wide(parameter).detach().requires_grad_()
+                scores: Any = 0
+                for module, arguments, slope in calls:
+                    out = torch.func.functional_call(
+                        deepcopy(module).eval().to(leaf.dtype),
+                        {at: leaf for at, own in module.named_parameters() if own is parameter},
+                        tuple(map(_wide, arguments)),
+                    )
+                    scores += (out * slope).flatten(1).sum(1)
+                yield scores, {name: leaf}
         if self.by_autograd:
             with sdpa_kernel(SDPBackend.MATH):
                 scores = self._log_probabilities()
-            yield scores, *zip(*self.by_autograd.items(), strict=True)
+            yield scores, self.by_autograd
 
     def _log_probabilities(self) -> Tensor:
         """Return the log-probability of each rollout."""
-        first = int(self.scored[:, 1:].any(0).int().argmax())
-        keep = self.input_ids.shape[1] - first
+        columns = self.scored[:, 1:].any(0)
+        keep = len(columns) + 1 - int(columns.int().argmax())
         options = {
-            "position_ids": (self.attention_mask.cumsum(1) - 1).clamp(min=0),
+            "position_ids": self.attention_mask.cumsum(1) - self.attention_mask,
             "logits_to_keep": keep,
         }
         policy = getattr(self.model, "get_base_model", lambda: self.model)()
         accepted = options.keys() & inspect.signature(policy.forward).parameters
-        with _evaluating(self.model):
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
             logits = self.model(
                 input_ids=self.input_ids,
                 attention_mask=self.attention_mask,
                 **{name: options[name] for name in accepted},
             ).logits[:, -keep:-1]
-        log_p = (_wide(logits) / self.temperature).log_softmax(-1)
-        found = log_p.gather(-1, self.input_ids[:, 1 - keep :, None])[..., 0]
-        return torch.where(self.scored[:, 1 - keep :], found, 0).sum(1)
+        finally:
+            for module in training:
+                module.training = True
+        mask = self.scored[:, 1 - keep :]
+        losses = torch.nn.functional.cross_entropy(
+            _wide(logits[mask]) / self.temperature,
+            self.input_ids[:, 1 - keep :][mask],
+            reduction="none",
+        )
+        return -losses.new_zeros(mask.shape).masked_scatter(mask, losses).sum(1)
 
 
-def _evaluating(model: torch.nn.Module) -> ExitStack:
-    """Set a model to evaluation mode until the result is left."""
-    after = ExitStack()
-    for module in model.modules():
-        after.callback(setattr, module, "training", module.training)
-    model.eval()
-    return after
-
-
-def _uses_below(root: Any) -> Counter[Any]:
+def _uses_below(root: Any) -> Any:
     """Count the edges that lead to each parameter in the graph below a node."""
-    seen, uses, waiting = {root}, Counter(), [root]
+    seen, uses, waiting = set(), defaultdict(int), [root]
     while waiting:
-        for node, _ in waiting.pop().next_functions:
-            uses[getattr(node, "variable", None)] += 1
-            if node is not None and node not in seen:
-                seen.add(node)
-                waiting.append(node)
+        node = waiting.pop()
+        uses[getattr(node, "variable", None)] += 1
+        if node not in seen:
+            seen.add(node)
+            waiting += [below for below, _ in node.next_functions if below]
     return uses
 
 

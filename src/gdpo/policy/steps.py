@@ -3,17 +3,15 @@ r"""Computes what an optimizer would add to parameters, for several gradients at
 Neither the parameters nor the optimizer's state are changed.
 """
 
-from collections.abc import Callable, Mapping
-from copy import copy, deepcopy
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from copy import copy
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class OptimizerStep:
+class OptimizerStep(NamedTuple):
     """What an optimizer would add to each parameter in its next step.
 
     Attributes:
@@ -42,30 +40,29 @@ class OptimizerStep:
         """
         optimizer = getattr(optimizer, "optimizer", optimizer)
         groups = {each: group for group in optimizer.param_groups for each in group["params"]}
-        parameters, kind = dict(named_parameters), type(optimizer)
+        parameters = dict(named_parameters)
 
         def step(name: str, gradient: Tensor) -> Tensor:
             parameter = parameters[name]
-            there = parameter.detach().double().clone()
+            there = parameter.data.double().clone()
             there.grad = -gradient.double()
-            state = deepcopy(optimizer.state.get(parameter, {}))
-            for at, value in state.items():
-                state[at] = value.double() if torch.is_tensor(value) else value
             trial = copy(optimizer)
-            trial.state = {there: state}
+            state = optimizer.state.get(parameter, {})
+            trial.state = {there: {at: state[at].double().clone() for at in state}}
+            # The fused code on GPUs expects a count of steps in float32.
             trial.param_groups = [{**groups[parameter], "params": [there], "fused": False}]
             trial.step()
-            return there - parameter
+            return there - parameter.data
 
-        if kind.__module__.startswith("torch.optim."):
-            return cls(lambda name, each_: torch.stack([step(name, each) for each in each_]))
+        if type(optimizer).__module__.startswith("torch.optim."):
+            return cls(step)
         return cls(
             lambda name, each: each * groups[parameters[name]]["lr"],
-            f"the step of {kind.__name__} is not known: it is the gradient times the learning rate",
+            f"{type(optimizer).__name__}'s step is not known: it is the gradient times the rate",
         )
 
     @classmethod
-    def plain(cls, second_moments: Mapping[str, Tensor]) -> "OptimizerStep":
+    def plain(cls, second_moments: dict[str, Tensor]) -> "OptimizerStep":
         r"""Return a step that needs no optimizer, and has no learning rate.
 
         The change is the gradient divided by the root of its second moment $v$. That of a matrix is
@@ -77,7 +74,7 @@ class OptimizerStep:
         """
 
         def change_of(name: str, gradient: Tensor) -> Tensor:
-            moment = second_moments[name].to(gradient)
+            moment = second_moments[name]
             if moment.ndim == 2:
                 moment = moment.mean(1, keepdim=True) * moment.mean(0) / moment.mean()
             return torch.where(moment > 0, gradient / moment.sqrt(), 0)
@@ -93,7 +90,8 @@ class OptimizerStep:
                 the optimizer would get.
             clip: The factor [c] by which each gradient is multiplied first.
         """
-        return self.change_of(name, (gradient.movedim(0, -1) * clip).movedim(-1, 0))
+        pairs = zip(gradient, clip, strict=True)
+        return torch.stack([self.change_of(name, each * factor) for each, factor in pairs])
 
 
 def clip_of(norms: Tensor, max_norm: float) -> Tensor:
