@@ -1,5 +1,7 @@
 """Makes tiny policies with random weights, rows for them, and gradients by autograd."""
 
+from types import SimpleNamespace
+
 import torch
 from transformers import (
     Gemma2Config,
@@ -27,25 +29,45 @@ LENGTHS = [(2, 3), (1, 5), (3, 0), (2, 1)]
 TEMPERATURE = 0.7
 
 
-class Scaled(LlamaForCausalLM):
-    """Has a parameter of its own, uses its last norm's weight twice, and has no head."""
+class Noisy(torch.nn.Module):
+    """Owns a parameter, and drops inputs in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(WIDTH))
+        self.unused = torch.nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x * self.weight**2, training=self.training)
+
+
+class Odd(LlamaForCausalLM):
+    """Uses its parameters in all ways that need care, and has no head."""
 
     def __init__(self, config):
         super().__init__(config)
         self.scale = torch.nn.Parameter(torch.tensor([1.5]))
         self.unused = torch.nn.Parameter(torch.ones(2))
-
-    def get_output_embeddings(self):
-        return None
+        self.noisy, self.shared = Noisy(), torch.nn.Embedding(9, WIDTH)
+        self.as_many = torch.nn.Embedding(len(LENGTHS), WIDTH)
+        del self.lm_head
+        for name in ("twice", "flat", "named", "overwritten", "half_used"):
+            self.add_module(name, torch.nn.Linear(WIDTH, WIDTH, bias=False))
 
     def forward(self, input_ids, attention_mask):
-        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
-        out = type("Out", (), {})()
-        out.logits = self.lm_head(hidden * self.model.norm.weight).tanh() * self.scale
-        return out
+        x = self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
+        self.half_used(x)
+        x = x + torch.nn.functional.linear(self.twice(x), self.twice.weight)
+        x = x + self.flat(x.flatten(0, 1)).reshape(x.shape) + self.named(input=x)
+        x = x + self.overwritten(x).mul_(2).tanh() + self.half_used(self.noisy(x)).tanh()
+        places = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        every = torch.arange(9, device=x.device)[None]
+        x = x + self.shared(every)[0, places] + self.as_many(every[0, : len(LENGTHS)])[places // 2]
+        x = torch.nn.functional.linear(x, self.model.embed_tokens.weight)
+        return SimpleNamespace(logits=x.tanh() * self.scale)
 
 
-def adapted(model, **settings):
+def adapted(model):
     from peft import LoraConfig, get_peft_model
 
     linear = ["q_proj", "down_proj"]
@@ -61,6 +83,12 @@ def randomize(model):
             parameter.add_(torch.randn_like(parameter) / 3)
 
 
+BY_AUTOGRAD = {
+    "odd": {
+        *("scale", "model.embed_tokens.weight", "twice.weight", "flat.weight", "named.weight"),
+        *("shared.weight", "as_many.weight"),
+    }
+}
 MAKERS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True)),
     "llama tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
@@ -70,7 +98,7 @@ MAKERS = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES)),
     "lora": lambda: adapted(LlamaForCausalLM(LlamaConfig(**SIZES))),
-    "scaled": lambda: Scaled(LlamaConfig(**SIZES)),
+    "odd": lambda: Odd(LlamaConfig(**SIZES)),
 }
 
 

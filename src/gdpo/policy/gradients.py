@@ -17,18 +17,19 @@ nothing here depends on the name or formula of a layer.
 """
 
 import inspect
-from collections import Counter
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import Generator
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import grad
-from torch.autograd.graph import get_gradient_edge
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
+@dataclass
 class RolloutPass:
     """Runs one forward and one backward pass of a policy over padded rows.
 
@@ -47,65 +48,58 @@ class RolloutPass:
     autograd's own activations, and the logits of the scored tokens in float32.
 
     Attributes:
+        model: A causal language model, whose result has `logits`.
+        input_ids: Tokens [rollout, token], padded on either side.
+        attention_mask: 1 at tokens and 0 at padding. If the model accepts positions, each row
+            counts them from its first token, as in generation. TRL's training counts padding on the
+            left, which makes a difference only for absolute positions.
+        scored: True at each token whose log-probability counts. The first column never counts,
+            because nothing comes before it. Logits are computed from the first column in which a
+            token of any row is scored.
+        temperature: Divides the logits.
         rollouts: Number of rows.
         by_autograd: The parameters that are computed by autograd, by name. They are summed in their
             own precision. Each method says what they cost.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        scored: torch.Tensor,
-        *,
-        temperature: float = 1.0,
-    ) -> None:
-        """Run the two passes.
+    model: torch.nn.Module
+    input_ids: Tensor
+    attention_mask: Tensor
+    scored: Tensor
+    temperature: float = 1.0
 
-        Args:
-            model: A causal language model, whose result has `logits`.
-            input_ids: Tokens [rollout, token], padded on either side.
-            attention_mask: 1 at tokens and 0 at padding. If the model accepts positions, each row
-                counts them from its first token, as in generation. TRL's training counts padding on
-                the left, which makes a difference only for absolute positions.
-            scored: True at each token whose log-probability counts. The first column never counts,
-                because nothing comes before it.
-            temperature: Divides the logits.
-        """
-        self.rollouts, self._model, self._temperature = len(input_ids), model, temperature
-        self._ids, self._mask, self._scored = input_ids, attention_mask, scored[:, 1:]
-        calls: list[Any] = []
+    def __post_init__(self) -> None:
+        """Run the two passes."""
+        self.rollouts = len(self.input_ids)
+        self._calls, edges = defaultdict(list), []
 
         def keep(module: Any, arguments: Any, options: Any, out: Any) -> None:
-            is_tensor = isinstance(out, torch.Tensor) and out.ndim > 2 and out.requires_grad
-            if is_tensor and len(out) == self.rollouts and not options:
-                calls.append((get_gradient_edge(out), module, arguments))
+            if (
+                torch.is_tensor(out)
+                and out.requires_grad
+                and out.ndim > 2
+                and len(out) == self.rollouts
+                and not options
+            ):
+                for own in module.parameters(recurse=False):
+                    if own.requires_grad:
+                        # The edge stays where it is, also if the output is overwritten later.
+                        edges.append(torch.autograd.graph.get_gradient_edge(out))
+                        add = self._calls[own].append
+                        out.register_hook(lambda slope, add=add: add((module, arguments, slope)))
 
-        with torch.enable_grad(), ExitStack() as hooks:
-            for module in model.modules():
-                if any(own.requires_grad for own in module.parameters(recurse=False)):
-                    hooks.enter_context(module.register_forward_hook(keep, with_kwargs=True))
+        watched = torch.nn.modules.module.register_module_forward_hook(keep, with_kwargs=True)
+        with torch.enable_grad(), watched:
             total = self._log_probabilities().sum()
-        edges = [edge for edge, *_ in calls]
-        gradients: Any = grad(
-            total, [*edges, total], allow_unused=True
-        )  # grad() refuses an empty list
-        self._calls = [
-            (*call, gradient)
-            for (_, *call), gradient in zip(calls, gradients, strict=False)
-            if gradient is not None
-        ]
-        kept = Counter(
-            own for module, *_ in self._calls for own in module.parameters(recurse=False)
-        )
-        uses = _uses_below(total.grad_fn)
-        used = [(name, own) for name, own in model.named_parameters() if uses[own]]
-        self._by_calls = {name: own for name, own in used if uses[own] == kept[own]}
-        self.by_autograd = {name: own for name, own in used if uses[own] != kept[own]}
+        grad(total, [total, *edges], allow_unused=True)
+        self._uses = _uses_below(total.grad_fn)
+        self.by_autograd = {
+            name: own
+            for name, own in self.model.named_parameters()
+            if self._uses[own] not in (0, len(self._calls[own]))
+        }
 
-    @torch.enable_grad()
-    def weighted(self, coefficients: Any) -> Generator[tuple[str, torch.Tensor]]:
+    def weighted(self, coefficients: Any) -> Generator[tuple[str, Tensor]]:
         """Yield each parameter's name and its part of the weighted sums of gradients.
 
         A tied parameter comes once, under its first name, with the contributions of all its uses.
@@ -128,8 +122,7 @@ class RolloutPass:
             for name, *of_each in zip(leaves, *sums, strict=True):
                 yield name, _wide(torch.stack(of_each))
 
-    @torch.enable_grad()
-    def along(self, directions: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def along(self, directions: dict[str, Tensor]) -> Tensor:
         r"""Return the product of each rollout's gradient with each direction.
 
         The gradient of $\sum_i u_i \ell_i$ with respect to the parameters is linear in $u$. The
@@ -150,77 +143,76 @@ class RolloutPass:
         for scores, leaves in self._parts():
             each = torch.ones_like(scores, requires_grad=True)
             slopes = grad(scores, list(leaves.values()), each, create_graph=True)
-            ways = zip(*(directions[name].to(slopes[0]) for name in leaves), strict=True)
+            ways = zip(*(directions[name] for name in leaves), strict=True)
             found = [grad(slopes, each, way, retain_graph=True)[0] for way in ways]
-            products += torch.stack(found, dim=1)
+            products += torch.stack(found, 1)
         return products
 
-    def _parts(self) -> Generator[tuple[torch.Tensor, Mapping[str, torch.Tensor]]]:
-        """Yield scores[rollout], and the parameters for which their gradients are $s_i$."""
-        for name, parameter in self._by_calls.items():
-            leaf = _wide(parameter).detach().requires_grad_()
-            scores: Any = 0
-            for module, arguments, gradient in self._calls:
-                if any(own is parameter for own in module.parameters(recurse=False)):
-                    tensors = (*module.named_parameters(), *module.named_buffers())
-                    values = {at: leaf if own is parameter else _wide(own) for at, own in tensors}
-                    with _evaluating(module):
-                        out = functional_call(module, values, tuple(map(_wide, arguments)))
-                    scores += (out * gradient).flatten(1).sum(1)
-            yield scores, {name: leaf}
+    @torch.enable_grad()
+    def _parts(self) -> Any:
+        """Yield scores[rollout] with gradients $s_i$, and the parameters by name."""
+        for name, parameter in self.model.named_parameters():
+            calls = self._calls[parameter]
+            if 0 < self._uses[parameter] == len(calls):
+                leaf = _wide(parameter).detach().requires_grad_()
+                scores: Any = 0
+                for module, arguments, slope in calls:
+                    out = torch.func.functional_call(
+                        deepcopy(module).eval().to(leaf.dtype),
+                        {at: leaf for at, own in module.named_parameters() if own is parameter},
+                        tuple(map(_wide, arguments)),
+                    )
+                    scores += (out * slope).flatten(1).sum(1)
+                yield scores, {name: leaf}
         if self.by_autograd:
             with sdpa_kernel(SDPBackend.MATH):
                 scores = self._log_probabilities()
             yield scores, self.by_autograd
 
-    def _log_probabilities(self) -> torch.Tensor:
+    def _log_probabilities(self) -> Tensor:
         """Return the log-probability of each rollout."""
-        policy = getattr(self._model, "get_base_model", lambda: self._model)()
-        accepted = inspect.signature(policy.forward).parameters
-        columns = self._scored.any(0).nonzero()[:, 0]
+        columns = self.scored[:, 1:].any(0)
+        keep = len(columns) + 1 - int(columns.int().argmax())
         options = {
-            "position_ids": (self._mask.cumsum(1) - 1).clamp(min=0),
-            "logits_to_keep": columns,
+            "position_ids": self.attention_mask.cumsum(1) - self.attention_mask,
+            "logits_to_keep": keep,
         }
-        with _evaluating(self._model):
-            logits = self._model(
-                input_ids=self._ids,
-                attention_mask=self._mask,
-                **{name: value for name, value in options.items() if name in accepted},
-            ).logits
-        if logits.shape[1] == self._ids.shape[1]:
-            logits = logits[:, columns]
-        targets = self._ids[:, columns + 1, None]
-        found = (_wide(logits) / self._temperature).log_softmax(-1).gather(-1, targets)[..., 0]
-        return torch.where(self._scored[:, columns], found, 0).sum(1)
+        policy = getattr(self.model, "get_base_model", lambda: self.model)()
+        accepted = options.keys() & inspect.signature(policy.forward).parameters
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
+            logits = self.model(
+                input_ids=self.input_ids,
+                attention_mask=self.attention_mask,
+                **{name: options[name] for name in accepted},
+            ).logits[:, -keep:-1]
+        finally:
+            for module in training:
+                module.training = True
+        mask = self.scored[:, 1 - keep :]
+        losses = torch.nn.functional.cross_entropy(
+            _wide(logits[mask]) / self.temperature,
+            self.input_ids[:, 1 - keep :][mask],
+            reduction="none",
+        )
+        return -losses.new_zeros(mask.shape).masked_scatter(mask, losses).sum(1)
 
 
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Generator[None]:
-    """Set the model to evaluation mode meanwhile."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, flag in training.items():
-            module.training = flag
-
-
-def _uses_below(root: Any) -> Counter[Any]:
+def _uses_below(root: Any) -> Any:
     """Count the edges that lead to each parameter in the graph below a node."""
-    seen, uses, waiting = {root}, Counter[Any](), [root]
+    seen, uses, waiting = set(), defaultdict(int), [root]
     while waiting:
-        for node, _ in waiting.pop().next_functions:
-            uses[getattr(node, "variable", None)] += 1
-            if node is not None and node not in seen:
-                seen.add(node)
-                waiting.append(node)
+        node = waiting.pop()
+        uses[getattr(node, "variable", None)] += 1
+        if node not in seen:
+            seen.add(node)
+            waiting += [below for below, _ in node.next_functions if below]
     return uses
 
 
 def _wide(value: Any) -> Any:
     """Return a tensor of real numbers in at least float32, and anything else as it is."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
+    if torch.is_tensor(value) and value.is_floating_point():
         return value.to(torch.promote_types(value.dtype, torch.float32))
     return value

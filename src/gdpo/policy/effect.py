@@ -1,0 +1,123 @@
+r"""Computes the inner products from which the effect of each reward on each reward follows.
+
+For each batch of rollouts, with $s_i$ the gradient of the log-probability of rollout $i$, there are
+
+- $a_j$, the mean of $c_{ji} s_i$: the gradient of the expected value of reward $j$;
+- $g$, the mean of $A_i s_i$: the gradient of the step;
+- $d_k$, the mean of $D_{ki} s_i$: what reward $k$ adds to it;
+- $U_k = \mathrm{Step}(g) - \mathrm{Step}(g - d_k)$: what reward $k$ adds to the step;
+- $U = \mathrm{Step}(g)$: the step. Each gradient is clipped by its own norm.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gdpo.policy.gradients import RolloutPass
+from gdpo.policy.steps import OptimizerStep, clip_of
+
+
+class Vectors:
+    r"""Collects the vectors of batches and returns their products.
+
+    The vectors are kept as they are if those of all batches fit in `memory`. Otherwise each is kept
+    as a count sketch: every entry is added, with a random sign, to one of `size` numbers. Over
+    seeds, the mean of a product of sketches is the product, and its standard deviation is at most
+    about $\sqrt 2 |a| |U| / \sqrt{\mathtt{size}}$.
+
+    Memory: the kept vectors and, while a batch is added, K + 1 gradients in float32, 2 K + 1 sums
+    of the parameter in work, and a `RolloutPass`. What is kept lies on the CPU.
+
+    Attributes:
+        exact: Whether the vectors are kept as they are.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        rewards: int,
+        batches: int,
+        memory: float = 1e9,
+        size: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        """Choose how the vectors are kept.
+
+        Args:
+            model: The policy. Its parameters with `requires_grad` make up a vector.
+            rewards: Number of rewards, K.
+            batches: Number of batches that will be added.
+            memory: Bytes that the vectors of all batches may take.
+            size: Numbers in a sketch.
+            seed: Seed of the sketches.
+        """
+        self._starts, total = {}, 0
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                self._starts[name] = total
+                total += parameter.numel()
+        self.exact = 8 * batches * (2 * rewards + 1) * total <= memory
+        self._size, self._seed, self._rows = total if self.exact else size, seed, []
+
+    def add(
+        self,
+        passes: Iterable[RolloutPass],
+        *,
+        gradient: np.ndarray,
+        presence: np.ndarray,
+        advantages: np.ndarray,
+        step: OptimizerStep,
+        max_norm: float,
+    ) -> None:
+        """Add a batch of rollouts.
+
+        Args:
+            passes: A pass for each micro-batch. A generator lets only one exist at a time.
+            gradient: Coefficients $c$ [reward, rollout], for the rollouts of all passes in order.
+            presence: Coefficients $D$ [reward, rollout]. For the size of the trainer's gradients,
+                these and the advantages are divided by what its loss divides the sum over the
+                tokens of a mean rollout by.
+            advantages: Coefficients $A$ [rollout].
+            step: The step of the optimizer.
+            max_norm: The norm to which gradients are clipped.
+        """
+        count = len(presence) + 1
+        numbers = np.concatenate([advantages - presence, [advantages], gradient]) / len(advantages)
+        row = torch.zeros(len(numbers), self._size, dtype=torch.float64)
+        sums = {}
+        for each in passes:
+            part, numbers = np.split(numbers, [each.rollouts], 1)
+            for name, found in each.weighted(part):
+                sums[name] = sums.get(name, 0) + found[:count]
+                self._put(row[count:], name, found[count:])
+        assert not numbers.size, "the passes have the rollouts of the coefficients"
+        norms = torch.stack([each.flatten(1).norm(dim=1) for each in sums.values()]).norm(dim=0)
+        for name in list(sums):
+            change = step.of(name, sums.pop(name), clip_of(norms, max_norm))
+            change[:-1] = change[-1] - change[:-1]
+            self._put(row[:count], name, change)
+        self._rows.append(row)
+
+    def products(self) -> np.ndarray:
+        """Return the products of $a_j$ of batch f with $U_1$ to $U_K$ and $U$ of batch b.
+
+        Memory: the kept vectors once more.
+
+        Returns:
+            Float64 array [batch f, reward j, batch b, K + 1].
+        """
+        # The first K + 1 of 2 K + 1 rows are steps.
+        return torch.einsum("bks,fjs->fjbk", *torch.stack(self._rows).chunk(2, 1)).numpy()
+
+    def _put(self, rows: Tensor, name: str, values: Tensor) -> None:
+        """Add a parameter's part of some vectors to their rows."""
+        values = values.flatten(1).to(rows)
+        if self.exact:
+            rows[:, self._starts[name] :][:, : values.shape[1]] += values
+        else:
+            source = torch.Generator().manual_seed(hash((self._seed, *name.encode())))
+            places = torch.randint(2 * self._size, values.shape[1:], generator=source)
+            rows.index_add_(1, places // 2, values * (places % 2 * 2 - 1))
