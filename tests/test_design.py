@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 203_210,
+        "core": 205_758,
         "lab": 114_802,
-        "tests": 405_986,
-        "benchmarks": 92_100,
-        "files": 252,
-        "functions": 2_682,
+        "tests": 411_784,
+        "benchmarks": 100_180,
+        "files": 256,
+        "functions": 2_702,
     }
     found = {
         "core": tokens_of(core),
