@@ -310,11 +310,11 @@ def natural(format_size):
     def length(random, step, size):
         return -0.02 * random.random(size)
 
-    return drawn(correct=lambda *each: 2 * coin(*each), format=sized(format_size), length=length)
-
-
-def sized(size):
-    return lambda *each: size * coin(*each)
+    return drawn(
+        correct=lambda *each: 2 * coin(*each),
+        format=lambda *each: format_size * coin(*each),
+        length=length,
+    )
 
 
 def test_a_small_dense_reward_is_not_raised():
@@ -416,6 +416,7 @@ def test_the_most_urgent_of_several_runs_comes_first(tmp_path):
     analysis = analyze(read_rollout_files(tmp_path))
     assert [analysis.verdict(run).action for run in analysis.runs] == ["nothing", "train"]
     assert analysis.worst_verdict() == analysis.verdict(analysis.runs[1])
+    assert " (1 more run): " in verdict_line(analysis).plain
     assert Analysis(analysis.report).worst_verdict() is None
 
 

@@ -334,8 +334,7 @@ def verdict_of(
     if run.purpose is Meaning.SIZES and base.no_interval is None:
         return replace(base, satisfied=True)
     below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
-    unrelated = base.no_interval is NoInterval.UNRELATED
-    if unrelated or (base.no_interval is not None and len(rewards) > 1):
+    if base.no_interval is NoInterval.UNRELATED or (base.no_interval and len(rewards) > 1):
         below = {reward.name for reward in rewards} - {*learned}
     elif below and all(ended(Noticed(Kind.IGNORED, (name,)), *last) for name in below):
         return replace(base, of_groups=last[0].groups, from_step=run.last.first)

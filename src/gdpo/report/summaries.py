@@ -87,7 +87,8 @@ def verdict_line(analysis: Analysis) -> Text:
     verdict = analysis.worst_verdict()
     if verdict is None:
         return Text()
-    where = f"{short_name(verdict.run)}: " if len(analysis.runs) > 1 else ""
+    others = len(analysis.runs) - 1
+    where = f"{short_name(verdict.run)} ({counted(others, 'more run')}): " if others else ""
     text = f"verdict: {where}{one_line(verdict.sentence)}"
     # A command is printed whole, so that it can be copied.
     whole = verdict.command or verdict.readings
