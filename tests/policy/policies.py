@@ -57,6 +57,8 @@ class Odd(LlamaForCausalLM):
     def forward(self, input_ids, attention_mask):
         x = self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
         self.half_used(x)
+        with torch.no_grad():
+            self.half_used(x)
         x = x + torch.nn.functional.linear(self.twice(x), self.twice.weight)
         x = x + self.flat(x.flatten(0, 1)).reshape(x.shape) + self.named(input=x)
         x = x + self.overwritten(x).mul_(2).tanh() + self.half_used(self.noisy(x)).tanh()

@@ -40,7 +40,6 @@ def test_weighted_sums_are_those_of_autograd_whatever_the_padding(name, side):
     coefficients = torch.randn(3, 4)
     made = run(model, side)
     found = dict(made.weighted(coefficients.numpy()))
-    assert len(found) == len(list(made.weighted(coefficients)))
     assert found.keys() == wanted.keys() - {"unused", "noisy.unused"}
     for each, sums in found.items():
         close(sums, torch.einsum("ci,i...->c...", coefficients.to(sums), wanted[each]))
