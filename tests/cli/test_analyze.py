@@ -249,6 +249,8 @@ def test_the_exit_code_says_whether_a_finding_lasted(machine, analyze, tmp_path,
     assert analyze(run, "--output", "none")[0] == 0
     assert analyze(run, *quiet, "warning")[0] == 1
     assert analyze(run, *quiet, "note")[0] == 1
+    sized = (run, "--rewards", "loud,quiet", "--sizes-are-weights")  # which explains it
+    assert analyze(*sized, *quiet, "warning")[0] == 0
     found, code = machine(run, "--fail-on", "warning")
     assert (code, found["failed"]) == (1, True)
     # 48 groups are too few to say who is ignored.

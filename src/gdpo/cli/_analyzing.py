@@ -157,8 +157,14 @@ def _failing(
         return []
     severities = list(Severity)
     bad = severities[: severities.index(options.fail_on) + 1]
-    found = [held for _, held in analysis.findings() if held.finding.severity in bad]
-    return [held for held in found if not held.past and (held.certain or not follows)]
+    return [
+        held
+        for run, held in analysis.findings()
+        if held.finding.severity in bad
+        and not held.past
+        and (held.certain or not follows)
+        and not analysis.verdict(run).satisfied
+    ]
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:

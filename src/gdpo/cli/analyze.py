@@ -68,7 +68,7 @@ def analyze(
         fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse is true
             for the whole run, or lasted for 5 steps in a row. With --follow, the run is checked
             often, so a finding must last 5 steps in a row, or occur in 64 groups and be measured
-            on the next 64.
+            on the next 64. What the given meaning of the weights explains does not count.
         output: Path of the HTML page, or none for no page, or json to print the analysis as JSON
             instead of the summary, without a page. An existing file is overwritten only if gdpo
             analyze wrote it. Default: analysis.html in the current directory, or no page if the
