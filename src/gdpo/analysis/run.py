@@ -246,7 +246,7 @@ class RunAnalysis:
         found: dict[str, tuple[float, float]] = {}
         for reward in self.rewards():
             width = self._history.width(reward.name) or nan
-            sign = float(np.sign(known_mean(self.over_time(reward.name, "weight"))))
+            sign = np.sign(known_mean(self.over_time(reward.name, "weight")))
             if reward.weight_share > 0:
                 drawn = NORMAL_95 * sqrt(1.5 / max(reward.groups, 1))
                 margin = min(reward.change_margin / width, drawn)
@@ -316,13 +316,13 @@ class RunAnalysis:
 
     def _answered(self, held: HeldFinding, opposed: Collection[str]) -> HeldFinding:
         """Return a finding with the settings that the verdict may name for its reward."""
-        of_range, readings = held.finding.causes[:1] == (Cause.RANGE,), self.readings()
-        if not of_range or not readings:
+        readings = self.readings()
+        if held.finding.causes[:1] != (Cause.RANGE,) or not readings:
             return held
         name, remedy = held.finding.rewards[0], "; ".join(map(str, readings))
         if name in opposed:
             remedy = "decide how much it matters: another reward pulls against it"
-        elif len(readings) == 1 and name in readings[0].small:
+        elif name in readings[0].small:
             remedy = f"no setting should raise it: {EARNED_ALONE}"
         return replace(held, finding=replace(held.finding, remedy=remedy))
 
@@ -349,7 +349,7 @@ class RunAnalysis:
             opposed = {
                 n for h in of_steps if h.finding.kind is Kind.OPPOSED for n in h.finding.rewards
             }
-            if self.purpose is not None or opposed:
+            if self.purpose or opposed:
                 of_steps = [self._answered(held, opposed) for held in of_steps]
             falling, dominant = (
                 [HeldFinding(found, ((1, steps),), steps, at_once=True) for found in of_run]

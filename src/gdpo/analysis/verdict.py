@@ -26,7 +26,7 @@ from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.report import can_be_named
 
-_REPLAYED = (*OF_INFLUENCE, Kind.FALLS, Kind.DOMINANT)
+REPLAYED = (*OF_INFLUENCE, Kind.FALLS, Kind.DOMINANT)
 """Kinds of findings for which the settings of each reading are replayed."""
 
 
@@ -392,7 +392,7 @@ def _about(
     another weight, so it has no setting either, unless it is small.
     """
     verdict = replace(base, action=Action.CHANGE, kind=finding.kind, rewards=finding.rewards)
-    if finding.kind not in _REPLAYED:
+    if finding.kind not in REPLAYED:
         return verdict
     numbers = finding.evidence
     name, start = finding.rewards[0], numbers.get("from_step")
@@ -433,9 +433,9 @@ def _beside(reading: Reading, name: str, run: RunAnalysis) -> Reading:
         for each, (share, margin) in reading.shares.items()
         if share - margin > now[each][1] + now[each][2]
     }
-    kept = name not in raised or reading.meaning is not Meaning.WEIGHTS
-    lifts = kept and bool(raised - {*reading.small})
-    return replace(reading, needed=reading.needed and lifts)
+    lifts = reading.needed and bool(raised - {*reading.small})
+    too_far = name in raised and reading.meaning is Meaning.WEIGHTS
+    return replace(reading, needed=lifts and not too_far)
 
 
 def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
