@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from benchmarks.forks._fork import POINTS
 from transformers import TrainerCallback
@@ -108,15 +107,3 @@ def loaded(model: Any, weights: Flat) -> Any:
         for each, part in zip(parameters, parts, strict=True):
             each.copy_(part.view_as(each))
     return model
-
-
-def rows_of(prompts: Any, completions: Any, pad: int) -> tuple[Any, Any, Any]:
-    """Return ids, attention mask and scored tokens, `[rollout, token]`, padded on the right."""
-    lengths = np.array([[len(p), len(c)] for p, c in zip(prompts, completions, strict=True)])
-    width = int(lengths.sum(1).max())
-    ids = torch.full((len(lengths), width), pad)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        ids[row, : len(prompt) + len(completion)] = torch.tensor([*prompt, *completion])
-    place = torch.arange(width)
-    start, end = (torch.tensor(each)[:, None] for each in (lengths[:, 0], lengths.sum(1)))
-    return ids, (place < end).long(), (place >= start) & (place < end)

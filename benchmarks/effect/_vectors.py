@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.effect._keep import Flat, rows_of
+from benchmarks.effect._keep import Flat
+from benchmarks.forks._measure import padded
 
 from gdpo.policy.gradients import RolloutPass
 
@@ -20,7 +21,8 @@ class Gradients:
 
     def of(self, prompts: Any, completions: Any, coefficients: Any) -> torch.Tensor:
         """Return the sums over rollouts of coefficient times gradient, `[c, parameter]`."""
-        made = RolloutPass(self.model, *rows_of(prompts, completions, self.pad))
+        rows = list(zip(prompts, completions, strict=True))
+        made = RolloutPass(self.model, *padded(rows, self.pad))
         numbers = torch.tensor(np.asarray(coefficients), dtype=torch.float32)
         found = dict(made.weighted(numbers))
         each = [found[name].reshape(len(numbers), -1) for name, _ in self.model.named_parameters()]

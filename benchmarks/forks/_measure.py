@@ -62,14 +62,7 @@ class Fresh:
         order = np.argsort([len(p) + len(c) for p, c in rows])
         for start in range(0, len(rows), _ROWS):
             chosen = [rows[i] for i in order[start : start + _ROWS]]
-            width = max(len(p) + len(c) for p, c in chosen)
-            ids = torch.full((len(chosen), width), pad)
-            mask, scored = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
-            for row, (prompt, completion) in enumerate(chosen):
-                end = len(prompt) + len(completion)
-                ids[row, :end] = torch.tensor(prompt + completion)
-                mask[row, :end] = 1
-                scored[row, len(prompt) : end] = True
+            ids, mask, scored = padded(chosen, pad)
             with torch.no_grad():
                 logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
             picked = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
@@ -80,6 +73,19 @@ class Fresh:
     def _load(self, weights: Weights) -> None:
         self.trainer.model.load_state_dict(weights)
         self.trainer.model.eval()
+
+
+def padded(rows: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[Any, Any, Any]:
+    """Return ids, attention mask and scored tokens of prompts and completions, `[row, token]`."""
+    width = max(len(prompt) + len(completion) for prompt, completion in rows)
+    ids = torch.full((len(rows), width), pad)
+    mask, scored = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    for row, (prompt, completion) in enumerate(rows):
+        end = len(prompt) + len(completion)
+        ids[row, :end] = torch.tensor(prompt + completion)
+        mask[row, :end] = 1
+        scored[row, len(prompt) : end] = True
+    return ids, mask, scored
 
 
 def state(rewards: Any, names: Sequence[str], estimator: str, ranges: Mapping[str, Any]) -> Any:
