@@ -59,17 +59,19 @@ class Window:
         """Return the account of each length, by each way, with errors over groups."""
         steps = range(self.point, self.point + LENGTH)
         whole, carried = self._steps()
-        found: dict[str, Any] = {}
-        seen = {batch: self._groups(batch) for batch in self.near}
-        met: dict[int, list[tuple[int, Any]]] = {batch: [] for batch in seen}
-        for step in steps:
-            rows = torch.cat((whole[step], carried[step][None]))
-            met[step + 1].append((step, self._products(seen[step + 1], rows)))
-        found[LATER] = {length: self._added(met, length) for length in LENGTHS}
-        met = {batch: [] for batch in seen}
-        for step in steps:
-            self._left_out(step, whole[step], carried[step], seen, met)
-        found[LEFT_OUT] = {length: self._added(met, length) for length in LENGTHS}
+        met = {way: {batch: [] for batch in self.near} for way in (LATER, LEFT_OUT)}
+        for batch in self.near:
+            seen = self._groups(batch)  # large: one batch at a time
+            for step in steps:
+                rows = torch.cat((whole[step], carried[step][None]))
+                if step + 1 == batch:
+                    met[LATER][batch].append((step, self._products(seen, rows)))
+                if abs(step - batch) <= NEAR:
+                    met[LEFT_OUT][batch].append((step, self._left_out(step, batch, rows, seen)))
+        found: dict[str, Any] = {
+            way: {length: self._added(each, length) for length in LENGTHS}
+            for way, each in met.items()
+        }
         return {**found, "apart": self.apart}
 
     def _steps(self) -> tuple[dict[int, Any], dict[int, Flat]]:
@@ -107,25 +109,21 @@ class Window:
         """Return `[group, reward, row]`."""
         return (toward @ rows.T).double().numpy()
 
-    def _left_out(
-        self, step: int, whole: Any, carried: Flat, seen: Any, met: dict[int, list[Any]]
-    ) -> None:
-        """Add the products of a step with the batches near it, each without its own part."""
-        (b1, _), count = self.kept.group["betas"], whole.shape[0] - 1
+    def _left_out(self, step: int, batch: int, rows: Flat, seen: Any) -> Any:
+        """Return the products of a step with a batch near it, without the batch's own part."""
+        (b1, _), count = self.kept.group["betas"], len(rows) - 2
         by = self._scale(step)
-        rows = torch.cat((whole, carried[None]))
         near = range(step - NEAR, step + NEAR + 1)
-        for batch in near:
-            product = self._products(seen[batch], rows) / len(near)
-            for source in range(max(step - NEAR, self.point - NEAR), step + 1):
-                put = (1 - b1) * b1 ** (step - source) * self.pushes[source] * by
-                if source < self.point:  # a part of the momentum from before the window
-                    put = torch.cat((torch.zeros_like(put[:count]), put[count:], put[count:]))
-                else:
-                    put = torch.cat((put, torch.zeros_like(put[:1])))
-                other = 0.0 if source == batch else 1 / (len(near) - 1)
-                product += (other - 1 / len(near)) * self._products(seen[batch], put)
-            met[batch].append((step, product))
+        product = self._products(seen, rows) / len(near)
+        for source in range(max(step - NEAR, self.point - NEAR), step + 1):
+            put = (1 - b1) * b1 ** (step - source) * self.pushes[source] * by
+            if source < self.point:  # a part of the momentum from before the window
+                put = torch.cat((torch.zeros_like(put[:count]), put[count:], put[count:]))
+            else:
+                put = torch.cat((put, torch.zeros_like(put[:1])))
+            other = 0.0 if source == batch else 1 / (len(near) - 1)
+            product += (other - 1 / len(near)) * self._products(seen, put)
+        return product
 
     def _added(self, met: Mapping[int, Any], length: int) -> dict[str, Any]:
         """Return the sums over the steps of a window, `[reward, K + 2]`, and their errors.

@@ -87,6 +87,11 @@ class GDPOConfig(GRPOConfig):
         "Metrics of the diagnosis that are logged: 'brief' (two for each reward and "
         "the number of warnings) or 'full'.",
     )
+    effect_every: int | None = _field(
+        None,
+        "Account for the first ten of every N steps: log what each reward changed in the "
+        "mean of each reward, as account/<reward>/by/<reward>. None: no account.",
+    )
     pack_micro_batches: bool = _field(
         True,
         "Within an optimizer step, leave out rollouts that cannot contribute to the "

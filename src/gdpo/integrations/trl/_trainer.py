@@ -22,6 +22,7 @@ from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError
 from gdpo.integrations._turns import on_tokens
+from gdpo.integrations.trl._accounting import accounting_of
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
     ends_of_text,
@@ -199,6 +200,7 @@ class GDPOTrainer(GRPOTrainer):
         self.add_callback(self._observer)
         kept = (objective.rule, self._observer.watch, self._batches)
         self.add_callback(KeptState({f"gdpo.{type(each).__name__}": each for each in kept}))
+        self._accounting = accounting_of(self, args.effect_every)
         self._rollout_log: RolloutLog | None = None
         if args.rollouts_dir:
             folder, declared = Path(args.rollouts_dir), objective.declared
@@ -405,6 +407,9 @@ class GDPOTrainer(GRPOTrainer):
         config: Any = self.args
         micro_batches = config.steps_per_generation * self.num_iterations
         steps = micro_batches // config.gradient_accumulation_steps
+        if mode == "train" and self._accounting is not None:
+            weights = self._weights_in_force(batch)
+            self._accounting.take(batch.output, batch.rewards, weights, advantages)
         if mode == "train" and self._batches.counts(self.state.global_step, steps):
             self._objective.rule.update(generated[0].rewards, self._weights(generated[0]))
         return batch.output

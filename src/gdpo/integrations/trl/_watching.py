@@ -18,6 +18,7 @@ from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
+from gdpo.integrations.trl._accounting import Accounting, accounting_of
 from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
 from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._probe import rule_of
@@ -39,6 +40,7 @@ def watch(
     rollouts_dir: str | Path | None = None,
     diagnostics: str = "brief",
     estimators: Sequence[str] = (),
+    effect_every: int | None = None,
 ) -> None:
     """Show what each reward does while TRL's `GRPOTrainer` or `RLOOTrainer` trains.
 
@@ -67,6 +69,8 @@ def watch(
         estimators: Names of estimators to compare with. For each name, the trainer logs
             `estimators/<name>/sign_flips`, the share of rollouts whose advantage would have the
             opposite sign, and `estimators/<name>/<reward>/influence_share`.
+        effect_every: Account for the first ten of every N steps: log what each reward changed in
+            the mean of each reward, as `account/<reward>/by/<reward>`. None: no account.
 
     Raises:
         ConfigError: If an argument after the trainer is invalid, or the folder is not writable.
@@ -80,7 +84,8 @@ def watch(
         raise ConfigError(f"estimators={estimators!r}: pass a list of names: [{estimators!r}]")
     rules = [AdvantageRule(name, names) for name in estimators]
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
-    watched = _Watched(trainer, names, log, rules, detail=diagnostics)
+    accounting = accounting_of(trainer, effect_every)
+    watched = _Watched(trainer, names, log, rules, accounting, detail=diagnostics)
     # Wrap the methods of this instance only, because other trainers may use the same class.
     vars(trainer).update(
         {
@@ -139,11 +144,12 @@ class _Watched(TrainerCallback):
         names: Sequence[str],
         log: RolloutLog | None,
         rules: Sequence[AdvantageRule],
+        accounting: Accounting | None,
         *,
         detail: str,
     ) -> None:
         self._trainer, self._names = trainer, names
-        self._log = log
+        self._log, self._accounting = log, accounting
         self._observer = Observer(trainer, rule_of(trainer), detail)
         self._others = [_Other(rule) for rule in rules]
         others = {f"gdpo.Watch.{other.name}": other.watch for other in self._others}
@@ -180,7 +186,7 @@ class _Watched(TrainerCallback):
             output = generate(*args, **kwargs)
             # Every process takes part in gathering, even if its own watch is switched off.
             gathered = self._harmless.attempt(self._gathered, output)
-            self._harmless(self._observe, gathered)
+            self._harmless(self._observe, gathered, output)
             return output
 
         return generated
@@ -202,7 +208,9 @@ class _Watched(TrainerCallback):
             ends = ends_of_text(self._trainer)
             self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
 
-    def _observe(self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]]) -> None:
+    def _observe(
+        self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]], output: Any
+    ) -> None:
         (advantages, facts), trainer, times = gathered, self._trainer, len(self._scored)
         if times != 1:
             raise ConfigError(
@@ -229,6 +237,8 @@ class _Watched(TrainerCallback):
         diagnosis = self._observer.diagnosis(rewards, weights, names, advantages)
         metrics = self._observer.metrics(diagnosis)
         if training:
+            if self._accounting is not None:
+                self._accounting.take(output, rewards, trainer.reward_weights, advantages)
             for other in self._others:
                 metrics |= other.metrics(rewards, advantages, weights)
         for key, value in metrics.items():

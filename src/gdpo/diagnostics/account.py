@@ -1,0 +1,120 @@
+r"""Adds up what changed each reward over a window of training steps.
+
+The mean of reward $j$ changes over the steps $t$ of a window by
+
+$$ \sum_t \langle a_j, U_t \rangle = \sum_k \sum_t \langle a_j, U_{k,t} \rangle + \text{rest}, $$
+
+to first order. $U_t$ is the step of the optimizer, and $U_{k,t}$ is what reward $k$ has put into it
+since the start of the window. The rest is what the momentum had from before the window, and every
+term of the loss that is no reward. $a_j$ is the gradient of the expected value of reward $j$,
+estimated from the next batch of the training.
+
+The account says what moved a reward. It does not say what would be lost without it: for that, a
+training without it is needed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gdpo._shapes import Float
+from gdpo.diagnostics.influence import Square, Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """Stores what changed each reward over a window, in the unit of the changed reward.
+
+    Errors are standard errors over groups. A reward that is missing in a rollout counts 0 there.
+    """
+
+    names: tuple[str, ...]
+    parts: Square
+    """`[j, k]`: how much reward k has changed the mean of reward j."""
+    errors: Square
+    totals: Vector
+    """How much all steps have changed the mean of each reward: the parts and the rest."""
+    total_errors: Vector
+    measured: Vector
+    """Change of each mean reward, from the batches of the window's two halves."""
+    measured_errors: Vector
+
+    @staticmethod
+    def of(
+        products: Sequence[Float[np.ndarray, "reward group direction"]],
+        rewards: Sequence[Float[np.ndarray, "group sample reward"]],
+        names: Sequence[str],
+    ) -> "Account":
+        r"""Return the account of a window.
+
+        The change that is measured is the difference between the mean rewards of the last and the
+        first half of the batches, without the one between them, times the steps of the window over
+        the steps between the halves.
+
+        Args:
+            products: For each step, $\langle a_{j,g}, U_k \rangle$ with the gradient of reward j in
+                each group of the next batch, and $U$ as the last direction. Two groups at least.
+            rewards: Raw rewards of each batch: one more than there are steps. NaN: missing.
+            names: One name per reward.
+        """
+        half, steps = len(rewards) // 2, len(products)
+        sums, sum_errors = _summed(products)
+        means = [np.nan_to_num(each).mean(1).T[..., None] for each in rewards]
+        ends = [-each for each in means[:half]] + means[-half:]
+        scale = steps / (len(rewards) - half) / half
+        change, change_error = _summed([scale * each for each in ends])
+        return Account(
+            tuple(names),
+            sums[:, :-1],
+            sum_errors[:, :-1],
+            sums[:, -1],
+            sum_errors[:, -1],
+            change[:, 0],
+            change_error[:, 0],
+        )
+
+    @property
+    def rests(self) -> Vector:
+        """Return the part of each total that no reward has put in during the window."""
+        return self.totals - self.parts.sum(1)
+
+    @property
+    def holds(self) -> Sequence[bool]:
+        """Return for each reward whether its total agrees with the measured change.
+
+        They agree within two standard errors of their difference.
+        """
+        margin = 2 * np.hypot(self.total_errors, self.measured_errors)
+        return (abs(self.totals - self.measured) <= margin).tolist()
+
+    def metrics(self) -> Iterator[tuple[str, float]]:
+        """Yield names and values of the metrics of each reward whose total holds."""
+        for j, moved in enumerate(self.names):
+            if self.holds[j]:
+                parts = zip(self.names, self.parts[j], strict=True)
+                yield from ((f"account/{moved}/by/{cause}", float(part)) for cause, part in parts)
+                yield f"account/{moved}/rest", float(self.rests[j])
+                yield f"account/{moved}/measured", float(self.measured[j])
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what changed each reward whose total holds. ± is two standard errors."""
+        for j, moved in enumerate(self.names):
+            if self.holds[j]:
+                total = _number(self.totals[j], self.total_errors[j])
+                measured = _number(self.measured[j], self.measured_errors[j])
+                parts = zip(self.names, map(_number, self.parts[j], self.errors[j]), strict=True)
+                listed = ", ".join(f"{cause} {part}" for cause, part in parts)
+                rest = f"rest {self.rests[j]:+.2g}"
+                yield f"{moved} {total} (measured {measured}), of which {listed}, {rest}"
+
+
+def _summed(terms: Sequence[Float[np.ndarray, "reward group part"]]) -> tuple[Square, Square]:
+    """Return the sum of the means over groups, and its standard error."""
+    values = np.sum([each.mean(1) for each in terms], axis=0)
+    variances = [each.var(1, ddof=1) / each.shape[1] for each in terms]
+    return values, np.sqrt(np.sum(variances, axis=0))
+
+
+def _number(value: float, error: float) -> str:
+    return f"{value:+.2g} ± {2 * error:.1g}"
