@@ -116,6 +116,19 @@ def test_a_reward_with_weight_0_adds_nothing():
     assert not np.any(found.parts[1])
 
 
+@pytest.mark.parametrize("estimator", [grpo, gdpo])
+def test_parts_follow_the_weights_of_each_prompt(estimator):
+    weights = np.tile([1, 2, 0.5], (6, 1))
+    weights[0] = 0, 0, 1
+    found = Coefficients.of(batch(), weights, estimator)
+    assert found.adds_up
+    assert not np.any(found.parts.reshape(3, 6, 5)[:2, 0])
+    same = Coefficients.of(batch(), np.tile([1, 2, 0.5], (6, 1)), estimator)
+    np.testing.assert_array_equal(
+        same.parts, Coefficients.of(batch(), [1, 2, 0.5], estimator).parts
+    )
+
+
 def test_a_batch_without_signal_adds_up_to_nothing():
     found = Coefficients.of(np.ones((2, 3, 2)), [1, 1], grpo)
     assert found.adds_up

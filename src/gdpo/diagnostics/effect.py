@@ -87,7 +87,7 @@ class Coefficients:
 
         Args:
             rewards: Raw rewards, a NumPy array `[prompt, sample, reward]`. NaN: missing.
-            weights: One weight per reward.
+            weights: One weight per reward, or `[prompt, reward]`.
             estimator: Function as in `gdpo.advantages.ESTIMATORS`, with its options bound. It is
                 called for all rewards, and without each.
         """
@@ -100,7 +100,7 @@ class Coefficients:
             estimator(rewards, np.where(left_out, 0.0, weights))
             for left_out in np.eye(count, dtype=bool)
         ]
-        w = np.reshape(weights, (-1, 1, 1))
+        w = np.atleast_2d(weights).T[..., None]
         parts, rest = _parts(whole, w * z, w * centred)
         gradient, presence, parts = np.reshape([gradient, whole - without, parts], (3, count, -1))
         return Coefficients(gradient, presence, parts, whole.ravel(), rest)

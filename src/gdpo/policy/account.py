@@ -19,16 +19,16 @@ from torch import Tensor
 from gdpo._shapes import Float
 from gdpo.diagnostics.account import Account
 from gdpo.diagnostics.effect import Coefficients
-from gdpo.errors import DataError
+from gdpo.errors import ConfigError
 from gdpo.policy.gradients import RolloutPass
 
 
 class Window:
     """Adds up the steps of a training, from one batch to the next.
 
-    What the momentum had before, and what the loss has besides the rewards, is in no part. Where
-    the loss weighs the tokens of rollouts differently, so is the difference. The last batch of a
-    window only meets a step.
+    The rest is what the momentum had before, and what the gradient has besides the rewards' parts:
+    a KL term, advantages that do not add up (`Coefficients`), a loss that divides each rollout by
+    its own length.
 
     Memory: K gradients in float32, and K more while a batch is added.
     """
@@ -39,8 +39,16 @@ class Window:
         Args:
             model: The policy.
             optimizer: AdamW of torch, also one that accelerate has wrapped.
+
+        Raises:
+            ConfigError: If it is another optimizer.
         """
-        self._optimizer = getattr(optimizer, "optimizer", optimizer)
+        self._optimizer = own = getattr(optimizer, "optimizer", optimizer)
+        if not isinstance(own, torch.optim.AdamW) or own.defaults["amsgrad"]:
+            raise ConfigError(
+                f"the account needs torch's AdamW without amsgrad, not {type(own).__name__}: set "
+                "optim='adamw_torch', or remove effect_every"
+            )
         self._parameters = dict(model.named_parameters())
         self._momenta, self._groups = dict[str, Tensor](), dict[str, Any]()
         self._products, self._rewards = [], []
@@ -54,7 +62,7 @@ class Window:
         self,
         passes: Iterable[RolloutPass],
         rewards: Float[np.ndarray, "prompt sample reward"],
-        weights: Float[np.ndarray, " reward"],
+        weights: Float[np.ndarray, "*prompt reward"],
         advantages: Float[np.ndarray, "prompt sample"],
     ) -> None:
         """Add a batch: let the last step meet it, and keep what each reward puts into the next.
@@ -64,15 +72,10 @@ class Window:
         Args:
             passes: A pass for each micro-batch, at the weights that generated the batch.
             rewards: Raw rewards. NaN: missing.
-            weights: One weight per reward.
+            weights: One weight per reward, or those of each prompt.
             advantages: Those that the training uses.
-
-        Raises:
-            DataError: If the advantages are not the sum of one part for each reward.
         """
         made = Coefficients.of(rewards, weights, lambda *_: advantages)
-        if not made.adds_up:
-            raise DataError("the account lacks a step whose advantages are no sum over the rewards")
         met, sums, left = [], dict[str, Tensor](), made.parts
         for each in passes:
             here, left = np.split(left, [each.rollouts], 1)

@@ -122,7 +122,7 @@ class RolloutPass:
             for name, *of_each in zip(leaves, *sums, strict=True):
                 yield name, _wide(torch.stack(of_each))
 
-    def along(self, directions: dict[str, Tensor]) -> Tensor:
+    def along(self, directions: Any) -> Tensor:
         r"""Return the product of each rollout's gradient with each direction.
 
         The gradient of $\sum_i u_i \ell_i$ with respect to the parameters is linear in $u$. The
@@ -134,7 +134,8 @@ class RolloutPass:
         derivative: it keeps [token, token] numbers per head and row.
 
         Args:
-            directions: For each parameter that `weighted` yields, a tensor [d, *parameter].
+            directions: `directions[name]` is a tensor [d, *parameter], for the name of each
+                parameter that `weighted` yields.
 
         Returns:
             Products [rollout, d].

@@ -1,13 +1,14 @@
 """Keeps the account of windows of training steps: what each reward changed."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from gdpo._text import one_line
 from gdpo.diagnostics.account import Account
 from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations._harmless import Harmless
@@ -21,26 +22,30 @@ STEPS = 10
 """Number of steps of a window."""
 
 
-def accounting_of(trainer: Any, every: int | None) -> "Accounting | None":
-    """Add the account of every N steps to a trainer. None: no account is wanted.
+def accounting_of(
+    trainer: Any, args: Any, names: Sequence[str], every: int | None
+) -> "Accounting | None":
+    """Return the account of every N steps, which is a callback. None: no account is wanted.
+
+    Args:
+        trainer: A trainer, which need not have its model yet.
+        args: Its settings.
+        names: One name per reward.
+        every: N.
 
     Raises:
-        ConfigError: If N is below 10, or the account does not support the trainer's settings.
+        ConfigError: If N is below 10, or the account does not support the settings.
     """
     if every is None:
         return None
     check_whole("effect_every", every, least=STEPS)
-    args = trainer.args
     batch = args.steps_per_generation * args.num_iterations
     if batch != args.gradient_accumulation_steps or args.world_size != 1:
         raise ConfigError(
             "effect_every needs one process, and one optimizer step for each generation batch: "
             "remove num_iterations and steps_per_generation, or remove effect_every"
         )
-    if getattr(args, "weights_column", None) is not None:
-        raise ConfigError("effect_every needs the same weights for all prompts: remove one of both")
-    trainer.add_callback(accounting := Accounting(trainer, every))
-    return accounting
+    return Accounting(trainer, names, every)
 
 
 class Accounting(TrainerCallback):
@@ -49,8 +54,8 @@ class Accounting(TrainerCallback):
     A window that a resumption interrupts has no account.
     """
 
-    def __init__(self, trainer: Any, every: int) -> None:
-        self._trainer, self._every = trainer, every
+    def __init__(self, trainer: Any, names: Sequence[str], every: int) -> None:
+        self._trainer, self._names, self._every = trainer, names, every
         self._window: Window | None = None
         self._batch: Any = None
         self._harmless = Harmless("effect_every is switched off, and training continues")
@@ -75,7 +80,7 @@ class Accounting(TrainerCallback):
             if window.steps < STEPS:
                 self._window = window
             else:
-                self._tell(window.result(trainer.reward_func_names), step)
+                self._tell(window.result(self._names), step)
         if step % self._every == 0:
             window = Window(model, trainer.optimizer)
             window.add(self._passes(model, output), *arrays)
@@ -83,7 +88,7 @@ class Accounting(TrainerCallback):
 
     def _tell(self, account: Account, last: int) -> None:
         for said in account.sentences():
-            logger.info("gdpo, steps %d to %d: %s", last + 1 - STEPS, last, said)
+            logger.info("gdpo, steps %d to %d: %s", last + 1 - STEPS, last, one_line(said))
         for name, value in account.metrics():
             self._trainer._metrics["train"][name].append(value)
 

@@ -156,7 +156,10 @@ class GDPOTrainer(GRPOTrainer):
         names = [*map(name_of, functions), *(environment.__name__ for environment in own)]
         weights = all_weights(names, given, args.reward_weights)
         rewards = [*ranged(given, arguments), *map(environment_range, own)]
-        self._objective = objective_of(args, names, rewards, weights, arguments)
+        self._objective, self._accounting = (
+            objective_of(args, names, rewards, weights, arguments),
+            accounting_of(self, args, names, args.effect_every),
+        )
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed: dict[str, Any] = {
@@ -200,7 +203,8 @@ class GDPOTrainer(GRPOTrainer):
         self.add_callback(self._observer)
         kept = (objective.rule, self._observer.watch, self._batches)
         self.add_callback(KeptState({f"gdpo.{type(each).__name__}": each for each in kept}))
-        self._accounting = accounting_of(self, args.effect_every)
+        if self._accounting is not None:
+            self.add_callback(self._accounting)
         self._rollout_log: RolloutLog | None = None
         if args.rollouts_dir:
             folder, declared = Path(args.rollouts_dir), objective.declared

@@ -84,7 +84,7 @@ def watch(
         raise ConfigError(f"estimators={estimators!r}: pass a list of names: [{estimators!r}]")
     rules = [AdvantageRule(name, names) for name in estimators]
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
-    accounting = accounting_of(trainer, effect_every)
+    accounting = accounting_of(trainer, trainer.args, names, effect_every)
     watched = _Watched(trainer, names, log, rules, accounting, detail=diagnostics)
     # Wrap the methods of this instance only, because other trainers may use the same class.
     vars(trainer).update(
@@ -94,6 +94,8 @@ def watch(
         }
     )
     trainer.add_callback(watched)
+    if accounting is not None:
+        trainer.add_callback(accounting)
 
 
 def _not_watched_because(trainer: Any) -> str | None:

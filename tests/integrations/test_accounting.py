@@ -1,0 +1,105 @@
+"""The account of a training: it changes no number, adds up, and says where it is not supported."""
+
+import logging
+
+import pytest
+import torch
+from tests.integrations.variants import dataset, digits, logged, settings
+from tests.integrations.variants import make as make_variant
+from tests.integrations.watched import differences, make
+from tests.refusals import config_error
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
+from gdpo.integrations.trl._accounting import STEPS
+
+NAMES = ("bytes_written", "digits", "sometimes_vowels")
+
+
+@pytest.fixture(scope="module", params=["grpo", "rloo"])
+def runs(request, tiny_policy, tmp_path_factory):
+    """Return a watched training of one of TRL's trainers, and the same with the account."""
+    found = []
+    for every in (None, STEPS):
+        folder = tmp_path_factory.mktemp(request.param)
+        how = {"max_steps": 2 * STEPS + 1, "weight_decay": 0.1, "learning_rate": 1e-3}
+        trainer, run = make(request.param, tiny_policy, folder, **how)
+        watch(trainer, effect_every=every)
+        trainer.train()
+        found.append(run.finish(trainer))
+    return found
+
+
+def rows_of(trainer):
+    return [
+        row for row in trainer.state.log_history if any(key.startswith("account/") for key in row)
+    ]
+
+
+@pytest.mark.slow
+def test_a_training_with_an_account_is_the_same_bit_for_bit(runs):
+    assert any(gradient.any() for gradient in runs[0].gradients)
+    assert list(differences(*runs)) == []
+
+
+@pytest.mark.slow
+def test_each_window_is_logged_when_its_last_step_has_met_the_next_batch(runs):
+    assert rows_of(runs[0].trainer) == []
+    rows = rows_of(runs[1].trainer)
+    assert {row["step"] for row in rows} <= {STEPS + 1, 2 * STEPS + 1}
+    told = [name for row in rows for name in NAMES if f"account/{name}/rest" in row]
+    assert len(told) >= 4  # of six; the total of the others does not hold
+
+
+@pytest.mark.slow
+def test_in_the_first_window_the_rewards_are_all_that_moved_the_policy(runs):
+    first = rows_of(runs[1].trainer)[0]
+    for name in NAMES:
+        if f"account/{name}/rest" in first:
+            parts = [first[f"account/{name}/by/{other}"] for other in NAMES]
+            # The rest is TRL's weight decay.
+            assert abs(first[f"account/{name}/rest"]) < 0.05 * sum(map(abs, parts))
+
+
+@pytest.mark.slow
+def test_ours_logs_the_account_and_trains_the_same(place, caplog):
+    caplog.set_level(logging.INFO, "gdpo")
+    sums, how = [], {"max_steps": STEPS + 1, "per_device_train_batch_size": 16}
+    for every in (None, STEPS):
+        trainer = make_variant("ours", *place, effect_every=every, **how)
+        trainer.train()
+        sums.append(torch.cat([each.flatten() for each in trainer.model.parameters()]))
+    assert torch.equal(*sums)
+    (row,) = rows_of(trainer)
+    assert row["step"] == STEPS + 1
+    told = [message for message in caplog.messages if message.startswith("gdpo, steps 1 to 10: ")]
+    assert len([message for message in told if "(measured " in message]) == sum(
+        f"account/{name}/rest" in row for name in NAMES
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (
+            {"effect_every": STEPS - 1},
+            f"effect_every must be an integer of at least {STEPS}, got 9",
+        ),
+        ({"effect_every": STEPS, "num_iterations": 2}, "one optimizer step for each generation"),
+        ({"effect_every": STEPS, "steps_per_generation": 4}, "one optimizer step for each"),
+    ],
+)
+def test_what_has_no_account_is_refused_before_the_model_is_loaded(changed, why, place):
+    config = GDPOConfig(**settings(place[1], reward_weights=[1.0], **changed))
+    with config_error(why):
+        GDPOTrainer("no such model", [digits], config, train_dataset=dataset())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd"])
+def test_an_error_in_the_account_does_not_end_the_training(optimizer, place, caplog):
+    trainer, _ = make("grpo", *place, max_steps=2, optim=optimizer)
+    watch(trainer, effect_every=STEPS)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    (message,) = [m for m in caplog.messages if "effect_every is switched off" in m]
+    assert "needs torch's AdamW without amsgrad, not SGD" in message
+    assert logged(trainer, "diagnostics/warnings")  # the watch goes on
