@@ -319,6 +319,18 @@ def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
     assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
 
 
+def test_the_account_is_read_from_the_metrics(tmp_path):
+    label = weighted(tmp_path, 1.0, 1)
+    file = tmp_path / run_name(label, 1) / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[2]["account/a/b/by/c"] = 0.5
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ComparisonPlan("task: x", (label,), (1,), 0.8).write(tmp_path)
+    (run,) = read_experiment(tmp_path).runs
+    assert set(run.account) == {"a/b/by/c"}
+    assert_array_equal(run.account["a/b/by/c"], [np.nan, np.nan, 0.5, np.nan])
+
+
 @pytest.mark.parametrize(
     ("label", "folder"),
     [

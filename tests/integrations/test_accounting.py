@@ -1,6 +1,7 @@
 """The account of a training: it changes no number, adds up, and says where it is not supported."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import differences, make
 from tests.refusals import config_error
 
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
-from gdpo.integrations.trl._accounting import STEPS
+from gdpo.diagnostics.account import WINDOW
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _accounting, watch
 
 NAMES = ("bytes_written", "digits", "sometimes_vowels")
 
@@ -19,9 +20,10 @@ NAMES = ("bytes_written", "digits", "sometimes_vowels")
 def runs(request, tiny_policy, tmp_path_factory):
     """Return a watched training of one of TRL's trainers, and the same with the account."""
     found = []
-    for every in (None, STEPS):
+    for every in (None, WINDOW):
         folder = tmp_path_factory.mktemp(request.param)
-        how = {"max_steps": 2 * STEPS + 1, "weight_decay": 0.1, "learning_rate": 1e-3}
+        how = {"max_steps": 2 * WINDOW + 1, "weight_decay": 0.1, "learning_rate": 1e-3}
+        how["temperature"] = 0.5
         trainer, run = make(request.param, tiny_policy, folder, **how)
         watch(trainer, effect_every=every)
         trainer.train()
@@ -45,7 +47,7 @@ def test_a_training_with_an_account_is_the_same_bit_for_bit(runs):
 def test_each_window_is_logged_when_its_last_step_has_met_the_next_batch(runs):
     assert rows_of(runs[0].trainer) == []
     rows = rows_of(runs[1].trainer)
-    assert {row["step"] for row in rows} <= {STEPS + 1, 2 * STEPS + 1}
+    assert {row["step"] for row in rows} <= {WINDOW + 1, 2 * WINDOW + 1}
     told = [name for row in rows for name in NAMES if f"account/{name}/rest" in row]
     assert len(told) >= 4  # of six; the total of the others does not hold
 
@@ -63,14 +65,14 @@ def test_in_the_first_window_the_rewards_are_all_that_moved_the_policy(runs):
 @pytest.mark.slow
 def test_ours_logs_the_account_and_trains_the_same(place, caplog):
     caplog.set_level(logging.INFO, "gdpo")
-    sums, how = [], {"max_steps": STEPS + 1, "per_device_train_batch_size": 16}
-    for every in (None, STEPS):
+    sums, how = [], {"max_steps": WINDOW + 1, "per_device_train_batch_size": 16}
+    for every in (None, WINDOW):
         trainer = make_variant("ours", *place, effect_every=every, **how)
         trainer.train()
         sums.append(torch.cat([each.flatten() for each in trainer.model.parameters()]))
     assert torch.equal(*sums)
     (row,) = rows_of(trainer)
-    assert row["step"] == STEPS + 1
+    assert row["step"] == WINDOW + 1
     told = [message for message in caplog.messages if message.startswith("gdpo, steps 1 to 10: ")]
     assert len([message for message in told if "(measured " in message]) == sum(
         f"account/{name}/rest" in row for name in NAMES
@@ -81,11 +83,11 @@ def test_ours_logs_the_account_and_trains_the_same(place, caplog):
     ("changed", "why"),
     [
         (
-            {"effect_every": STEPS - 1},
-            f"effect_every must be an integer of at least {STEPS}, got 9",
+            {"effect_every": WINDOW - 1},
+            f"effect_every must be an integer of at least {WINDOW}, got 9",
         ),
-        ({"effect_every": STEPS, "num_iterations": 2}, "one optimizer step for each generation"),
-        ({"effect_every": STEPS, "steps_per_generation": 4}, "one optimizer step for each"),
+        ({"effect_every": WINDOW, "num_iterations": 2}, "one optimizer step for each generation"),
+        ({"effect_every": WINDOW, "steps_per_generation": 4}, "one optimizer step for each"),
     ],
 )
 def test_what_has_no_account_is_refused_before_the_model_is_loaded(changed, why, place):
@@ -94,12 +96,38 @@ def test_what_has_no_account_is_refused_before_the_model_is_loaded(changed, why,
         GDPOTrainer("no such model", [digits], config, train_dataset=dataset())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd"])
-def test_an_error_in_the_account_does_not_end_the_training(optimizer, place, caplog):
-    trainer, _ = make("grpo", *place, max_steps=2, optim=optimizer)
-    watch(trainer, effect_every=STEPS)
+def test_several_processes_have_no_account(place, monkeypatch):
+    trainer, _ = make("grpo", *place)
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    with config_error("needs one process"):
+        watch(trainer, effect_every=WINDOW)
+
+
+def test_an_error_in_the_account_does_not_end_the_training(place, caplog):
+    trainer, _ = make("grpo", *place, max_steps=2, optim="sgd")
+    watch(trainer, effect_every=WINDOW)
     trainer.train()
     assert trainer.state.global_step == 2
     (message,) = [m for m in caplog.messages if "effect_every is switched off" in m]
     assert "needs torch's AdamW without amsgrad, not SGD" in message
     assert logged(trainer, "diagnostics/warnings")  # the watch goes on
+
+
+def test_tokens_of_tools_are_not_scored(monkeypatch):
+    monkeypatch.setattr(_accounting, "RolloutPass", lambda model, *rows, **options: rows)
+    args = SimpleNamespace(per_device_train_batch_size=1)
+    trainer = SimpleNamespace(args=args, temperature=1.0)
+    output = {
+        "prompt_ids": torch.tensor([[0, 5], [6, 7]]),
+        "prompt_mask": torch.tensor([[0, 1], [1, 1]]),
+        "completion_ids": torch.tensor([[1, 2, 3], [4, 0, 0]]),
+        "completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+        "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1]]),
+    }
+    first, second = _accounting.Accounting(trainer, NAMES, WINDOW)._passes(None, output)
+    assert [each.int().tolist() for each in first] == [
+        [[0, 5, 1, 2, 3]],
+        [[0, 1, 1, 1, 1]],
+        [[0, 0, 1, 0, 1]],
+    ]
+    assert second[2].int().tolist() == [[0, 0, 1, 0, 0]]

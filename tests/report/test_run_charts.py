@@ -9,7 +9,7 @@ from tests.report.runs import REWARDS, experiment_of, unrecorded
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.report import write_report
-from gdpo.lab.report._run_charts import curves, survival
+from gdpo.lab.report._run_charts import account, curves, survival
 from gdpo.report.charts import Chart, fitted, ticks
 
 
@@ -130,3 +130,52 @@ def test_a_run_without_a_step_has_no_time(tmp_path):
     runs = [unrecorded("grpo", seed, tmp_path, steps=12 * (seed < 2)) for seed in range(3)]
     reward = Measured("format", 0.0, 1.0, 1.0)
     assert survival(analyse(experiment_of(tmp_path, runs), draws=100), reward) is None
+
+
+def accounted(folder, *, windows=((11, 0.25, -0.5, 0.1, -0.2), (21, 0.1, 0.2, 0.0, 0.3)), seeds=1):
+    """Runs with the account of the reward `format` in windows that end before a step."""
+    keys = ("by/format", "by/correct", "rest", "measured")
+    table = {f"format/{key}": np.full(24, np.nan) for key in keys}
+    for step, *values in windows:
+        for key, value in zip(keys, values, strict=True):
+            table[f"format/{key}"][step - 1] = value
+    runs = [
+        replace(with_means(folder, "gdpo", seed, [0.5] * 24), account=table)
+        for seed in range(seeds)
+    ]
+    return analyse(experiment_of(folder, runs), draws=100)
+
+
+def test_the_account_of_a_reward_is_stacked_in_its_windows(tmp_path):
+    comparison = accounted(tmp_path)
+    (chart,) = account(comparison)  # the other reward has no account
+    assert chart.title == "format"
+    assert chart.x.tolist() == [0, 0, 10, 10, 10, 20]
+    lines = {line.label: line for line in chart.lines}
+    assert list(lines) == ["format", "correct", "rest", "measured change"]
+    bands = {
+        label: [sorted([round(line.low[place], 6), round(line.high[place], 6)]) for place in (1, 4)]
+        for label, line in lines.items()
+        if line.low is not None
+    }
+    assert bands == {
+        "format": [[0, 0.25], [0, 0.1]],
+        "correct": [[-0.5, 0], [0.1, 0.3]],
+        "rest": [[0.25, 0.35], [0.3, 0.3]],
+    }
+    assert lines["measured change"].value[[1, 2, 4, 5]].tolist() == [-0.2, -0.2, 0.3, 0.3]
+    assert all(np.isnan(line.value[[0, 3]]).all() for line in chart.lines)
+    assert (chart.low, chart.high) == pytest.approx((-0.5, 0.35))
+    assert [line["text"][1] for line in chart.data()["lines"]] == ["+0.25", "−0.5", "+0.1", "−0.2"]
+    write_report(comparison, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "What changed each reward" in page
+    assert "Each block is a window of 10 steps" in page
+
+
+def test_several_runs_and_runs_without_an_account_have_no_chart_of_it(tmp_path):
+    assert account(accounted(tmp_path, seeds=2)) == []
+    comparison = compared(tmp_path, {"gdpo": [constant(0.5)]})
+    assert account(comparison) == []
+    write_report(comparison, tmp_path / "page.html")
+    assert "What changed each reward" not in (tmp_path / "page.html").read_text("utf-8")

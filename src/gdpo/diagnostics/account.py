@@ -21,6 +21,9 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.diagnostics.influence import Square, Vector
 
+WINDOW = 10
+"""Number of steps of a window in a training."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:

@@ -37,6 +37,8 @@ class Line:
     """Curves drawn as thin lines."""
     note: tuple[str, ...] = ()
     """Text to show after the value of each point."""
+    text: tuple[str, ...] = ()
+    """Text to show for each point. Empty: its value, band and note."""
     censored: tuple[float, ...] = ()
     """Steps at which a run ended without reaching the threshold, marked with a cross."""
 
@@ -110,7 +112,7 @@ class Chart:
                 {
                     "colour": line.colour,
                     "py": [self.up(v) if isfinite(v) else None for v in line.value.tolist()],
-                    "text": list(self._texts(line)),
+                    "text": list(line.text or self._texts(line)),
                 }
                 for line in self.lines
             ],

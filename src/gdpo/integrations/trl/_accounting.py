@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from gdpo._text import one_line
-from gdpo.diagnostics.account import Account
+from gdpo.diagnostics.account import WINDOW, Account
 from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._packing import loss_mask
@@ -17,9 +17,6 @@ from gdpo.policy.account import Window
 from gdpo.policy.gradients import RolloutPass
 
 logger = logging.getLogger(__name__)
-
-STEPS = 10
-"""Number of steps of a window."""
 
 
 def accounting_of(
@@ -38,7 +35,7 @@ def accounting_of(
     """
     if every is None:
         return None
-    check_whole("effect_every", every, least=STEPS)
+    check_whole("effect_every", every, least=WINDOW)
     batch = args.steps_per_generation * args.num_iterations
     if batch != args.gradient_accumulation_steps or args.world_size != 1:
         raise ConfigError(
@@ -77,7 +74,7 @@ class Accounting(TrainerCallback):
         window, self._window = self._window, None
         if window is not None:
             window.add(self._passes(model, output), *arrays)
-            if window.steps < STEPS:
+            if window.steps < WINDOW:
                 self._window = window
             else:
                 self._tell(window.result(self._names), step)
@@ -88,7 +85,7 @@ class Accounting(TrainerCallback):
 
     def _tell(self, account: Account, last: int) -> None:
         for said in account.sentences():
-            logger.info("gdpo, steps %d to %d: %s", last + 1 - STEPS, last, one_line(said))
+            logger.info("gdpo, steps %d to %d: %s", last + 1 - WINDOW, last, one_line(said))
         for name, value in account.metrics():
             self._trainer._metrics["train"][name].append(value)
 

@@ -112,6 +112,11 @@ class ComparedRun:
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
     """For each reward with a schedule, its weight in each finished step."""
+    account: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """What changed each reward in the window that a step ends: `<reward>/by/<reward>`,
+    `<reward>/rest` and `<reward>/measured`. NaN: the step ends no window."""
 
     @property
     def steps(self) -> int:
@@ -197,6 +202,9 @@ _MAY_DIFFER = (
 
 _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Metrics with the lengths of a step's completions in tokens, and their names in `lengths`."""
+
+_OF_THE_ACCOUNT = "account/"
+"""Start of the metrics of the account."""
 
 _OF_REWARDS = {"mean": "means", "weight": "weights"}
 """Metrics of a reward, and the fields of `ComparedRun` that they belong to."""
@@ -456,7 +464,9 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of `ComparedRun` from metrics, with NaN for steps without a log."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
-    fields: dict[str, dict[str, _Curve]] = {kind: {} for kind in (*_OF_REWARDS.values(), "lengths")}
+    fields: dict[str, dict[str, _Curve]] = {
+        kind: {} for kind in (*_OF_REWARDS.values(), "lengths", "account")
+    }
     for row in rows:
         for key, value in row.items():
             kind, name = _field_of(key)
@@ -472,6 +482,8 @@ def _field_of(metric: str) -> tuple[str, str]:
     """Return the field of `ComparedRun` for a metric, and the key in this field, or ""."""
     if metric in _LENGTHS:
         return "lengths", _LENGTHS[metric]
+    if metric.startswith(_OF_THE_ACCOUNT):
+        return "account", metric.removeprefix(_OF_THE_ACCOUNT)
     name, _, what = metric.removeprefix("rewards/").rpartition("/")
     kind = _OF_REWARDS.get(what, "") if metric.startswith("rewards/") and name else ""
     return kind, name

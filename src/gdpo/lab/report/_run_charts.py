@@ -5,11 +5,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gdpo.diagnostics.account import WINDOW
 from gdpo.lab.experiments.comparison import Comparison, Outcome
 from gdpo.lab.experiments.reading import Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.experiments.threshold import first_reached
-from gdpo.report.charts import Chart, Curves, Line, Points, binned, fitted, running_mean, smoothing
+from gdpo.report.charts import (
+    COLOURS,
+    Chart,
+    Curves,
+    Line,
+    Points,
+    binned,
+    fitted,
+    running_mean,
+    smoothing,
+)
 from gdpo.report.colours import styles
 
 _POINTS = 20_000
@@ -75,6 +86,54 @@ def lengths(comparison: Comparison) -> list[Chart]:
         high = float(np.nanmax(_drawn(drawn), initial=1.0))
         charts.append(Chart("completions", label, _steps(comparison), 0.0, high, drawn))
     return charts
+
+
+def account(comparison: Comparison) -> list[Chart]:
+    """Return for each reward of a single run what changed it in each window, stacked.
+
+    Parts above 0 are stacked upwards, and parts below 0 downwards. A reward without a window whose
+    total holds has no chart.
+    """
+    run, *others = comparison.experiment.runs
+    names = [reward.name for reward in comparison.experiment.rewards]
+    causes = [*(f"by/{name}" for name in names), "rest", "measured"]
+    found = [[run.account.get(f"{moved}/{cause}") for cause in causes] for moved in names]
+    told = zip(names, found, strict=True)
+    return [
+        _stacked(moved, [*names, "rest", "measured change"], np.array(rows))
+        for moved, rows in told
+        if not others and all(row is not None for row in rows)
+    ]
+
+
+def _stacked(title: str, labels: Sequence[str], rows: Curves) -> Chart:
+    """Return a chart of the parts of a change, and the measured change, which is the last row."""
+    steps = np.flatnonzero(np.isfinite(rows[-1]))
+    # A window has a gap and two points at its ends. Its step is the one after the window.
+    x = np.add.outer(steps, [-WINDOW, -WINDOW, 0]).ravel().astype(np.float64)
+    values = np.repeat(rows[:, steps], 3, axis=1)
+    values[:, ::3] = np.nan
+    above, below = (np.cumsum(side(values[:-1], 0), axis=0) for side in (np.maximum, np.minimum))
+    edges = np.where(values[:-1] < 0, below, above)
+    return Chart(
+        title=title,
+        label="change of the mean in a window",
+        x=x,
+        low=float(np.nanmin([np.nanmin(below), np.nanmin(values), 0])),
+        high=float(np.nanmax([np.nanmax(above), np.nanmax(values), 0])),
+        lines=[
+            Line(
+                label,
+                place % COLOURS,
+                value,
+                *((value - own, value) if place < len(edges) else ()),
+                text=tuple(f"{each:+.3g}".replace("-", "−") for each in own),
+            )
+            for place, (label, value, own) in enumerate(
+                zip(labels, [*edges, values[-1]], values, strict=True)
+            )
+        ],
+    )
 
 
 def survival(comparison: Comparison, reward: Measured) -> Chart | None:

@@ -7,11 +7,12 @@ from typing import Any
 
 from gdpo._files import write_whole
 from gdpo._text import visible
+from gdpo.diagnostics.account import WINDOW
 from gdpo.diagnostics.watch import LASTING
 from gdpo.lab.experiments.comparison import Comparison, Outcome, further, headline
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
-from gdpo.lab.report._run_charts import curves, lengths, survival, weights
+from gdpo.lab.report._run_charts import account, curves, lengths, survival, weights
 from gdpo.lab.report._run_contents import Lasting, analyze_experiment, lasting_findings
 from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
@@ -59,7 +60,8 @@ def _page(comparison: Comparison) -> str:
     drawn = [curves(comparison, reward) for reward in experiment.rewards] + lengths(comparison)
     times = [survival(comparison, reward) for reward in experiment.rewards]
     timed = [*drawn, *(chart for chart in times if chart is not None)]
-    charts = list(enumerate([*timed, *weights(comparison)]))
+    moved, changed = account(comparison), weights(comparison)
+    charts = list(enumerate([*timed, *changed, *moved]))
     rewards = {reward.name: reward for reward in experiment.rewards}
 
     def finals(outcome: Outcome) -> str:
@@ -86,7 +88,9 @@ def _page(comparison: Comparison) -> str:
         window=smoothing(experiment.total_steps),
         curves=charts[: len(drawn)],
         survival=charts[len(drawn) : len(timed)],
-        weights=charts[len(timed) :],
+        weights=charts[len(timed) : len(timed) + len(changed)],
+        window_steps=WINDOW,
+        account=charts[len(timed) + len(changed) :],
         weight_of=partial(_weight, experiment),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         listed=_listed,
