@@ -1,5 +1,6 @@
 """Weighted sums of the gradients of rollouts equal those of autograd, for every kind of layer."""
 
+import gc
 from weakref import ref
 
 import pytest
@@ -144,3 +145,16 @@ def test_rows_without_a_scored_token_have_no_gradient():
     ids, mask, scored = rows()
     made = RolloutPass(policy("llama"), ids, mask, scored & False)
     assert not any(sums.any() for _, sums in made.weighted(torch.ones(1, 4)))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_pass_frees_what_it_kept_at_once(name):
+    made = run(policy(name))
+    kept = [ref(slope) for calls in made._calls.values() for *_, slope in calls]
+    assert kept
+    gc.disable()
+    try:
+        del made
+        assert [each() for each in kept] == [None] * len(kept)
+    finally:
+        gc.enable()

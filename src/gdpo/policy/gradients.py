@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.autograd import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map_only
 
 
 @dataclass
@@ -81,12 +82,15 @@ class RolloutPass:
                 and len(out) == self.rollouts
                 and not options
             ):
+                # With their graph, whose hooks lead here, they would be freed by a full garbage
+                # collection only.
+                inputs = tree_map_only(Tensor, Tensor.detach, arguments)
                 for own in module.parameters(recurse=False):
                     if own.requires_grad:
                         # The edge stays where it is, also if the output is overwritten later.
                         edges.append(torch.autograd.graph.get_gradient_edge(out))
                         add = self._calls[own].append
-                        out.register_hook(lambda slope, add=add: add((module, arguments, slope)))
+                        out.register_hook(lambda slope, add=add: add((module, inputs, slope)))
 
         watched = torch.nn.modules.module.register_module_forward_hook(keep, with_kwargs=True)
         with torch.enable_grad(), watched:
