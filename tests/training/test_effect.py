@@ -14,6 +14,7 @@ from tests.engines.policy import byte_tokenizer
 from transformers import AutoTokenizer
 
 from gdpo.lab.training.effect import measure_run
+from gdpo.lab.training.resumable import ResumableTrainer
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
 from gdpo.policy.steps import OptimizerStep
@@ -67,31 +68,56 @@ def rows_of(batch):
     ]
 
 
-def test_the_step_is_the_next_one_of_the_training(trained, monkeypatch, measured):
-    run, changes, of = trained(*PLAIN).run, {}, OptimizerStep.of
+@pytest.fixture
+def changes(monkeypatch):
+    """What the first batch of a measurement would add to each parameter, `[vector, *parameter]`."""
+    found, of = {}, OptimizerStep.of
 
     def kept(self, name, gradient, clip):
-        found = of(self, name, gradient, clip)
-        changes.setdefault(name, found[-1])
-        return found
+        change = of(self, name, gradient, clip)
+        found.setdefault(name, change.float())
+        return change
 
     monkeypatch.setattr(OptimizerStep, "of", kept)
+    return found
+
+
+def assert_same(changes, others):
+    assert changes.keys() == others.keys()
+    for name, change in changes.items():
+        assert torch.allclose(change, others[name], rtol=0, atol=1e-6)
+    assert max(float(each.abs().max()) for each in others.values()) > 1e-3
+
+
+def test_the_step_is_the_next_one_of_the_training(trained, changes):
+    run = trained(*PLAIN).run
     measure_run(run.path, ignore, 2, 1)
     before, after = (
         load_file(run.checkpoints / f"checkpoint-{step}" / "model.safetensors") for step in (2, 3)
     )
     moved = {name: after[name] - before[name] for name in after}
-    assert max(float(each.abs().max()) for each in moved.values()) > 1e-3
-    for name, change in changes.items():
-        assert torch.allclose(change.float(), moved[name], rtol=0, atol=1e-6)
-    # The record of the step has the same rollouts, in another form.
-    (drawn,) = measured
-    record = [run.rollouts / f"step_{step:06d}.parquet" for step in (1, 2, 3)]
-    measure_files(run.checkpoints / "checkpoint-2", record, ignore, None, 1, estimator="gdpo")
-    assert sorted(rows_of(measured[1][2])) == sorted(rows_of(drawn[0]))
-    assert np.array_equal(measured[1][2].rewards, drawn[0].rewards, equal_nan=True)
-    ended = [said[-1] == ENDS for _, said in rows_of(drawn[0])]
+    assert_same({name: each[-1] for name, each in changes.items()}, moved)
+    # Without a reward, it is that of a run whose reward has no weight.
+    without = {name: each[0] for name, each in changes.items()}
+    changes.clear()
+    run.recipe.write_text(run.recipe.read_text().replace("weight: 1.0", "weight: 0.0", 1))
+    measure_run(run.path, ignore, 2, 1)
+    assert_same({name: each[-1] for name, each in changes.items()}, without)
+
+
+def test_the_record_of_a_step_has_the_tokens_that_were_generated(trained, measured):
+    run = trained(*PLAIN).run
+    measure_run(run.path, ignore, 2, 1)
+    model = run.checkpoints / "checkpoint-2"
+    measure_files(model, [run.rollouts], ignore, 3, 1, estimator="gdpo")
+    drawn, recorded = measured[0][0], measured[1][-1]
+    assert sorted(rows_of(recorded)) == sorted(rows_of(drawn))
+    assert np.array_equal(recorded.rewards, drawn.rewards, equal_nan=True)
+    ended = [said[-1] == ENDS for _, said in rows_of(drawn)]
     assert 0 < sum(ended) < len(ended)
+    assert len(measured[1]) == 3
+    measure_files(model, [run.rollouts], ignore, None, 7, estimator="gdpo")
+    assert len(measured[2]) == 4
 
 
 def test_each_batch_has_other_prompts(trained, measured):
@@ -142,6 +168,24 @@ def test_another_loss_is_noted(trained):
     run = trained("trainer.loss_type=grpo", "trainer.max_steps=1").run
     notes = measure_run(run.path, ignore, None, 1).notes
     assert "the run has another loss, but the gradient is that of dapo without KL" in notes
+
+
+def test_nothing_is_saved_sent_or_evaluated(finished, rows, monkeypatch):
+    run = finished.run
+    fields = (
+        "eval_strategy: steps\n  eval_on_start: true\n  load_best_model_at_end: true\n"
+        "  report_to: wandb\n  push_to_hub: true\n  save_steps"
+    )
+    text = run.recipe.read_text().replace("save_steps", fields)
+    text = text.replace("eval_data: null", f"eval_data: {{source: {rows}}}")
+    run.recipe.write_text(text.replace("save_minutes: 10.0", "save_minutes: 1e-9"))
+
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(ResumableTrainer, "_evaluate", fail)
+    monkeypatch.setattr(ResumableTrainer, "_save_checkpoint", fail)
+    assert measure_run(run.path, ignore, 3, 1).notes == ("checkpoint of step 3",)
 
 
 def test_ctrl_c_leaves_nothing_behind(finished, tmp_path, monkeypatch):

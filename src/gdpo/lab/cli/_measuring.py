@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from gdpo._files import to_json, write_whole
 from gdpo._terminal import terminal
 from gdpo.policy.effect import Measured
-from gdpo.report.blocks import Section, Sentences, Table, printed
+from gdpo.report.blocks import Sentences, Table, printed
 from gdpo.report.html import render
 
 
@@ -22,32 +20,26 @@ def show(found: Measured, title: str, output: str | None) -> None:
     for line in printed(blocks, console.width, whole=not console.is_terminal):
         console.print(line, soft_wrap=True)
     if output is not None:
-        page = render(
-            "effect.html",
-            data=None,
-            title=title,
-            setup="",
-            mark="",
-            question=title,
-            answer="",
-            sections=[Section("effect", "Effect", "", blocks)],
-        )
-        write_whole(Path(output), page)
+        write_whole(Path(output), render("effect.html", data=None, title=title, blocks=blocks))
 
 
 def _table(found: Measured) -> Table:
     effect = found.effect
-    values = np.column_stack([effect.matrix, effect.totals])
-    margins = effect.quantile * np.column_stack([effect.errors, effect.total_errors])
-    rows = [
-        (name, *(f"{value:+.2g} ± {margin:.1g}" for value, margin in pairs), f"{share:.0%}")
-        for name, share, pairs in zip(
-            effect.names, found.shares, np.stack([values, margins], 2), strict=True
-        )
-    ]
+
+    def cell(value: float, error: float) -> str:
+        return f"{value:+.2g} ± {effect.quantile * error:.1g}"
+
     return Table(
         f"how far one step moves each reward ({effect.unit})",
         ("reward", *(f"by {name}" for name in effect.names), "whole step", "influence share"),
-        rows,
+        [
+            (
+                name,
+                *map(cell, effect.matrix[j], effect.errors[j]),
+                cell(effect.totals[j], effect.total_errors[j]),
+                f"{found.shares[j]:.0%}",
+            )
+            for j, name in enumerate(effect.names)
+        ],
         "reward",
     )
