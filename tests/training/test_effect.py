@@ -13,11 +13,13 @@ from tests.cli.conftest import saying
 from tests.engines.policy import byte_tokenizer
 from transformers import AutoTokenizer
 
+from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.training.effect import measure_run
 from gdpo.lab.training.resumable import ResumableTrainer
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
 from gdpo.policy.steps import OptimizerStep
+from gdpo.rewards import Scorer
 
 
 @pytest.fixture
@@ -120,13 +122,20 @@ def test_the_record_of_a_step_has_the_tokens_that_were_generated(trained, measur
     assert len(measured[2]) == 4
 
 
-def test_each_batch_has_other_prompts(trained, measured):
-    told = []
+def test_each_batch_has_other_prompts(trained, measured, monkeypatch):
+    told, training, generate = [], [], ResumableTrainer._generate_groups
+
+    def generated(trainer, inputs):
+        training.append(trainer.model.training)
+        return generate(trainer, inputs)
+
+    monkeypatch.setattr(ResumableTrainer, "_generate_groups", generated)
     measure_run(trained(*PLAIN).run.path, lambda *each: told.append(each), 2, 5)
     (drawn,) = measured
     prompts = [tuple(ids[: len(ids) - len(said)]) for b in drawn for ids, said in rows_of(b)]
     assert len(set(prompts)) == 6
     assert [batch.rewards.shape for batch in drawn] == [(2, 4, 3)] * 3
+    assert training == [True] * 3  # otherwise, TRL generates as for an evaluation
     assert told == [(done, 6) for done in range(1, 7)]
 
 
@@ -140,8 +149,6 @@ def test_the_command_shows_a_run_and_leaves_it_as_it_is(gdpo_says, finished, tmp
     assert table[0] == "how far one step moves each reward (std per step)"
     assert table[1].split("  ")[0] == "reward"
     assert "6 groups; ±: half of a 95 % interval" in out
-    # TRL's learning rate has decayed to 0 at the end of a run.
-    assert "the learning rate has decayed to 0" in out
     page = (tmp_path / "page.html").read_text()
     assert "by brief" in page.replace("<wbr>", "")
     assert "half of a 95 % interval" in page
@@ -164,6 +171,13 @@ def test_json_has_all_numbers(gdpo_says, finished):
     assert sum(found["shares"]) == pytest.approx(1)
 
 
+def test_a_learning_rate_that_has_decayed_to_0_is_that_of_the_start(finished):
+    """TRL's is 0 at the end of a run."""
+    found = measure_run(finished.run.path, ignore, None, 1)
+    assert "the learning rate has decayed to 0: the step has that of the start" in found.notes
+    assert np.abs(found.effect.totals).max() > 1e-3
+
+
 def test_another_loss_is_noted(trained):
     run = trained("trainer.loss_type=grpo", "trainer.max_steps=1").run
     notes = measure_run(run.path, ignore, None, 1).notes
@@ -180,11 +194,16 @@ def test_nothing_is_saved_sent_or_evaluated(finished, rows, monkeypatch):
     text = text.replace("eval_data: null", f"eval_data: {{source: {rows}}}")
     run.recipe.write_text(text.replace("save_minutes: 10.0", "save_minutes: 1e-9"))
 
+    state = run.checkpoints / "checkpoint-3" / "trainer_state.json"
+    best = {"best_model_checkpoint": str(run.checkpoints / "checkpoint-4")}
+    state.write_text(json.dumps(json.loads(state.read_text()) | best))
+    complete(state.parent)
+
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(ResumableTrainer, "_evaluate", fail)
-    monkeypatch.setattr(ResumableTrainer, "_save_checkpoint", fail)
+    for method in ("_evaluate", "_save_checkpoint", "_load_best_model"):
+        monkeypatch.setattr(ResumableTrainer, method, fail)
     assert measure_run(run.path, ignore, 3, 1).notes == ("checkpoint of step 3",)
 
 
@@ -193,12 +212,17 @@ def test_ctrl_c_leaves_nothing_behind(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     before = contents(finished.run.path)
 
+    closed = []
+    monkeypatch.setattr(Scorer, "__exit__", lambda *_: closed.append(True))
+
     def stop(done, count):
         assert list((tmp_path / "temporary").iterdir())
+        closed.clear()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         measure_run(finished.run.path, stop, None, 1)
+    assert closed
     assert not list((tmp_path / "temporary").iterdir())
     assert contents(finished.run.path) == before
 

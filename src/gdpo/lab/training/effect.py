@@ -22,7 +22,6 @@ _ROWS = 4
 """Rows on which the rewards are checked before the model is loaded."""
 
 _ALONE = (
-    "eval_data=null",
     "save_minutes=1000000",
     "trainer.max_steps=1000000000",
     "trainer.save_strategy=no",
