@@ -11,6 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from gdpo.errors import DataError
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
+from gdpo.rollouts import Rollout, write_rollouts
 
 CHAT = [{"role": "user", "content": "ab"}]
 
@@ -94,7 +95,7 @@ def test_only_steps_of_the_last_run_with_one_group_size_count(model, batches, tm
         (folder / name).mkdir()
         text = "".join(json.dumps(row) + "\n" for row in rows(samples=samples))
         (folder / name / "all.jsonl").write_text(text)
-    measured(model, folder / "second" / "more.jsonl", [], groups=100)
+    measured(model, folder / "more.jsonl", [], groups=100)
     assert [len(batch.rewards[0]) for batch in batches] == [3, 3, 3]
 
 
@@ -107,5 +108,44 @@ def test_only_steps_of_the_last_run_with_one_group_size_count(model, batches, tm
     ],
 )
 def test_what_is_no_prompt_with_one_message_is_refused(model, tmp_path, others):
-    with pytest.raises(DataError, match=r"all.jsonl, row \d: the effect needs a prompt with one message"):
+    with pytest.raises(
+        DataError, match=r"all.jsonl, row \d: the effect needs a prompt with one message"
+    ):
         measured(model, tmp_path / "rollouts" / "all.jsonl", rows(**others))
+
+
+def test_a_text_with_tool_results_is_refused(model, tmp_path):
+    """verl writes the results of tools into the text."""
+    facts = {"gts": "", "score": 0.0, "num_turns": 4}
+    written = [
+        {"input": row["prompt"], "output": row["completion"], "step": row["step"], **facts}
+        | row["rewards"]
+        for row in rows(prompts=("cd", "ef"))
+    ]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    with pytest.raises(DataError, match="the effect needs a prompt with one message"):
+        measure_files(model, [tmp_path / "all.jsonl"], lambda *_: None, None, 1, estimator="grpo")
+
+
+def test_weights_per_prompt_are_refused(model, tmp_path):
+    for step in (1, 2, 3):
+        rollouts = [
+            Rollout(
+                run="r",
+                step=step,
+                group_id=group,
+                sample_id=sample,
+                prompt="cd",
+                completion="x",
+                rewards={"a": float(sample)},
+                weights={"a": 1.0 + group},
+                advantage=0.0,
+                num_tokens=1,
+                finish_reason="stop",
+            )
+            for group in range(2)
+            for sample in range(2)
+        ]
+        write_rollouts(tmp_path / "rollouts" / f"step_{step:06d}.parquet", rollouts)
+    with pytest.raises(DataError, match="a weight for each reward"):
+        measure_files(model, [tmp_path / "rollouts"], lambda *_: None, None, 1, estimator="grpo")

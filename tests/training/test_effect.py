@@ -204,7 +204,7 @@ def test_nothing_is_saved_sent_or_evaluated(finished, rows, monkeypatch):
 
     for method in ("_evaluate", "_save_checkpoint", "_load_best_model"):
         monkeypatch.setattr(ResumableTrainer, method, fail)
-    assert measure_run(run.path, ignore, 3, 1).notes == ("checkpoint of step 3",)
+    assert measure_run(run.path, ignore, 3, 1).notes == ["checkpoint of step 3"]
 
 
 def test_ctrl_c_leaves_nothing_behind(finished, tmp_path, monkeypatch):
@@ -238,12 +238,14 @@ def test_a_run_that_cannot_be_measured_is_one_message(gdpo_says, finished, tmp_p
 
     assert "is not a run of gdpo. Pass a run directory" in refused(tmp_path)
     assert "--groups must be an integer of at least 1" in refused(run.path, "--groups", "0")
+    page = tmp_path / "none" / "page.html"
+    assert f"there is no folder {page.parent}" in refused(run.path, "--output", page)
     assert "leave it out" in refused(run.path, "--estimator", "gdpo")
     assert "it does not exist. Choose one with --step: 4, 3" in refused(run.path, "--step", "9")
     (run.checkpoints / "checkpoint-4" / "optimizer.pt").write_bytes(b"")
     assert "optimizer.pt has 0 bytes instead of" in refused(run.path)
     shutil.rmtree(run.checkpoints)
-    assert "it does not exist. Choose one with --step: none" in refused(run.path)
+    assert "it does not exist. Choose one with --step: there is none" in refused(run.path)
 
 
 @pytest.mark.parametrize(

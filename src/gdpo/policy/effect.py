@@ -110,9 +110,9 @@ class Policy:
         effect = effect_of(
             vectors.products(), std, self.names, groups=len(rewards), relative=relative
         )
-        notes = (*self.notes, step.not_exact, "" if vectors.exact else "products of sketches")
-        said = sentences(effect, shares, self.weights)
-        return Measured(effect, shares, tuple(said), tuple(filter(None, notes)))
+        notes = [*self.notes, step.not_exact, "" if vectors.exact else "products of sketches"]
+        said = list(sentences(effect, shares, self.weights))
+        return Measured(effect, shares, said, [each for each in notes if each])
 
     def _passes(self, batch: Batch) -> Iterator[RolloutPass]:
         device = next(self.model.parameters()).device

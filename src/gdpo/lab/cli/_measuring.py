@@ -4,6 +4,7 @@ from pathlib import Path
 
 from gdpo._files import to_json, write_whole
 from gdpo._terminal import terminal
+from gdpo.diagnostics.diagnosis import percent
 from gdpo.policy.effect import Measured
 from gdpo.report.blocks import Sentences, Table, printed
 from gdpo.report.html import render
@@ -15,7 +16,7 @@ def show(found: Measured, title: str, output: str | None) -> None:
         print(to_json({**found._asdict(), "effect": found.effect.as_dict()}, indent=2))
         return
     basis = (f"{found.effect.groups:,} groups; ±: half of a 95 % interval", *found.notes)
-    blocks = (_table(found), Sentences(tuple(found.sentences)), Sentences(basis, "dim"))
+    blocks = (_table(found), Sentences((*found.sentences,)), Sentences(basis, "dim"))
     console = terminal()
     for line in printed(blocks, console.width, whole=not console.is_terminal):
         console.print(line, soft_wrap=True)
@@ -37,7 +38,7 @@ def _table(found: Measured) -> Table:
                 name,
                 *map(cell, effect.matrix[j], effect.errors[j]),
                 cell(effect.totals[j], effect.total_errors[j]),
-                f"{found.shares[j]:.0%}",
+                percent(found.shares[j]),
             )
             for j, name in enumerate(effect.names)
         ],

@@ -40,6 +40,8 @@ def effect(
     check_whole("--groups", groups, least=1)
     if estimator is not None and not rollouts:
         raise ConfigError("--estimator needs rollout files: a run has its own, so leave it out")
+    if output is not None and not (folder := Path(output).parent).is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {folder}. Create it")
     errors = terminal(stderr=True)
     bar = Progress(console=errors, transient=True, disable=not errors.is_terminal)
     with bar, quiet():

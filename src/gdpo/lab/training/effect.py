@@ -48,8 +48,8 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
         groups: Number of groups, rounded up to whole batches, of which there are at least three.
 
     Raises:
-        ConfigError: If the path is no run, has no such checkpoint, or has rewards per turn or
-            weights per prompt.
+        ConfigError: If the path is no run, has no such checkpoint, or has weights per prompt, an
+            estimator for turns, or `token_counts`.
         DataError: If the data of the run cannot be read any more.
     """
     run = RunDirectory(path)
@@ -95,16 +95,16 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
 
 def _checkpoint(run: RunDirectory, step: int | None) -> Checkpoint:
     """Return the checkpoint of a step, or the newest one."""
-    found = {each.step: each for each in checkpoints(run.checkpoints)}
-    start = found.get(max(found, default=0) if step is None else step)
-    wrong = "it does not exist" if start is None else damage(start)
-    if start is None or wrong:
-        steps = ", ".join(map(str, found)) or "none, so train again with trainer.save_steps"
-        raise ConfigError(
-            f"{run.checkpoints}: the checkpoint cannot be used: {wrong}. Choose one with --step: "
-            f"{steps}"
-        )
-    return start
+    found = checkpoints(run.checkpoints)
+    start = next((each for each in found if step in (None, each.step)), None)
+    wrong = damage(start) if start else "it does not exist"
+    if start and not wrong:
+        return start
+    steps = ", ".join(str(each.step) for each in found)
+    raise ConfigError(
+        f"{run.checkpoints}: the checkpoint cannot be used: {wrong}. Choose one with --step: "
+        f"{steps or 'there is none, so train again with trainer.save_steps'}"
+    )
 
 
 def _drawn(trainer: Any, start: Checkpoint, count: int, progress: Progress) -> list[Batch]:
