@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 205_758,
-        "lab": 114_802,
-        "tests": 411_784,
+        "core": 207_374,
+        "lab": 116_339,
+        "tests": 415_565,
         "benchmarks": 100_038,
-        "files": 256,
-        "functions": 2_702,
+        "files": 260,
+        "functions": 2_718,
     }
     found = {
         "core": tokens_of(core),

@@ -1,6 +1,7 @@
 """What a policy learns from each reward, on policies small enough to be exact."""
 
 import json
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 
@@ -163,6 +164,25 @@ def test_the_effects_are_those_of_a_loop():
     assert found.quantile == pytest.approx(stats.t.ppf(0.975, 4))
     assert found.own == {"a": (values[0, 0], pytest.approx(errors[0, 0])), "b": found.own["b"]}
     assert found.own["b"] == pytest.approx((values[1, 1], errors[1, 1]))
+
+
+def test_sizes_that_have_no_meaning_are_relative_to_the_largest_own_effect():
+    given = products() - 0.2
+    found, other = (
+        effect_of(scale * given, np.ones(2), "ab", groups=80, relative=True) for scale in (1, 9)
+    )
+    absolute = effect_of(given, np.ones(2), "ab", groups=80)
+    unit = np.abs(absolute.matrix.diagonal()).max()
+    assert np.abs(found.matrix.diagonal()).max() == 1
+    for name in ("matrix", "errors", "totals", "total_errors"):
+        np.testing.assert_allclose(getattr(found, name) * unit, getattr(absolute, name))
+        np.testing.assert_allclose(getattr(found, name), getattr(other, name))
+    said = list(sentences(SEEN, np.ones(3), np.ones(3)))
+    shown = list(sentences(replace(SEEN, unit=found.unit), np.ones(3), np.ones(3)))
+    new = "of the largest own effect"
+    assert shown == [each.replace("std per step", new) for each in said] != said
+    without = effect_of(0 * given, np.ones(2), "ab", groups=80, relative=True)
+    assert not without.matrix.any()
 
 
 def test_a_batch_is_never_paired_with_itself():
@@ -334,7 +354,8 @@ def test_noise_is_not_called_effective():
 def effect(matrix, errors, groups=256, names=("noise", "brevity", "correctness")):
     matrix, errors = np.array(matrix, np.float64), np.array(errors, np.float64)
     count = len(matrix)
-    return Effect(tuple(names)[:count], groups, 2.0, matrix, errors, np.ones(count), np.ones(count))
+    totals = np.ones(count), np.ones(count)
+    return Effect(tuple(names)[:count], groups, 2.0, matrix, errors, *totals, "std per step")
 
 
 SEEN = effect(
@@ -417,4 +438,5 @@ def test_the_numbers_can_be_written_as_json():
         "errors": [[None]],
         "totals": [1.0],
         "total_errors": [1.0],
+        "unit": "std per step",
     }

@@ -130,8 +130,7 @@ def _parts(whole: Scores, z: Terms, centred: Terms) -> tuple[Terms, float]:
 class Effect:
     """Stores how far one optimizer step moves each reward, and because of which reward.
 
-    The unit is the standard deviation of the moved reward within groups, per optimizer step. An
-    effect is clear if its 95 % interval does not contain 0.
+    An effect is clear if its 95 % interval does not contain 0.
     """
 
     names: tuple[str, ...]
@@ -146,6 +145,9 @@ class Effect:
     totals: Vector
     """How far the whole step moves each reward."""
     total_errors: Vector
+    unit: str
+    """`std per step`: the standard deviation of the moved reward within groups, per optimizer step.
+    Otherwise, only ratios of effects have a meaning."""
 
     @property
     def own(self) -> dict[str, tuple[float, float]]:
@@ -197,6 +199,7 @@ def effect_of(
     names: Sequence[str],
     *,
     groups: int,
+    relative: bool = False,
 ) -> Effect:
     r"""Return the effects from the inner products of gradients and steps.
 
@@ -216,6 +219,8 @@ def effect_of(
             is 0, the effects on the reward are 0.
         names: One name per reward.
         groups: Number of groups in all batches.
+        relative: Whether the size of a step has no meaning. The unit is then the largest effect of
+            a reward on itself.
     """
     batches = len(products)
     others = ~np.eye(batches, dtype=bool)
@@ -223,6 +228,8 @@ def effect_of(
     left_out = [np.mean(pairs[others & kept & kept[:, None]], axis=0) for kept in others]
     means = np.mean(left_out, axis=0)
     errors = np.sqrt(batches - 1) * np.std(left_out, axis=0)
+    unit = (np.abs(means.diagonal()).max() if relative else 0.0) or 1.0
+    means, errors = means / unit, errors / unit
     return Effect(
         tuple(names),
         groups,
@@ -231,6 +238,7 @@ def effect_of(
         errors[:, :-1],
         means[:, -1],
         errors[:, -1],
+        "of the largest own effect" if relative else "std per step",
     )
 
 
@@ -249,7 +257,7 @@ def sentences(effect: Effect, shares: Vector, weights: Vector) -> Iterator[str]:
         place = at(moved), at(cause)
         margin = effect.quantile * effect.errors[place]
         digits = max(0, -floor(log10(margin or 1e-4)))
-        return f"{effect.matrix[place]:+.{digits}f} ± {margin:.{digits}f} std per step"
+        return f"{effect.matrix[place]:+.{digits}f} ± {margin:.{digits}f} {effect.unit}"
 
     for name in effect.unseen:
         if (share := shares[at(name)]) >= Thresholds().least_share:

@@ -1,4 +1,4 @@
-r"""Computes the inner products from which the effect of each reward on each reward follows.
+r"""Measures the effect of each reward on each reward, from batches of rollouts of one policy.
 
 For each batch of rollouts, with $s_i$ the gradient of the log-probability of rollout $i$, there are
 
@@ -9,14 +9,125 @@ For each batch of rollouts, with $s_i$ the gradient of the log-probability of ro
 - $U = \mathrm{Step}(g)$: the step. Each gradient is clipped by its own norm.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gdpo._shapes import Float
+from gdpo.diagnostics import diagnose
+from gdpo.diagnostics.effect import Coefficients, Effect, effect_of, sentences
 from gdpo.policy.gradients import RolloutPass
 from gdpo.policy.steps import OptimizerStep, clip_of
+
+Progress = Callable[[int, int], None]
+"""Receives the number of batches that are done, and of all."""
+
+
+class Batch(NamedTuple):
+    """Stores the rollouts of a batch, in the order of prompts.
+
+    Attributes:
+        input_ids: Tokens [rollout, token], padded on either side.
+        attention_mask: 1 at tokens, 0 at padding.
+        scored: True at each token of the completion that the loss counts.
+        rewards: Raw rewards [prompt, sample, reward]. NaN: missing.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    scored: Tensor
+    rewards: Float[np.ndarray, "prompt sample reward"]
+
+
+class Measured(NamedTuple):
+    """Stores the effects of the rewards of a policy, with what they rest on.
+
+    Attributes:
+        effect: The effects.
+        shares: Influence share of each reward in the same rollouts.
+        sentences: What the effects show.
+        notes: What was measured and assumed, as phrases.
+    """
+
+    effect: Effect
+    shares: Float[np.ndarray, " reward"]
+    sentences: Sequence[str]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Measures a policy whose weights and optimizer stay as they are.
+
+    Attributes:
+        model: The policy.
+        names: Names of the rewards.
+        weights: Weight of each reward.
+        estimator: Estimator of the run.
+        notes: What is measured, as phrases.
+        step: Step of the optimizer. None: the gradient, divided by its usual size. Then only ratios
+            of effects have a meaning.
+        max_norm: Norm to which the trainer clips the gradient.
+        rows: Rows in a pass.
+        temperature: Divides the logits.
+    """
+
+    model: torch.nn.Module
+    names: Sequence[str]
+    weights: Float[np.ndarray, " reward"]
+    estimator: Any
+    notes: Sequence[str]
+    step: OptimizerStep | None = None
+    max_norm: float = np.inf
+    rows: int = 16
+    temperature: float = 1.0
+
+    def measured(self, batches: Sequence[Batch], progress: Progress) -> Measured:
+        """Return the effects over at least three batches, whose groups have one size."""
+        made = [Coefficients.of(each.rewards, self.weights, self.estimator) for each in batches]
+        step = self.step or self._plain(batches[0], made[0])
+        vectors = Vectors(self.model, rewards=len(self.names), batches=len(batches))
+        for done, (batch, each) in enumerate(zip(batches, made, strict=True), 1):
+            # TRL's loss "dapo" divides the sum over tokens by their number.
+            tokens = max(float(batch.scored.sum()), 1.0) / len(batch.scored)
+            vectors.add(
+                self._passes(batch),
+                gradient=each.gradient,
+                presence=each.presence / tokens,
+                advantages=each.advantages / tokens,
+                step=step,
+                max_norm=self.max_norm,
+            )
+            progress(done, len(batches))
+        rewards = np.concatenate([each.rewards for each in batches])
+        found = diagnose(rewards, self.weights, self.names, estimator=self.estimator)
+        std = np.array([each.varying_std or 0.0 for each in found.rewards])
+        relative, shares = self.step is None, found.influence.shares
+        effect = effect_of(
+            vectors.products(), std, self.names, groups=len(rewards), relative=relative
+        )
+        notes = [*self.notes, step.not_exact, "" if vectors.exact else "products of sketches"]
+        said = list(sentences(effect, shares, self.weights))
+        return Measured(effect, shares, said, [each for each in notes if each])
+
+    def _passes(self, batch: Batch) -> Iterator[RolloutPass]:
+        device = next(self.model.parameters()).device
+        parts = (each.to(device).split(self.rows) for each in batch[:3])
+        for here in zip(*parts, strict=True):
+            yield RolloutPass(self.model, *here, temperature=self.temperature)
+
+    def _plain(self, batch: Batch, made: Coefficients) -> OptimizerStep:
+        """Return a step with the size of the gradients of a batch's passes."""
+        squares, left = {}, made.advantages[None]
+        for each in self._passes(batch):
+            here, left = np.split(left, [each.rollouts], 1)
+            for name, (gradient,) in each.weighted(here):
+                squares[name] = squares.get(name, 0) + gradient**2
+        return OptimizerStep.plain(squares)
 
 
 class Vectors:

@@ -1,0 +1,46 @@
+"""Shows the result of `gdpo effect`."""
+
+from pathlib import Path
+
+from gdpo._files import to_json, write_whole
+from gdpo._terminal import terminal
+from gdpo.diagnostics.diagnosis import percent
+from gdpo.policy.effect import Measured
+from gdpo.report.blocks import Sentences, Table, printed
+from gdpo.report.html import render
+
+
+def show(found: Measured, title: str, output: str | None) -> None:
+    """Print the effects, as JSON if `output` is `json`. Write a page if it is another path."""
+    if output == "json":
+        print(to_json({**found._asdict(), "effect": found.effect.as_dict()}, indent=2))
+        return
+    basis = (f"{found.effect.groups:,} groups; ±: half of a 95 % interval", *found.notes)
+    blocks = (_table(found), Sentences((*found.sentences,)), Sentences(basis, "dim"))
+    console = terminal()
+    for line in printed(blocks, console.width, whole=not console.is_terminal):
+        console.print(line, soft_wrap=True)
+    if output is not None:
+        write_whole(Path(output), render("effect.html", data=None, title=title, blocks=blocks))
+
+
+def _table(found: Measured) -> Table:
+    effect = found.effect
+
+    def cell(value: float, error: float) -> str:
+        return f"{value:+.2g} ± {effect.quantile * error:.1g}"
+
+    return Table(
+        f"how far one step moves each reward ({effect.unit})",
+        ("reward", *(f"by {name}" for name in effect.names), "whole step", "influence share"),
+        [
+            (
+                name,
+                *map(cell, effect.matrix[j], effect.errors[j]),
+                cell(effect.totals[j], effect.total_errors[j]),
+                percent(found.shares[j]),
+            )
+            for j, name in enumerate(effect.names)
+        ],
+        "reward",
+    )
