@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 207_374,
-        "lab": 116_339,
-        "tests": 415_565,
-        "benchmarks": 100_038,
-        "files": 260,
-        "functions": 2_718,
+        "core": 209_748,
+        "lab": 116_911,
+        "tests": 419_890,
+        "benchmarks": 100_305,
+        "files": 263,
+        "functions": 2_740,
     }
     found = {
         "core": tokens_of(core),
