@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_748,
-        "lab": 116_911,
-        "tests": 419_890,
+        "core": 209_750,
+        "lab": 116_822,
+        "tests": 419_818,
         "benchmarks": 100_305,
         "files": 263,
-        "functions": 2_740,
+        "functions": 2_738,
     }
     found = {
         "core": tokens_of(core),

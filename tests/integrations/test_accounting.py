@@ -1,7 +1,6 @@
 """The account of a training: it changes no number, adds up, and says where it is not supported."""
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,8 @@ from tests.integrations.watched import differences, make
 from tests.refusals import config_error
 
 from gdpo.diagnostics.account import WINDOW
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _accounting, watch
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
+from gdpo.policy.effect import Batch
 
 NAMES = ("bytes_written", "digits", "sometimes_vowels")
 
@@ -113,10 +113,7 @@ def test_an_error_in_the_account_does_not_end_the_training(place, caplog):
     assert logged(trainer, "diagnostics/warnings")  # the watch goes on
 
 
-def test_tokens_of_tools_are_not_scored(monkeypatch):
-    monkeypatch.setattr(_accounting, "RolloutPass", lambda model, *rows, **options: rows)
-    args = SimpleNamespace(per_device_train_batch_size=1)
-    trainer = SimpleNamespace(args=args, temperature=1.0)
+def test_tokens_of_tools_are_not_scored():
     output = {
         "prompt_ids": torch.tensor([[0, 5], [6, 7]]),
         "prompt_mask": torch.tensor([[0, 1], [1, 1]]),
@@ -124,10 +121,7 @@ def test_tokens_of_tools_are_not_scored(monkeypatch):
         "completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
         "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1]]),
     }
-    first, second = _accounting.Accounting(trainer, NAMES, WINDOW)._passes(None, output)
-    assert [each.int().tolist() for each in first] == [
-        [[0, 5, 1, 2, 3]],
-        [[0, 1, 1, 1, 1]],
-        [[0, 0, 1, 0, 1]],
-    ]
-    assert second[2].int().tolist() == [[0, 0, 1, 0, 0]]
+    made = Batch.of_trl(output, torch.zeros(1, 2, 3))
+    assert made.input_ids.tolist() == [[0, 5, 1, 2, 3], [6, 7, 4, 0, 0]]
+    assert made.attention_mask.tolist() == [[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    assert made.scored.int().tolist() == [[0, 0, 1, 0, 1], [0, 0, 1, 0, 0]]

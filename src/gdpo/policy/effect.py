@@ -9,7 +9,7 @@ For each batch of rollouts, with $s_i$ the gradient of the log-probability of ro
 - $U = \mathrm{Step}(g)$: the step. Each gradient is clipped by its own norm.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,6 +41,29 @@ class Batch(NamedTuple):
     attention_mask: Tensor
     scored: Tensor
     rewards: Float[np.ndarray, "prompt sample reward"]
+
+    @staticmethod
+    def of_trl(output: Mapping[str, Tensor], rewards: Any) -> "Batch":
+        """Return the rollouts that TRL generated, without the tokens of tools in `scored`.
+
+        Args:
+            output: TRL's ids and masks of prompts and completions.
+            rewards: Raw rewards [prompt, sample, reward].
+        """
+        prompt, said = output["prompt_mask"], output["completion_mask"]
+        pairs = (
+            (output["prompt_ids"], output["completion_ids"]),
+            (prompt, said),
+            (prompt < 0, said * output.get("tool_mask", 1) > 0),
+        )
+        ids, mask, scored = (torch.cat(each, dim=1) for each in pairs)
+        return Batch(ids, mask, scored, np.asarray(rewards, np.float64))
+
+    def passes(self, model: Any, rows: int, temperature: float = 1.0) -> Iterator[RolloutPass]:
+        """Yield a pass for each micro-batch of this many rollouts, on the model's device."""
+        device = next(model.parameters()).device
+        for here in zip(*(each.to(device).split(rows) for each in self[:3]), strict=True):
+            yield RolloutPass(model, *here, temperature=temperature)
 
 
 class Measured(NamedTuple):
@@ -95,7 +118,7 @@ class Policy:
             # TRL's loss "dapo" divides the sum over tokens by their number.
             tokens = max(float(batch.scored.sum()), 1.0) / len(batch.scored)
             vectors.add(
-                self._passes(batch),
+                batch.passes(self.model, self.rows, self.temperature),
                 gradient=each.gradient,
                 presence=each.presence / tokens,
                 advantages=each.advantages / tokens,
@@ -114,16 +137,10 @@ class Policy:
         said = list(sentences(effect, shares, self.weights))
         return Measured(effect, shares, said, [each for each in notes if each])
 
-    def _passes(self, batch: Batch) -> Iterator[RolloutPass]:
-        device = next(self.model.parameters()).device
-        parts = (each.to(device).split(self.rows) for each in batch[:3])
-        for here in zip(*parts, strict=True):
-            yield RolloutPass(self.model, *here, temperature=self.temperature)
-
     def _plain(self, batch: Batch, made: Coefficients) -> OptimizerStep:
         """Return a step with the size of the gradients of a batch's passes."""
         squares, left = {}, made.advantages[None]
-        for each in self._passes(batch):
+        for each in batch.passes(self.model, self.rows, self.temperature):
             here, left = np.split(left, [each.rollouts], 1)
             for name, (gradient,) in each.weighted(here):
                 squares[name] = squares.get(name, 0) + gradient**2

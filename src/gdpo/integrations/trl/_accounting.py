@@ -1,7 +1,7 @@
 """Keeps the account of windows of training steps: what each reward changed."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,8 @@ from gdpo._text import one_line
 from gdpo.diagnostics.account import WINDOW, Account
 from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations.trl._packing import loss_mask
 from gdpo.policy.account import Window
-from gdpo.policy.gradients import RolloutPass
+from gdpo.policy.effect import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -55,48 +54,41 @@ class Accounting(TrainerCallback):
         self._trainer, self._names, self._every = trainer, names, every
         self._window: Window | None = None
         self._batch: Any = None
+        self._how: Any = None
+        """Weights and advantages of the batch."""
         self._harmless = Harmless("effect_every is switched off, and training continues")
 
     def take(
         self, output: Mapping[str, torch.Tensor], rewards: Any, weights: Any, advantages: Any
     ) -> None:
         """Keep a batch until the gradients of its step are there."""
-        arrays = (np.asarray(each, np.float64) for each in (rewards, weights, advantages))
-        self._batch = output, *arrays
+        self._batch = Batch.of_trl(output, rewards)
+        self._how = np.asarray(weights, np.float64), np.asarray(advantages, np.float64)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Add the batch to the window that its step ends, and to the one that it begins."""
         self._harmless(self._add, state.global_step)
 
     def _add(self, step: int) -> None:
-        trainer, (output, *arrays) = self._trainer, self._batch
+        trainer, window, self._window = self._trainer, self._window, None
         model = trainer.accelerator.unwrap_model(trainer.model)
-        window, self._window = self._window, None
+        rows = trainer.args.per_device_train_batch_size
+
+        def add(to: Window) -> Window:
+            passes = self._batch.passes(model, rows, trainer.temperature)
+            to.add(passes, self._batch.rewards, *self._how)
+            return to
+
         if window is not None:
-            window.add(self._passes(model, output), *arrays)
-            if window.steps < WINDOW:
-                self._window = window
-            else:
+            self._window = add(window)
+            if window.steps == WINDOW:
                 self._tell(window.result(self._names), step)
+                self._window = None
         if step % self._every == 0:
-            window = Window(model, trainer.optimizer)
-            window.add(self._passes(model, output), *arrays)
-            self._window = window
+            self._window = add(Window(model, trainer.optimizer))
 
     def _tell(self, account: Account, last: int) -> None:
         for said in account.sentences():
             logger.info("gdpo, steps %d to %d: %s", last + 1 - WINDOW, last, one_line(said))
         for name, value in account.metrics():
             self._trainer._metrics["train"][name].append(value)
-
-    def _passes(self, model: Any, output: Mapping[str, torch.Tensor]) -> Iterator[RolloutPass]:
-        """Yield a pass for each of TRL's micro-batches."""
-        prompt, counted = output["prompt_mask"], loss_mask(dict(output))
-        whole = (
-            torch.cat((output["prompt_ids"], output["completion_ids"]), 1),
-            torch.cat((prompt, output["completion_mask"]), 1),
-            torch.cat((torch.zeros_like(prompt), counted), 1).bool(),
-        )
-        size = self._trainer.args.per_device_train_batch_size
-        for here in zip(*(each.split(size) for each in whole), strict=True):
-            yield RolloutPass(model, *here, temperature=self._trainer.temperature)

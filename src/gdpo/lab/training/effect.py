@@ -119,15 +119,7 @@ def _drawn(trainer: Any, start: Checkpoint, count: int, progress: Progress) -> l
         # The inputs of a generation come once for each of its micro-batches.
         if trainer._step % rounds == 0:
             found = trainer._filter.trained(trainer._filter.generated(inputs))
-            output = found.output
-            prompt, said = output["prompt_mask"], output["completion_mask"]
-            pairs = (
-                (output["prompt_ids"], output["completion_ids"]),
-                (prompt, said),
-                (prompt < 0, said * output.get("tool_mask", 1) > 0),
-            )
-            ids, mask, scored = (torch.cat(each, dim=1) for each in pairs)
-            drawn.append(Batch(ids, mask, scored, found.rewards.double().numpy()))
+            drawn.append(Batch.of_trl(found.output, found.rewards))
             progress(len(drawn), 2 * count)
         trainer._step += 1
         trainer.control.should_training_stop = len(drawn) >= count
