@@ -331,7 +331,7 @@ def test_the_package_does_not_grow():
         "tests": 419_818,
         "benchmarks": 100_305,
         "files": 263,
-        "functions": 2_738,
+        "functions": 2_741,
     }
     found = {
         "core": tokens_of(core),
