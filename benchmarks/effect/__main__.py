@@ -8,8 +8,8 @@
 and predicts each reward's effect at every fork, from gradients of fresh samples and by simpler
 numbers. It also adds up what each reward changed in windows of 10 and 20 steps. Each run writes one
 record, and a record that exists is not run again. `tables` prints the hypotheses, as registered in
-research/preregistration/2026-11-29-effect.md, and the other results. `cost` measures what the
-account of a training costs.
+research/preregistration/2026-11-29-effect.md, and the other results. `cost` measures the CPU
+time that the account adds to a training run.
 """
 
 import argparse

@@ -61,7 +61,7 @@ class Window:
         whole, carried = self._steps()
         met = {way: {batch: [] for batch in self.near} for way in (LATER, LEFT_OUT)}
         for batch in self.near:
-            seen = self._groups(batch)  # large: one batch at a time
+            seen = self._groups(batch)  # large, so only one batch is kept at a time
             for step in steps:
                 rows = torch.cat((whole[step], carried[step][None]))
                 if step + 1 == batch:

@@ -1,4 +1,4 @@
-"""Measures what the account of 10 steps in 100 costs a training, in CPU seconds."""
+"""Measures the CPU time that the account of 10 in 100 steps adds to a training run."""
 
 from pathlib import Path
 from statistics import median
@@ -20,15 +20,15 @@ STEPS, REPEATS, WARM_START = 100, 5, 11
 
 
 def print_costs() -> None:
-    """Print for each task what the account adds to a training: median and range."""
+    """Print for each task the share of CPU time that the account adds: median and range."""
     torch.set_num_threads(1)
     for task in FORKED:
         added = [_seconds(task, STEPS) / _seconds(task, None) - 1 for _ in range(REPEATS)]
-        print(f"{task}: + {median(added):.0%} of a training ({min(added):.0%} to {max(added):.0%})")
+        print(f"{task}: + {median(added):.0%} CPU time ({min(added):.0%} to {max(added):.0%})")
 
 
 def _seconds(task: str, every: int | None) -> float:
-    """Return the CPU seconds of a training."""
+    """Return the CPU seconds of a training run. `every` is `effect_every`."""
     with TemporaryDirectory() as folder, quiet():
         recipe = recipe_of(task, WARM_START, "gdpo", Path(folder))
         settings = {"max_steps": STEPS, "save_strategy": "no", "effect_every": every}

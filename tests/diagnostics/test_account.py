@@ -1,4 +1,4 @@
-"""The account of a window equals that of loops, and says only what holds."""
+"""The account of a window equals that of loops, and reports only what agrees."""
 
 import dataclasses
 import math
@@ -80,14 +80,14 @@ def account(**changed):
     return dataclasses.replace(made, **changed)
 
 
-def test_a_total_holds_within_two_standard_errors_of_the_difference():
-    assert account().holds == [True, False]
-    assert account(measured=np.array([0.52 - 1e-9, 0.0])).holds[0]
-    assert not account(measured=np.array([0.52 + 1e-9, 0.0])).holds[0]
-    assert not account(measured=np.array([0.32 - 1e-9, 0.0])).holds[0]
+def test_a_total_agrees_within_two_standard_errors_of_the_difference():
+    assert account().agrees == [True, False]
+    assert account(measured=np.array([0.52 - 1e-9, 0.0])).agrees[0]
+    assert not account(measured=np.array([0.52 + 1e-9, 0.0])).agrees[0]
+    assert not account(measured=np.array([0.32 - 1e-9, 0.0])).agrees[0]
 
 
-def test_only_a_reward_whose_total_holds_is_told():
+def test_only_a_reward_whose_total_agrees_is_reported():
     assert dict(account().metrics()) == {
         "account/a/by/a": 0.47,
         "account/a/by/b": -0.06,

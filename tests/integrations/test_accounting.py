@@ -86,8 +86,8 @@ def test_ours_logs_the_account_and_trains_the_same(place, caplog):
             {"effect_every": WINDOW - 1},
             f"effect_every must be an integer of at least {WINDOW}, got 9",
         ),
-        ({"effect_every": WINDOW, "num_iterations": 2}, "one optimizer step for each generation"),
-        ({"effect_every": WINDOW, "steps_per_generation": 4}, "one optimizer step for each"),
+        ({"effect_every": WINDOW, "num_iterations": 2}, "one optimizer step per generation"),
+        ({"effect_every": WINDOW, "steps_per_generation": 4}, "one optimizer step per generation"),
     ],
 )
 def test_what_has_no_account_is_refused_before_the_model_is_loaded(changed, why, place):

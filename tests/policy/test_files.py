@@ -147,5 +147,5 @@ def test_weights_per_prompt_are_refused(model, tmp_path):
             for sample in range(2)
         ]
         write_rollouts(tmp_path / "rollouts" / f"step_{step:06d}.parquet", rollouts)
-    with pytest.raises(DataError, match="a weight for each reward"):
+    with pytest.raises(DataError, match="one weight per reward"):
         measure_files(model, [tmp_path / "rollouts"], lambda *_: None, None, 1, estimator="grpo")

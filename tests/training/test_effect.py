@@ -174,14 +174,14 @@ def test_json_has_all_numbers(gdpo_says, finished):
 def test_a_learning_rate_that_has_decayed_to_0_is_that_of_the_start(finished):
     """TRL's is 0 at the end of a run."""
     found = measure_run(finished.run.path, ignore, None, 1)
-    assert "the learning rate has decayed to 0: the step has that of the start" in found.notes
+    assert "the learning rate has decayed to 0, so the step has the initial one" in found.notes
     assert np.abs(found.effect.totals).max() > 1e-3
 
 
 def test_another_loss_is_noted(trained):
     run = trained("trainer.loss_type=grpo", "trainer.max_steps=1").run
     notes = measure_run(run.path, ignore, None, 1).notes
-    assert "the run has another loss, but the gradient is that of dapo without KL" in notes
+    assert "the gradient is that of loss dapo without KL, although the run has another" in notes
 
 
 def test_nothing_is_saved_sent_or_evaluated(finished, rows, monkeypatch):
@@ -239,13 +239,13 @@ def test_a_run_that_cannot_be_measured_is_one_message(gdpo_says, finished, tmp_p
     assert "is not a run of gdpo. Pass a run directory" in refused(tmp_path)
     assert "--groups must be an integer of at least 1" in refused(run.path, "--groups", "0")
     page = tmp_path / "none" / "page.html"
-    assert f"there is no folder {page.parent}" in refused(run.path, "--output", page)
-    assert "leave it out" in refused(run.path, "--estimator", "gdpo")
+    assert f"the folder {page.parent} does not exist" in refused(run.path, "--output", page)
+    assert "remove --estimator" in refused(run.path, "--estimator", "gdpo")
     assert "it does not exist. Choose one with --step: 4, 3" in refused(run.path, "--step", "9")
     (run.checkpoints / "checkpoint-4" / "optimizer.pt").write_bytes(b"")
     assert "optimizer.pt has 0 bytes instead of" in refused(run.path)
     shutil.rmtree(run.checkpoints)
-    assert "it does not exist. Choose one with --step: there is none" in refused(run.path)
+    assert "it does not exist. Choose one with --step: no checkpoint exists" in refused(run.path)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_the_command_shows_a_model_with_rollouts(gdpo_says, finished, tiny_polic
     assert (code, err) == (0, "")
     assert out.startswith("how far one step moves each reward (of the largest own effect)\n")
     assert "std per step" not in out
-    assert "rollouts of 3 steps up to 3" in out
+    assert "rollouts of 3 steps up to step 3" in out
     assert "there is no optimizer" in out
 
 
@@ -287,7 +287,7 @@ def test_files_that_cannot_be_measured_are_one_message(gdpo_says, finished, tiny
 
     files = record(finished)
     assert "needs 3 steps" in refused(tiny_policy, *files[:2])
-    assert "but there are 1" in refused(tiny_policy, *files, "--step", "1")
+    assert "Steps found: 1" in refused(tiny_policy, *files, "--step", "1")
     assert "Allowed: " in refused(tiny_policy, *files, "--estimator", "gpdo")
     assert "is not a causal language model" in refused(tmp_path, *files)
     other = tmp_path / "t5"
@@ -298,7 +298,7 @@ def test_files_that_cannot_be_measured_are_one_message(gdpo_says, finished, tiny
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     tokenizer.chat_template = None
     tokenizer.save_pretrained(bare)
-    assert "a tokenizer with a template" in refused(bare, *files)
+    assert "tokenizer has a chat template" in refused(bare, *files)
     wordless = [tmp_path / file.name for file in files]
     for file, place in zip(files, wordless, strict=True):
         rows = pq.read_table(file).to_pylist()

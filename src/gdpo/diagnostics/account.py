@@ -4,13 +4,13 @@ The mean of reward $j$ changes over the steps $t$ of a window by
 
 $$ \sum_t \langle a_j, U_t \rangle = \sum_k \sum_t \langle a_j, U_{k,t} \rangle + \text{rest}, $$
 
-to first order. $U_t$ is the step of the optimizer, and $U_{k,t}$ is what reward $k$ has put into it
-since the start of the window. The rest is what the momentum had from before the window, and every
-term of the loss that is no reward. $a_j$ is the gradient of the expected value of reward $j$,
-estimated from the next batch of the training.
+to first order. $U_t$ is the step of the optimizer. $U_{k,t}$ is the part of it that reward $k$ has
+put into the momentum since the start of the window. The rest comes from older momentum, from weight
+decay, and from every term of the loss that is not a reward. $a_j$ is the gradient of the expected
+value of reward $j$, estimated from the batch after the step.
 
-The account says what moved a reward. It does not say what would be lost without it: for that, a
-training without it is needed.
+The account says what changed a reward. It does not say what would be lost without a reward: only a
+training run without it shows this.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,25 +22,27 @@ from gdpo._shapes import Float
 from gdpo.diagnostics.influence import Square, Vector
 
 WINDOW = 10
-"""Number of steps of a window in a training."""
+"""Number of optimizer steps in the window of a training run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
     """Stores what changed each reward over a window, in the unit of the changed reward.
 
-    Errors are standard errors over groups. A reward that is missing in a rollout counts 0 there.
+    Errors are standard errors over groups. A reward that is missing in a rollout counts as 0 there,
+    in the parts and in the measured change.
     """
 
     names: tuple[str, ...]
     parts: Square
     """`[j, k]`: how much reward k has changed the mean of reward j."""
     errors: Square
+    """Standard errors of `parts`."""
     totals: Vector
-    """How much all steps have changed the mean of each reward: the parts and the rest."""
+    """How much all steps have changed the mean of each reward: its parts and the rest."""
     total_errors: Vector
     measured: Vector
-    """Change of each mean reward, from the batches of the window's two halves."""
+    """Change of each mean reward, computed from the rewards in the two halves of the window."""
     measured_errors: Vector
 
     @staticmethod
@@ -51,14 +53,15 @@ class Account:
     ) -> "Account":
         r"""Return the account of a window.
 
-        The change that is measured is the difference between the mean rewards of the last and the
-        first half of the batches, without the one between them, times the steps of the window over
-        the steps between the halves.
+        The measured change is the mean reward of the last half of the batches minus that of the
+        first half, times the number of steps in the window, divided by the number of steps between
+        the centers of the halves. If the number of batches is odd, the middle one is left out.
 
         Args:
-            products: For each step, $\langle a_{j,g}, U_k \rangle$ with the gradient of reward j in
-                each group of the next batch, and $U$ as the last direction. Two groups at least.
-            rewards: Raw rewards of each batch: one more than there are steps. NaN: missing.
+            products: For each step, $\langle a_{j,g}, U_k \rangle$, in the unit of reward j, with
+                the gradient of reward j in each group g of the next batch. $U$ is the last
+                direction. At least two groups.
+            rewards: Raw rewards of each batch, of which there is one more than steps. NaN: missing.
             names: One name per reward.
         """
         half, steps = len(rewards) // 2, len(products)
@@ -79,31 +82,31 @@ class Account:
 
     @property
     def rests(self) -> Vector:
-        """Return the part of each total that no reward has put in during the window."""
+        """Return the part of each total that does not come from a reward during the window."""
         return self.totals - self.parts.sum(1)
 
     @property
-    def holds(self) -> Sequence[bool]:
+    def agrees(self) -> Sequence[bool]:
         """Return for each reward whether its total agrees with the measured change.
 
-        They agree within two standard errors of their difference.
+        They agree if they differ by at most two standard errors of their difference.
         """
         margin = 2 * np.hypot(self.total_errors, self.measured_errors)
         return (abs(self.totals - self.measured) <= margin).tolist()
 
     def metrics(self) -> Iterator[tuple[str, float]]:
-        """Yield names and values of the metrics of each reward whose total holds."""
+        """Yield names and values of the metrics of each reward whose total agrees."""
         for j, moved in enumerate(self.names):
-            if self.holds[j]:
+            if self.agrees[j]:
                 parts = zip(self.names, self.parts[j], strict=True)
                 yield from ((f"account/{moved}/by/{cause}", float(part)) for cause, part in parts)
                 yield f"account/{moved}/rest", float(self.rests[j])
                 yield f"account/{moved}/measured", float(self.measured[j])
 
     def sentences(self) -> Iterator[str]:
-        """Yield what changed each reward whose total holds. ± is two standard errors."""
+        """Yield what changed each reward whose total agrees. ± is two standard errors."""
         for j, moved in enumerate(self.names):
-            if self.holds[j]:
+            if self.agrees[j]:
                 total = _number(self.totals[j], self.total_errors[j])
                 measured = _number(self.measured[j], self.measured_errors[j])
                 parts = zip(self.names, map(_number, self.parts[j], self.errors[j]), strict=True)

@@ -146,8 +146,9 @@ class Effect:
     """How far the whole step moves each reward."""
     total_errors: Vector
     unit: str
-    """`std per step`: the standard deviation of the moved reward within groups, per optimizer step.
-    Otherwise, only ratios of effects have a meaning."""
+    """Unit of all numbers, to print after them. `std per step`: the standard deviation of the moved
+    reward within groups, per optimizer step. `of the largest own effect`: numbers are ratios to the
+    largest effect of a reward on itself, because the size of a step has no meaning."""
 
     @property
     def own(self) -> dict[str, tuple[float, float]]:
@@ -219,8 +220,8 @@ def effect_of(
             is 0, the effects on the reward are 0.
         names: One name per reward.
         groups: Number of groups in all batches.
-        relative: Whether the size of a step has no meaning. The unit is then the largest effect of
-            a reward on itself.
+        relative: True if the size of a step has no meaning. The effects are then divided by the
+            largest effect of a reward on itself.
     """
     batches = len(products)
     others = ~np.eye(batches, dtype=bool)

@@ -1,12 +1,12 @@
-r"""Computes the products from which the account of a window of training steps follows.
+r"""Computes the products of gradients and steps that an `Account` adds up.
 
-AdamW adds $\eta\, m_t / (\sqrt{v_t} + \epsilon)$ to the parameters, with the bias of both moments
-corrected. This is linear in the first moment $m_t$. What reward $k$ put into it since the start of
-the window, divided by the second moment of the training, is therefore its part of the step, and
-the parts add up.
+With the moments $m_t$ and $v_t$ of the ascent gradient, both corrected for bias, AdamW adds
+$\eta\, m_t / (\sqrt{v_t} + \epsilon)$ to the parameters, besides the weight decay. This is linear
+in $m_t$. Reward $k$'s part of the step follows from what it has put into $m_t$ since the start of
+the window, with the $v_t$ of the training run. The parts add up.
 
-A step meets the gradients of the next batch only. They are new to it: no batch may meet what it put
-into the momentum itself, because noise would then be multiplied by itself.
+Each step is multiplied only by the gradients of the next batch, on which it does not depend. A
+batch that has contributed to the step would multiply its noise by itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,21 +24,21 @@ from gdpo.policy.gradients import RolloutPass
 
 
 class Window:
-    """Adds up the steps of a training, from one batch to the next.
+    """Collects the products of the steps of a window, each with the batch after it.
 
-    The rest is what the momentum had before, and what the gradient has besides the rewards' parts:
-    a KL term, advantages that do not add up (`Coefficients`), a loss that divides each rollout by
-    its own length.
+    The rest of the account is the momentum from before the window, weight decay, and what the
+    gradient contains besides the parts of the rewards: a KL term, advantages whose parts do not add
+    up (`Coefficients`), or the effect of a loss that divides each rollout by its own length.
 
-    Memory: K gradients in float32, and K more while a batch is added.
+    Memory: one gradient in float32 per reward, and as much again while a batch is added.
     """
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         """Begin before the step of the first batch.
 
         Args:
-            model: The policy.
-            optimizer: AdamW of torch, also one that accelerate has wrapped.
+            model: The policy, whose parameters the optimizer trains.
+            optimizer: AdamW of torch without amsgrad, or accelerate's wrapper of it.
 
         Raises:
             ConfigError: If it is another optimizer.
@@ -55,7 +55,7 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps that have met the next batch."""
+        """Return the number of steps whose next batch has been added."""
         return len(self._products)
 
     def add(
@@ -65,32 +65,33 @@ class Window:
         weights: Float[np.ndarray, "*prompt reward"],
         advantages: Float[np.ndarray, "prompt sample"],
     ) -> None:
-        """Add a batch: let the last step meet it, and keep what each reward puts into the next.
+        """Add a batch: multiply the last step by its gradients, and keep what each reward adds.
 
-        Call it when the gradients of the batch are clipped, before the optimizer's step.
+        Call this after the gradients of the batch have been clipped, and before the optimizer's
+        step.
 
         Args:
-            passes: A pass for each micro-batch, at the weights that generated the batch.
+            passes: A pass for each micro-batch, with the policy that generated the batch.
             rewards: Raw rewards. NaN: missing.
-            weights: One weight per reward, or those of each prompt.
-            advantages: Those that the training uses.
+            weights: One weight per reward, or `[prompt, reward]`.
+            advantages: The advantages with which the policy is trained.
         """
         made = Coefficients.of(rewards, weights, lambda *_: advantages)
-        met, sums, left = [], dict[str, Tensor](), made.parts
+        along, sums, left = [], dict[str, Tensor](), made.parts
         for each in passes:
             here, left = np.split(left, [each.rollouts], 1)
             if self._momenta:
-                met.append(each.along(self))
+                along.append(each.along(self))
             for name, found in each.weighted(here):
                 sums[name] = sums.get(name, 0) + found
-        if met:
-            terms = made.gradient[..., None] * torch.cat(met).double().cpu().numpy()
+        if along:
+            terms = made.gradient[..., None] * torch.cat(along).double().cpu().numpy()
             self._products.append(terms.reshape(len(terms), *advantages.shape, -1).mean(2))
         self._rewards.append(rewards)
         self._keep(sums)
 
     def _keep(self, sums: dict[str, Tensor]) -> None:
-        """Add the parts to the momenta, in the scale that fits the clipped gradient best."""
+        """Add the parts to the momenta, with their sum scaled to fit the clipped gradient best."""
         products = squares = 0.0
         for name, parts in sums.items():
             whole = parts.sum(0)
@@ -98,13 +99,13 @@ class Window:
             squares += float((whole**2).sum())
         groups = {each: group for group in self._optimizer.param_groups for each in group["params"]}
         for name in list(sums):
-            # The scheduler changes the group before the next batch.
+            # Copy the group, because the scheduler changes it before the next batch.
             group = self._groups[name] = dict(groups[self._parameters[name]])
             b1, added = group["betas"][0], sums.pop(name) * (products / (squares or 1.0))
             self._momenta[name] = b1 * self._momenta.get(name, 0) + (1 - b1) * added
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return how the last step moved a parameter: because of each reward, and altogether."""
+        """Return how the last step moved a parameter: each reward's part, then the whole step."""
         parameter, group = self._parameters[name], self._groups[name]
         state, kept = self._optimizer.state[parameter], 1 - group["lr"] * group["weight_decay"]
         first, second = (1 - b ** float(state["step"]) for b in group["betas"])
@@ -114,5 +115,5 @@ class Window:
         return torch.cat((by * self._momenta[name], (moved + decay)[None]))
 
     def result(self, names: Sequence[str]) -> Account:
-        """Return the account of the steps that have met the next batch."""
+        """Return the account of the steps whose next batch has been added."""
         return Account.of(self._products, self._rewards, names)

@@ -24,7 +24,7 @@ from gdpo.policy.gradients import RolloutPass
 from gdpo.policy.steps import OptimizerStep, clip_of
 
 Progress = Callable[[int, int], None]
-"""Receives the number of batches that are done, and of all."""
+"""Receives the number of finished batches, and the number of all batches."""
 
 
 class Batch(NamedTuple):
@@ -66,14 +66,14 @@ class Batch(NamedTuple):
             yield RolloutPass(model, *here, temperature=temperature)
 
 
-class Measured(NamedTuple):
+class MeasuredEffect(NamedTuple):
     """Stores the effects of the rewards of a policy, with what they rest on.
 
     Attributes:
         effect: The effects.
         shares: Influence share of each reward in the same rollouts.
         sentences: What the effects show.
-        notes: What was measured and assumed, as phrases.
+        notes: What was measured and assumed, as phrases to print.
     """
 
     effect: Effect
@@ -84,19 +84,19 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Measures a policy whose weights and optimizer stay as they are.
+    """Measures the effects of rewards on a policy, without changing it or its optimizer.
 
     Attributes:
         model: The policy.
         names: Names of the rewards.
         weights: Weight of each reward.
-        estimator: Estimator of the run.
-        notes: What is measured, as phrases.
-        step: Step of the optimizer. None: the gradient, divided by its usual size. Then only ratios
-            of effects have a meaning.
+        estimator: Estimator of the run, as in `gdpo.advantages.ESTIMATORS`.
+        notes: What is measured, as phrases to print.
+        step: Step of the optimizer. None: the gradient, divided by its usual size, so that only
+            ratios of effects have a meaning.
         max_norm: Norm to which the trainer clips the gradient.
-        rows: Rows in a pass.
-        temperature: Divides the logits.
+        rows: Number of rollouts in a pass.
+        temperature: Temperature of sampling, which divides the logits.
     """
 
     model: torch.nn.Module
@@ -109,8 +109,8 @@ class Policy:
     rows: int = 16
     temperature: float = 1.0
 
-    def measured(self, batches: Sequence[Batch], progress: Progress) -> Measured:
-        """Return the effects over at least three batches, whose groups have one size."""
+    def measured(self, batches: Sequence[Batch], progress: Progress) -> MeasuredEffect:
+        """Return the effects from at least three batches, whose groups all have the same size."""
         made = [Coefficients.of(each.rewards, self.weights, self.estimator) for each in batches]
         step = self.step or self._plain(batches[0], made[0])
         vectors = Vectors(self.model, rewards=len(self.names), batches=len(batches))
@@ -133,12 +133,12 @@ class Policy:
         effect = effect_of(
             vectors.products(), std, self.names, groups=len(rewards), relative=relative
         )
-        notes = [*self.notes, step.not_exact, "" if vectors.exact else "products of sketches"]
+        notes = [*self.notes, step.not_exact, "" if vectors.exact else "from sketched gradients"]
         said = list(sentences(effect, shares, self.weights))
-        return Measured(effect, shares, said, [each for each in notes if each])
+        return MeasuredEffect(effect, shares, said, [each for each in notes if each])
 
     def _plain(self, batch: Batch, made: Coefficients) -> OptimizerStep:
-        """Return a step with the size of the gradients of a batch's passes."""
+        """Return a step that divides the gradient by its size in the passes of a batch."""
         squares, left = {}, made.advantages[None]
         for each in batch.passes(self.model, self.rows, self.temperature):
             here, left = np.split(left, [each.rollouts], 1)

@@ -13,13 +13,13 @@ from gdpo._text import one_line
 from gdpo.advantages import AdvantageRule
 from gdpo.analysis.steps import TrainedStep, batch_of
 from gdpo.errors import ConfigError, DataError
-from gdpo.policy.effect import Batch, Measured, Policy, Progress
+from gdpo.policy.effect import Batch, MeasuredEffect, Policy, Progress
 from gdpo.rewards.reward import as_messages
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
 _FEWEST = 3
-"""Fewest steps, each of which is a batch, for a standard error."""
+"""Minimum number of steps for a standard error. Each step is a batch."""
 
 _LONGEST = 200
 """Maximum number of characters of a library's error message."""
@@ -34,25 +34,26 @@ def measure_files(
     *,
     estimator: str,
     **reading: Any,
-) -> Measured:
+) -> MeasuredEffect:
     """Return the effect of each reward on a model, from rollouts that it wrote.
 
-    The last steps of the files are used, up to the number of groups. Their rollouts should come
-    from nearly the weights of the model. Without an optimizer, the step is the gradient divided by
-    its usual size, so only the ratios between effects have a meaning.
+    The last steps of the files are used, as many as the number of groups requires. A policy with
+    nearly the weights of the model should have generated them. Without an optimizer, the step is
+    the gradient divided by its usual size, so only ratios of effects have a meaning.
 
     Args:
-        folder: Folder of a Hugging Face model and its tokenizer. Code in it is not run.
+        folder: Folder of a Hugging Face model and its tokenizer. Code in it is not executed.
         paths: Rollout files or folders.
-        progress: Is called after each step, with the numbers of steps that are done and of all.
+        progress: Called after each step, with the number of finished steps and of all steps.
         step: Last step whose rollouts are used. None: the last one in the files.
-        groups: Number of groups. At least three steps are used.
+        groups: Number of groups, rounded up to whole steps, of which at least three are used.
         estimator: Estimator of the run.
         reading: Options of `read_texts`.
 
     Raises:
         ConfigError: If the folder is not such a model, or the estimator is unknown.
-        DataError: If the files have no texts, or fewer than three steps with rewards.
+        DataError: If the files lack texts, or have fewer than three steps with rewards and one
+            group size.
     """
     steps = _last(paths, step, groups, **reading)
     names = steps[0].table.names
@@ -61,7 +62,7 @@ def measure_files(
     batches = [_batch(each, tokenizer, **reading) for each in steps]
     model = _loaded(AutoModelForCausalLM, folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    notes = [f"rollouts of {len(steps)} steps up to {steps[-1].table.steps[0]:,}"]
+    notes = [f"rollouts of {len(steps)} steps up to step {steps[-1].table.steps[0]:,}"]
     return Policy(model, names, np.asarray(steps[-1].weights), rule, notes).measured(
         batches, progress
     )
@@ -79,7 +80,7 @@ def _loaded(kind: Any, folder: Path) -> Any:
 
 
 def _last(paths: Sequence[Path], end: int | None, groups: int, **reading: Any) -> list[TrainedStep]:
-    """Return the last steps of the last run, with about this number of groups if there are."""
+    """Return the last steps of the last run, with at least this number of groups if possible."""
     tables = read_rollout_files(paths, **reading)
     found = [
         each
@@ -90,8 +91,8 @@ def _last(paths: Sequence[Path], end: int | None, groups: int, **reading: Any) -
     alike = [each for each, kind in zip(found, kinds, strict=True) if kind == kinds[-1]]
     if len(alike) < _FEWEST or np.ndim(alike[-1].weights) > 1:
         raise DataError(
-            f"{paths[-1]}: the effect needs {_FEWEST} steps of a run with groups of one size and a "
-            f"weight for each reward, but there are {len(alike)}. Pass the files of such steps"
+            f"{paths[-1]}: the effect needs {_FEWEST} steps of a run with groups of one size, and "
+            f"one weight per reward, not per prompt. Steps found: {len(alike)}. Pass such files"
         )
     return alike[-max(_FEWEST, -(-groups // len(alike[-1].rewards))) :]
 
@@ -104,7 +105,7 @@ def _batch(step: TrainedStep, tokenizer: Any, **reading: Any) -> Batch:
         for number, file in enumerate(table.files)
         for text in read_texts(file, table.row[table.file == number].tolist(), **reading)
     }
-    # In place of padding (-1) stands another rollout, whose coefficients are 0.
+    # Padding (-1) selects another rollout, whose coefficients are 0.
     for place in step.placed.ravel():
         text = texts[int(table.file[place]), int(table.row[place])]
         prompt, said = (from_file([each])[0] for each in (text.prompt, text.completion))
@@ -119,7 +120,7 @@ def _batch(step: TrainedStep, tokenizer: Any, **reading: Any) -> Batch:
             raise DataError(
                 f"{table.files[table.file[place]]}, row {text.row}: the effect needs a prompt with "
                 "one message after it as text, and a chat template if the prompt is a chat. Pass "
-                "files with texts, or a tokenizer with a template"
+                "files with texts, or a model folder whose tokenizer has a chat template"
             )
         if is_chat:
             prompt = tokenizer.apply_chat_template(
@@ -127,7 +128,7 @@ def _batch(step: TrainedStep, tokenizer: Any, **reading: Any) -> Batch:
             )
         asked = tokenizer(prompt, add_special_tokens=not is_chat).input_ids
         ids = tokenizer(completion_text(said), add_special_tokens=False).input_ids
-        # The model ended the completion, unless it was truncated.
+        # The model generated the token that ends a completion, unless it was truncated.
         if table.cut[place] != 1:
             ids.append(tokenizer.eos_token_id)
         rows.append([*asked, *ids])

@@ -82,8 +82,8 @@ class RolloutPass:
                 and len(out) == self.rollouts
                 and not options
             ):
-                # With their graph, whose hooks lead here, they would be freed by a full garbage
-                # collection only.
+                # The graph's hooks refer to the inputs. If the inputs referred to the graph, only
+                # a full garbage collection would free them.
                 inputs = tree_map_only(Tensor, Tensor.detach, arguments)
                 for own in module.parameters(recurse=False):
                     if own.requires_grad:
@@ -138,8 +138,8 @@ class RolloutPass:
         derivative: it keeps [token, token] numbers per head and row.
 
         Args:
-            directions: `directions[name]` is a tensor [d, *parameter], for the name of each
-                parameter that `weighted` yields.
+            directions: Returns a tensor [d, *parameter] for `directions[name]`, for each name that
+                `weighted` yields.
 
         Returns:
             Products [rollout, d].

@@ -38,7 +38,7 @@ class Line:
     note: tuple[str, ...] = ()
     """Text to show after the value of each point."""
     text: tuple[str, ...] = ()
-    """Text to show for each point. Empty: its value, band and note."""
+    """Text to show for each point. If empty, its value, band and note are shown."""
     censored: tuple[float, ...] = ()
     """Steps at which a run ended without reaching the threshold, marked with a cross."""
 

@@ -89,8 +89,8 @@ class GDPOConfig(GRPOConfig):
     )
     effect_every: int | None = _field(
         None,
-        "Account for the first ten of every N steps: log what each reward changed in the "
-        "mean of each reward, as account/<reward>/by/<reward>. None: no account.",
+        "Log what changed each reward in the first ten of every N steps (N is at least 10), as "
+        "account/<reward>/by/<cause>, /rest and /measured. None: no account.",
     )
     pack_micro_batches: bool = _field(
         True,

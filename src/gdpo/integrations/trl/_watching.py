@@ -69,8 +69,10 @@ def watch(
         estimators: Names of estimators to compare with. For each name, the trainer logs
             `estimators/<name>/sign_flips`, the share of rollouts whose advantage would have the
             opposite sign, and `estimators/<name>/<reward>/influence_share`.
-        effect_every: Account for the first ten of every N steps: log what each reward changed in
-            the mean of each reward, as `account/<reward>/by/<reward>`. None: no account.
+        effect_every: Log what changed each reward in the first ten of every N steps, as
+            `account/<reward>/by/<cause>`, `account/<reward>/rest` and `account/<reward>/measured`.
+            N is at least 10. It needs AdamW, one process, one optimizer step per generation batch,
+            and one advantage per rollout. None: no account.
 
     Raises:
         ConfigError: If an argument after the trainer is invalid, or the folder is not writable.

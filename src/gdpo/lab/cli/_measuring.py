@@ -1,17 +1,17 @@
-"""Shows the result of `gdpo effect`."""
+"""Prints the result of `gdpo effect`, and writes its page."""
 
 from pathlib import Path
 
 from gdpo._files import to_json, write_whole
 from gdpo._terminal import terminal
 from gdpo.diagnostics.diagnosis import percent
-from gdpo.policy.effect import Measured
+from gdpo.policy.effect import MeasuredEffect
 from gdpo.report.blocks import Sentences, Table, printed
 from gdpo.report.html import render
 
 
-def show(found: Measured, title: str, output: str | None) -> None:
-    """Print the effects, as JSON if `output` is `json`. Write a page if it is another path."""
+def show(found: MeasuredEffect, title: str, output: str | None) -> None:
+    """Print the effects, as JSON if `output` is `json`. If it is a path, also write a page."""
     if output == "json":
         print(to_json({**found._asdict(), "effect": found.effect.as_dict()}, indent=2))
         return
@@ -24,7 +24,7 @@ def show(found: Measured, title: str, output: str | None) -> None:
         write_whole(Path(output), render("effect.html", data=None, title=title, blocks=blocks))
 
 
-def _table(found: Measured) -> Table:
+def _table(found: MeasuredEffect) -> Table:
     effect = found.effect
 
     def cell(value: float, error: float) -> str:

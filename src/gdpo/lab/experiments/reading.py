@@ -115,8 +115,9 @@ class ComparedRun:
     account: Mapping[str, Float[np.ndarray, " step"]] = field(
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
-    """What changed each reward in the window that a step ends: `<reward>/by/<reward>`,
-    `<reward>/rest` and `<reward>/measured`. NaN: the step ends no window."""
+    """What changed each reward in a window, at the step after it: `<reward>/by/<cause>`,
+    `<reward>/rest` and `<reward>/measured`, in the reward's unit. NaN: no window, or its total does
+    not agree with the measured change."""
 
     @property
     def steps(self) -> int:
@@ -204,7 +205,7 @@ _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Metrics with the lengths of a step's completions in tokens, and their names in `lengths`."""
 
 _OF_THE_ACCOUNT = "account/"
-"""Start of the metrics of the account."""
+"""Prefix of the metrics of the account."""
 
 _OF_REWARDS = {"mean": "means", "weight": "weights"}
 """Metrics of a reward, and the fields of `ComparedRun` that they belong to."""

@@ -91,17 +91,17 @@ def lengths(comparison: Comparison) -> list[Chart]:
 def account(comparison: Comparison) -> list[Chart]:
     """Return for each reward of a single run what changed it in each window, stacked.
 
-    Parts above 0 are stacked upwards, and parts below 0 downwards. A reward without a window whose
-    total holds has no chart.
+    Parts above 0 are stacked upwards, and parts below 0 downwards. A reward whose total agrees with
+    the measured change in no window has no chart.
     """
     run, *others = comparison.experiment.runs
     names = [reward.name for reward in comparison.experiment.rewards]
     causes = [*(f"by/{name}" for name in names), "rest", "measured"]
     found = [[run.account.get(f"{moved}/{cause}") for cause in causes] for moved in names]
-    told = zip(names, found, strict=True)
+    moves = zip(names, found, strict=True)
     return [
         _stacked(moved, [*names, "rest", "measured change"], np.array(rows))
-        for moved, rows in told
+        for moved, rows in moves
         if not others and all(row is not None for row in rows)
     ]
 
@@ -109,7 +109,7 @@ def account(comparison: Comparison) -> list[Chart]:
 def _stacked(title: str, labels: Sequence[str], rows: Curves) -> Chart:
     """Return a chart of the parts of a change, and the measured change, which is the last row."""
     steps = np.flatnonzero(np.isfinite(rows[-1]))
-    # A window has a gap and two points at its ends. Its step is the one after the window.
+    # For each window: a gap, and points at its two ends. It is logged at the step after it.
     x = np.add.outer(steps, [-WINDOW, -WINDOW, 0]).ravel().astype(np.float64)
     values = np.repeat(rows[:, steps], 3, axis=1)
     values[:, ::3] = np.nan

@@ -15,13 +15,13 @@ from gdpo.lab.training._interrupt import StopRequest
 from gdpo.lab.training._loop import Loop, make_trainer
 from gdpo.lab.training._progress import RunView
 from gdpo.lab.training.preflight import prepare, quiet
-from gdpo.policy.effect import Batch, Measured, Policy, Progress
+from gdpo.policy.effect import Batch, MeasuredEffect, Policy, Progress
 from gdpo.policy.steps import OptimizerStep
 
 _ROWS = 4
 """Rows on which the rewards are checked before the model is loaded."""
 
-_ALONE = (
+_DRAW_ONLY = (
     "save_minutes=1000000",
     "trainer.max_steps=1000000000",
     "trainer.save_strategy=no",
@@ -31,26 +31,26 @@ _ALONE = (
     "trainer.report_to=none",
     "trainer.push_to_hub=false",
 )
-"""Changes of a recipe with which its trainer draws batches, and saves and sends nothing."""
+"""Changes of a recipe, so that its trainer draws batches, but saves and sends nothing."""
 
 
-def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -> Measured:
-    """Return the effect of each reward at a checkpoint. The run stays as it is.
+def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -> MeasuredEffect:
+    """Return the effect of each reward at a checkpoint. The run is not changed.
 
-    The trainer of the run goes on from the checkpoint as `gdpo train --resume` would: the same
+    The trainer of the run resumes from the checkpoint as with `gdpo train --resume`: with the same
     order of prompts, rewards, gates and weights, and the state of the optimizer. It generates
     batches, but takes no step.
 
     Args:
         path: A run directory.
-        progress: Is called after each batch is generated, and after it is measured.
+        progress: Called when a batch has been generated, and again when it has been measured.
         step: Step of the checkpoint. None: the newest.
         groups: Number of groups, rounded up to whole batches, of which there are at least three.
 
     Raises:
-        ConfigError: If the path is no run, has no such checkpoint, or has weights per prompt, an
-            estimator for turns, or `token_counts`.
-        DataError: If the data of the run cannot be read any more.
+        ConfigError: If the path is not a run, or the run has no such checkpoint, or has weights per
+            prompt, an estimator for turns, or `token_counts`.
+        DataError: If the data of the run can no longer be read.
     """
     run = RunDirectory(path)
     if not run.environment.is_file():
@@ -60,12 +60,12 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
         )
     start = _checkpoint(run, step)
     with TemporaryDirectory() as folder, quiet():
-        resolved = resolve(read_recipe(run.recipe, (*_ALONE, f"runs_dir={folder}")))
+        resolved = resolve(read_recipe(run.recipe, (*_DRAW_ONLY, f"runs_dir={folder}")))
         recipe, rule = resolved.recipe, resolved.rule
         if recipe.data.weights_column or rule.wants_turns or rule.wants_token_counts:
             raise ConfigError(
                 f"{run.recipe}: the effect cannot be measured with weights per prompt, an "
-                "estimator for turns, or token_counts"
+                "estimator for turns, or token_counts. Choose a run without them"
             )
         job = prepare(resolved, rows=_ROWS)
         loop = Loop(job, create_run(recipe, {}), RunView(recipe.name, [], 1), StopRequest())
@@ -75,9 +75,9 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
     model, optimizer = trainer.accelerator.unwrap_model(trainer.model), trainer.optimizer
     notes = [f"checkpoint of step {start.step:,}"]
     if (trainer.loss_type, trainer.beta) != ("dapo", 0):
-        notes.append("the run has another loss, but the gradient is that of dapo without KL")
+        notes.append("the gradient is that of loss dapo without KL, although the run has another")
     if not optimizer.param_groups[0]["lr"]:
-        notes.append("the learning rate has decayed to 0: the step has that of the start")
+        notes.append("the learning rate has decayed to 0, so the step has the initial one")
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] or group["initial_lr"]
     return Policy(
@@ -103,12 +103,12 @@ def _checkpoint(run: RunDirectory, step: int | None) -> Checkpoint:
     steps = ", ".join(str(each.step) for each in found)
     raise ConfigError(
         f"{run.checkpoints}: the checkpoint cannot be used: {wrong}. Choose one with --step: "
-        f"{steps or 'there is none, so train again with trainer.save_steps'}"
+        f"{steps or 'no checkpoint exists, so train again with trainer.save_steps'}"
     )
 
 
 def _drawn(trainer: Any, start: Checkpoint, count: int, progress: Progress) -> list[Batch]:
-    """Train on from a checkpoint without a step, and return the batches that are generated."""
+    """Resume from a checkpoint without taking a step, and return the generated batches."""
     import torch
 
     drawn, rounds = list[Batch](), trainer.args.steps_per_generation * trainer.num_iterations
@@ -116,7 +116,7 @@ def _drawn(trainer: Any, start: Checkpoint, count: int, progress: Progress) -> l
     def draw(model: Any, inputs: Any, *_: Any) -> torch.Tensor:
         model.train()
         trainer.lr_scheduler.step = lambda *_: None
-        # The inputs of a generation come once for each of its micro-batches.
+        # The trainer passes the inputs of a generation once for each of its micro-batches.
         if trainer._step % rounds == 0:
             found = trainer._filter.trained(trainer._filter.generated(inputs))
             drawn.append(Batch.of_trl(found.output, found.rewards))
