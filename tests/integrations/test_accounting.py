@@ -86,6 +86,7 @@ def test_ours_logs_the_account_and_trains_the_same(place, caplog):
             {"effect_every": WINDOW - 1},
             f"effect_every must be an integer of at least {WINDOW}, got 9",
         ),
+        ({"effect_every": WINDOW, "advantage": "turn_gdpo"}, "one advantage per rollout"),
         ({"effect_every": WINDOW, "num_iterations": 2}, "one optimizer step per generation"),
         ({"effect_every": WINDOW, "steps_per_generation": 4}, "one optimizer step per generation"),
     ],
@@ -94,6 +95,22 @@ def test_what_has_no_account_is_refused_before_the_model_is_loaded(changed, why,
     config = GDPOConfig(**settings(place[1], reward_weights=[1.0], **changed))
     with config_error(why):
         GDPOTrainer("no such model", [digits], config, train_dataset=dataset())
+
+
+def infinite_once(completions, **columns):
+    infinite_once.calls += 1
+    return [float("inf") if infinite_once.calls == 5 else float(len(c)) for c in completions]
+
+
+@pytest.mark.slow
+def test_a_window_with_a_batch_that_is_left_out_has_no_account(place, caplog):
+    infinite_once.calls = 0
+    trainer, _ = make("grpo", *place, rewards=[infinite_once], max_steps=WINDOW + 1)
+    watch(trainer, effect_every=WINDOW)
+    trainer.train()
+    assert any("leaves a batch out" in message for message in caplog.messages)
+    assert rows_of(trainer) == []
+    assert not any("effect_every is switched off" in message for message in caplog.messages)
 
 
 def test_several_processes_have_no_account(place, monkeypatch):

@@ -1,7 +1,6 @@
 """Measures the effect of each reward from a model and rollout files, without an optimizer."""
 
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def _last(paths: Sequence[Path], end: int | None, groups: int, **reading: Any) -
     found = [
         each
         for table in tables
-        if table.steps[0] <= (end or inf) and (each := batch_of(table)) is not None
+        if (end is None or table.steps[0] <= end) and (each := batch_of(table)) is not None
     ]
     kinds = [(each.table.run, each.rewards.shape[1:]) for each in found]
     alike = [each for each, kind in zip(found, kinds, strict=True) if kind == kinds[-1]]

@@ -18,31 +18,29 @@ from gdpo.policy.effect import Batch
 logger = logging.getLogger(__name__)
 
 
-def accounting_of(
-    trainer: Any, args: Any, names: Sequence[str], every: int | None
-) -> "Accounting | None":
-    """Return the callback that accounts for ten of every N steps. None: `every` is None.
+def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> None:
+    """Check that the account of ten of every N steps supports the settings of a trainer.
 
     Args:
-        trainer: A trainer, which need not have its model yet.
         args: Settings of the trainer.
-        names: One name per reward.
-        every: Number of steps N from the start of a window to that of the next one.
+        every: Number of steps N from the start of a window to that of the next one. None: no
+            account is wanted.
+        turns: Whether each turn has its own advantage.
 
     Raises:
-        ConfigError: If N is not an integer of at least 10, there are several processes, or a
-            generation batch has several optimizer steps.
+        ConfigError: If N is not an integer of at least 10, there are several processes, a
+            generation batch has several optimizer steps, or a rollout has several advantages.
     """
     if every is None:
-        return None
+        return
     check_whole("effect_every", every, least=WINDOW)
     batch = args.steps_per_generation * args.num_iterations
-    if batch != args.gradient_accumulation_steps or args.world_size != 1:
+    if batch != args.gradient_accumulation_steps or args.world_size != 1 or turns:
         raise ConfigError(
-            "effect_every needs one process, and one optimizer step per generation batch: use one "
-            "process, no num_iterations and no steps_per_generation, or remove effect_every"
+            "effect_every needs one process, one optimizer step per generation batch, and one "
+            "advantage per rollout: use one process, no num_iterations, no steps_per_generation "
+            "and no estimator for turns, or remove effect_every"
         )
-    return Accounting(trainer, names, every)
 
 
 class Accounting(TrainerCallback):
@@ -55,9 +53,7 @@ class Accounting(TrainerCallback):
     def __init__(self, trainer: Any, names: Sequence[str], every: int) -> None:
         self._trainer, self._names, self._every = trainer, names, every
         self._window: Window | None = None
-        self._batch: Any = None
-        self._weighting: Any = None
-        """Weights and advantages of the batch."""
+        self._taken: Any = None
         self._harmless = Harmless("effect_every is switched off, and training continues")
 
     def take(
@@ -71,21 +67,27 @@ class Accounting(TrainerCallback):
             weights: Weights [reward] or [prompt, reward].
             advantages: Advantages [prompt, sample].
         """
-        self._batch = Batch.of_trl(output, rewards)
-        self._weighting = np.asarray(weights, np.float64), np.asarray(advantages, np.float64)
+        self._taken = output, rewards, weights, advantages
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Add the batch to the open window, and begin a window if it is time for one."""
         self._harmless(self._add, state.global_step)
 
     def _add(self, step: int) -> None:
-        trainer, window, self._window = self._trainer, self._window, None
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        rows = trainer.args.per_device_train_batch_size
+        (taken, self._taken), (window, self._window) = (self._taken, None), (self._window, None)
+        if taken is None:  # `watch` has left the batch out
+            return
+        trainer, (output, rewards, *others) = self._trainer, taken
+        batch, model = (
+            Batch.of_trl(output, rewards),
+            trainer.accelerator.unwrap_model(trainer.model),
+        )
+        weights, advantages = (np.asarray(each, np.float64) for each in others)
 
         def add(to: Window) -> Window:
-            passes = self._batch.passes(model, rows, trainer.temperature)
-            to.add(passes, self._batch.rewards, *self._weighting)
+            rows = trainer.args.per_device_train_batch_size
+            passes = batch.passes(model, rows, trainer.temperature)
+            to.add(passes, batch.rewards, weights, advantages)
             return to
 
         if window is not None:

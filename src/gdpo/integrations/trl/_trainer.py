@@ -22,7 +22,7 @@ from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError
 from gdpo.integrations._turns import on_tokens
-from gdpo.integrations.trl._accounting import accounting_of
+from gdpo.integrations.trl._accounting import Accounting
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
     ends_of_text,
@@ -156,10 +156,7 @@ class GDPOTrainer(GRPOTrainer):
         names = [*map(name_of, functions), *(environment.__name__ for environment in own)]
         weights = all_weights(names, given, args.reward_weights)
         rewards = [*ranged(given, arguments), *map(environment_range, own)]
-        self._objective, self._accounting = (
-            objective_of(args, names, rewards, weights, arguments),
-            accounting_of(self, args, names, args.effect_every),
-        )
+        self._objective = objective_of(args, names, rewards, weights, arguments)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed: dict[str, Any] = {
@@ -203,7 +200,9 @@ class GDPOTrainer(GRPOTrainer):
         self.add_callback(self._observer)
         kept = (objective.rule, self._observer.watch, self._batches)
         self.add_callback(KeptState({f"gdpo.{type(each).__name__}": each for each in kept}))
-        if self._accounting is not None:
+        self._accounting: Accounting | None = None
+        if args.effect_every:
+            self._accounting = Accounting(self, objective.names, args.effect_every)
             self.add_callback(self._accounting)
         self._rollout_log: RolloutLog | None = None
         if args.rollouts_dir:

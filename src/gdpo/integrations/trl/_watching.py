@@ -18,7 +18,7 @@ from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations.trl._accounting import Accounting, accounting_of
+from gdpo.integrations.trl._accounting import Accounting, check_accounting
 from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
 from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._probe import rule_of
@@ -86,7 +86,8 @@ def watch(
         raise ConfigError(f"estimators={estimators!r}: pass a list of names: [{estimators!r}]")
     rules = [AdvantageRule(name, names) for name in estimators]
     log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
-    accounting = accounting_of(trainer, trainer.args, names, effect_every)
+    check_accounting(trainer.args, effect_every)
+    accounting = Accounting(trainer, names, effect_every) if effect_every else None
     watched = _Watched(trainer, names, log, rules, accounting, detail=diagnostics)
     # Wrap the methods of this instance only, because other trainers may use the same class.
     vars(trainer).update(
