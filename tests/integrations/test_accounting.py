@@ -1,16 +1,14 @@
 """The account of a training: it changes no number, adds up, and says where it is not supported."""
 
-import logging
-
 import pytest
 import torch
-from tests.integrations.variants import dataset, digits, logged, settings
+from tests.integrations.variants import logged, settings
 from tests.integrations.variants import make as make_variant
 from tests.integrations.watched import differences, make
 from tests.refusals import config_error
 
 from gdpo.diagnostics.account import WINDOW
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
+from gdpo.integrations.trl import GDPOConfig, watch
 from gdpo.policy.effect import Batch
 
 NAMES = ("bytes_written", "digits", "sometimes_vowels")
@@ -64,7 +62,6 @@ def test_in_the_first_window_the_rewards_are_all_that_moved_the_policy(runs):
 
 @pytest.mark.slow
 def test_ours_logs_the_account_and_trains_the_same(place, caplog):
-    caplog.set_level(logging.INFO, "gdpo")
     sums, how = [], {"max_steps": WINDOW + 1, "per_device_train_batch_size": 16}
     for every in (None, WINDOW):
         trainer = make_variant("ours", *place, effect_every=every, **how)
@@ -74,9 +71,9 @@ def test_ours_logs_the_account_and_trains_the_same(place, caplog):
     (row,) = rows_of(trainer)
     assert row["step"] == WINDOW + 1
     told = [message for message in caplog.messages if message.startswith("gdpo, steps 1 to 10: ")]
-    assert len([message for message in told if "(measured " in message]) == sum(
-        f"account/{name}/rest" in row for name in NAMES
-    )
+    parts = sum(f"account/{name}/rest" in row for name in NAMES)
+    assert sum("(measured " in message for message in told) == parts
+    assert sum("so it has no parts" in message for message in told) == len(NAMES) - parts
 
 
 @pytest.mark.parametrize(
@@ -87,14 +84,15 @@ def test_ours_logs_the_account_and_trains_the_same(place, caplog):
             f"effect_every must be an integer of at least {WINDOW}, got 9",
         ),
         ({"effect_every": WINDOW, "advantage": "turn_gdpo"}, "one advantage per rollout"),
+        ({"effect_every": WINDOW, "optim": "sgd"}, "optim='adamw_torch'"),
+        ({"effect_every": WINDOW, "num_generations": 12}, "two groups per generation batch"),
         ({"effect_every": WINDOW, "num_iterations": 2}, "one optimizer step per generation"),
         ({"effect_every": WINDOW, "steps_per_generation": 4}, "one optimizer step per generation"),
     ],
 )
-def test_what_has_no_account_is_refused_before_the_model_is_loaded(changed, why, place):
-    config = GDPOConfig(**settings(place[1], reward_weights=[1.0], **changed))
+def test_what_has_no_account_is_refused_by_the_settings(changed, why, tmp_path):
     with config_error(why):
-        GDPOTrainer("no such model", [digits], config, train_dataset=dataset())
+        GDPOConfig(**settings(tmp_path, **changed))
 
 
 def infinite_once(completions, **columns):
@@ -121,7 +119,8 @@ def test_several_processes_have_no_account(place, monkeypatch):
 
 
 def test_an_error_in_the_account_does_not_end_the_training(place, caplog):
-    trainer, _ = make("grpo", *place, max_steps=2, optim="sgd")
+    trainer, _ = make("grpo", *place, max_steps=2)
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
     watch(trainer, effect_every=WINDOW)
     trainer.train()
     assert trainer.state.global_step == 2

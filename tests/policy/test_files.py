@@ -149,3 +149,8 @@ def test_weights_per_prompt_are_refused(model, tmp_path):
         write_rollouts(tmp_path / "rollouts" / f"step_{step:06d}.parquet", rollouts)
     with pytest.raises(DataError, match="one weight per reward"):
         measure_files(model, [tmp_path / "rollouts"], lambda *_: None, None, 1, estimator="grpo")
+
+
+def test_step_0_has_too_few_steps_before_it(model, tmp_path):
+    with pytest.raises(DataError, match="the effect needs 3 steps"):
+        measured(model, tmp_path / "rollouts" / "all.jsonl", rows(), step=0)

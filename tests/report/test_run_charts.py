@@ -173,6 +173,15 @@ def test_the_account_of_a_reward_is_stacked_in_its_windows(tmp_path):
     assert "Each block is a window of 10 steps" in page
 
 
+def test_a_window_whose_total_does_not_agree_shows_the_measured_change_alone(tmp_path):
+    nothing = (np.nan,) * 3
+    (chart,) = account(accounted(tmp_path, windows=[(11, *nothing, 0.5)]))
+    *parts, measured = chart.data()["lines"]
+    assert [line["text"][2] for line in parts] == ["–"] * 3
+    assert measured["text"][2] == "+0.5"
+    assert (chart.low, chart.high) == (0, 0.5)
+
+
 def test_several_runs_and_runs_without_an_account_have_no_chart_of_it(tmp_path):
     assert account(accounted(tmp_path, seeds=2)) == []
     comparison = compared(tmp_path, {"gdpo": [constant(0.5)]})

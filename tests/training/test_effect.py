@@ -245,7 +245,9 @@ def test_a_run_that_cannot_be_measured_is_one_message(gdpo_says, finished, tmp_p
     (run.checkpoints / "checkpoint-4" / "optimizer.pt").write_bytes(b"")
     assert "optimizer.pt has 0 bytes instead of" in refused(run.path)
     shutil.rmtree(run.checkpoints)
-    assert "it does not exist. Choose one with --step: no checkpoint exists" in refused(run.path)
+    assert "has no checkpoint. Train with trainer.save_steps, or use its final model" in refused(
+        run.path
+    )
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Account:
     """How much all steps have changed the mean of each reward: its parts and the rest."""
     total_errors: Vector
     measured: Vector
-    """Change of each mean reward, computed from the rewards in the two halves of the window."""
+    """Change of each mean reward, computed from the first and the last rewards of the window."""
     measured_errors: Vector
 
     @staticmethod
@@ -53,9 +53,9 @@ class Account:
     ) -> "Account":
         r"""Return the account of a window.
 
-        The measured change is the mean reward of the last half of the batches minus that of the
-        first half, times the number of steps in the window, divided by the number of steps between
-        the centers of the halves. If the number of batches is odd, the middle one is left out.
+        The measured change is the mean reward of the last quarter of the batches minus that of the
+        first quarter, times the number of steps in the window, divided by the number of steps
+        between the centers of the quarters.
 
         Args:
             products: For each step, $\langle a_{j,g}, U_k \rangle$, in the unit of reward j, with
@@ -64,11 +64,11 @@ class Account:
             rewards: Raw rewards of each batch, of which there is one more than steps. NaN: missing.
             names: One name per reward.
         """
-        half, steps = len(rewards) // 2, len(products)
+        few, steps = max(1, len(rewards) // 4), len(products)
         sums, sum_errors = _summed(products)
         means = [np.nan_to_num(each).mean(1).T[..., None] for each in rewards]
-        ends = [-each for each in means[:half]] + means[-half:]
-        scale = steps / (len(rewards) - half) / half
+        ends = [-each for each in means[:few]] + means[-few:]
+        scale = steps / (len(rewards) - few) / few
         change, change_error = _summed([scale * each for each in ends])
         return Account(
             tuple(names),
@@ -95,24 +95,26 @@ class Account:
         return (abs(self.totals - self.measured) <= margin).tolist()
 
     def metrics(self) -> Iterator[tuple[str, float]]:
-        """Yield names and values of the metrics of each reward whose total agrees."""
+        """Yield names and values of the metrics. Parts and rest: only where the total agrees."""
         for j, moved in enumerate(self.names):
+            yield f"account/{moved}/measured", float(self.measured[j])
             if self.agrees[j]:
                 parts = zip(self.names, self.parts[j], strict=True)
                 yield from ((f"account/{moved}/by/{cause}", float(part)) for cause, part in parts)
                 yield f"account/{moved}/rest", float(self.rests[j])
-                yield f"account/{moved}/measured", float(self.measured[j])
 
     def sentences(self) -> Iterator[str]:
-        """Yield what changed each reward whose total agrees. ± is two standard errors."""
+        """Yield what changed each reward. ± is two standard errors."""
         for j, moved in enumerate(self.names):
+            total = _number(self.totals[j], self.total_errors[j])
+            measured = _number(self.measured[j], self.measured_errors[j])
+            parts = zip(self.names, map(_number, self.parts[j], self.errors[j]), strict=True)
+            listed = ", ".join(f"{cause} {part}" for cause, part in parts)
             if self.agrees[j]:
-                total = _number(self.totals[j], self.total_errors[j])
-                measured = _number(self.measured[j], self.measured_errors[j])
-                parts = zip(self.names, map(_number, self.parts[j], self.errors[j]), strict=True)
-                listed = ", ".join(f"{cause} {part}" for cause, part in parts)
                 rest = f"rest {self.rests[j]:+.2g}"
                 yield f"{moved} {total} (measured {measured}), of which {listed}, {rest}"
+            else:
+                yield f"{moved} {measured}, but the account adds up to {total}, so it has no parts"
 
 
 def _summed(terms: Sequence[Float[np.ndarray, "reward group part"]]) -> tuple[Square, Square]:

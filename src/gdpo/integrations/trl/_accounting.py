@@ -17,6 +17,8 @@ from gdpo.policy.effect import Batch
 
 logger = logging.getLogger(__name__)
 
+_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+
 
 def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> None:
     """Check that the account of ten of every N steps supports the settings of a trainer.
@@ -28,18 +30,23 @@ def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> No
         turns: Whether each turn has its own advantage.
 
     Raises:
-        ConfigError: If N is not an integer of at least 10, there are several processes, a
-            generation batch has several optimizer steps, or a rollout has several advantages.
+        ConfigError: If N is not an integer of at least 10, or another setting is not supported.
     """
     if every is None:
         return
     check_whole("effect_every", every, least=WINDOW)
-    batch = args.steps_per_generation * args.num_iterations
-    if batch != args.gradient_accumulation_steps or args.world_size != 1 or turns:
+    lacking = {
+        "one process": args.world_size == 1,
+        "one optimizer step per generation batch (no num_iterations, no steps_per_generation)": (
+            args.steps_per_generation * args.num_iterations == args.gradient_accumulation_steps
+        ),
+        "two groups per generation batch": args.generation_batch_size > args.num_generations,
+        "one advantage per rollout (no estimator for turns)": not turns,
+        "optim='adamw_torch' or 'adamw_torch_fused'": args.optim in _OPTIMIZERS,
+    }
+    if needed := [what for what, is_there in lacking.items() if not is_there]:
         raise ConfigError(
-            "effect_every needs one process, one optimizer step per generation batch, and one "
-            "advantage per rollout: use one process, no num_iterations, no steps_per_generation "
-            "and no estimator for turns, or remove effect_every"
+            f"effect_every needs {' and '.join(needed)}: change it, or remove effect_every"
         )
 
 
@@ -68,6 +75,10 @@ class Accounting(TrainerCallback):
             advantages: Advantages [prompt, sample].
         """
         self._taken = output, rewards, weights, advantages
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Drop the window of a training that was interrupted."""
+        self._window = None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Add the batch to the open window, and begin a window if it is time for one."""
@@ -100,6 +111,6 @@ class Accounting(TrainerCallback):
 
     def _report(self, account: Account, last: int) -> None:
         for said in account.sentences():
-            logger.info("gdpo, steps %d to %d: %s", last + 1 - WINDOW, last, one_line(said))
+            logger.warning("gdpo, steps %d to %d: %s", last + 1 - WINDOW, last, one_line(said))
         for name, value in account.metrics():
             self._trainer._metrics["train"][name].append(value)

@@ -8,6 +8,7 @@ from gdpo.advantages import resolve_estimator
 from gdpo.advantages.registry import keyword_parameters
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, check_whole
+from gdpo.integrations.trl._accounting import check_accounting
 from gdpo.integrations.trl._adapter import GRPOConfig
 from gdpo.integrations.trl._turns import check_loss
 
@@ -141,8 +142,10 @@ class GDPOConfig(GRPOConfig):
                 f"advantage={named!r}: set the name of an estimator, or 'module:attribute' for "
                 "your own"
             )
-        if "turns" in keyword_parameters(resolve_estimator(self.advantage, turns=True)):
+        turns = "turns" in keyword_parameters(resolve_estimator(self.advantage, turns=True))
+        if turns:
             check_loss(self.advantage, self)
+        check_accounting(self, self.effect_every, turns=turns)
         check_detail(self.diagnostics, "diagnostics")
         for name, allowed in _SWITCHES.items():
             value: Any = getattr(self, name)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from gdpo.advantages import AdvantageRule
-from gdpo.integrations.trl._accounting import check_accounting
 from gdpo.integrations.trl._adapter import check_turns
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import check_weights_column
@@ -93,7 +92,6 @@ def objective_of(
     )
     if rule.wants_turns:
         check_turns(args.advantage, args)
-    check_accounting(args, args.effect_every, turns=rule.wants_turns)
     if args.weights_column is not None:
         rule.check_prompt_weights()
         check_weights_column(arguments, args.weights_column, names)

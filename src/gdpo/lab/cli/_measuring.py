@@ -5,6 +5,7 @@ from pathlib import Path
 from gdpo._files import to_json, write_whole
 from gdpo._terminal import terminal
 from gdpo.diagnostics.diagnosis import percent
+from gdpo.diagnostics.effect import LEAST_GROUPS
 from gdpo.policy.effect import MeasuredEffect
 from gdpo.report.blocks import Sentences, Table, printed
 from gdpo.report.html import render
@@ -15,13 +16,17 @@ def show(found: MeasuredEffect, title: str, output: str | None) -> None:
     if output == "json":
         print(to_json({**found._asdict(), "effect": found.effect.as_dict()}, indent=2))
         return
-    basis = (f"{found.effect.groups:,} groups; ±: half of a 95 % interval", *found.notes)
+    groups = f"{found.effect.groups:,} groups"
+    if found.effect.groups < LEAST_GROUPS:
+        groups += f" (fewer than {LEAST_GROUPS}: no reward is said to lack an effect)"
+    basis = (f"{groups}; ±: half of a 95 % interval", *found.notes)
     blocks = (_table(found), Sentences((*found.sentences,)), Sentences(basis, "dim"))
     console = terminal()
     for line in printed(blocks, console.width, whole=not console.is_terminal):
         console.print(line, soft_wrap=True)
     if output is not None:
         write_whole(Path(output), render("effect.html", data=None, title=title, blocks=blocks))
+        console.print(f"page: {output}", soft_wrap=True, markup=False)
 
 
 def _table(found: MeasuredEffect) -> Table:

@@ -91,18 +91,22 @@ def lengths(comparison: Comparison) -> list[Chart]:
 def account(comparison: Comparison) -> list[Chart]:
     """Return for each reward of a single run what changed it in each window, stacked.
 
-    Parts above 0 are stacked upwards, and parts below 0 downwards. A reward whose total agrees with
-    the measured change in no window has no chart.
+    Parts above 0 are stacked upwards, and parts below 0 downwards. Where the total of a reward does
+    not agree with the measured change, its window has no parts.
     """
     run, *others = comparison.experiment.runs
     names = [reward.name for reward in comparison.experiment.rewards]
     causes = [*(f"by/{name}" for name in names), "rest", "measured"]
-    found = [[run.account.get(f"{moved}/{cause}") for cause in causes] for moved in names]
-    moves = zip(names, found, strict=True)
+    labels = [*names, "rest", "measured change"]
+    nothing = np.full(max(map(len, run.account.values()), default=0), np.nan)
+    found = [
+        np.array([run.account.get(f"{moved}/{cause}", nothing) for cause in causes])
+        for moved in names
+    ]
     return [
-        _stacked(moved, [*names, "rest", "measured change"], np.array(rows))
-        for moved, rows in moves
-        if not others and all(row is not None for row in rows)
+        _stacked(moved, labels, rows)
+        for moved, rows in zip(names, found, strict=True)
+        if not others and np.isfinite(rows[-1]).any()
     ]
 
 
@@ -119,15 +123,17 @@ def _stacked(title: str, labels: Sequence[str], rows: Curves) -> Chart:
         title=title,
         label="change of the mean in a window",
         x=x,
-        low=float(np.nanmin([np.nanmin(below), np.nanmin(values), 0])),
-        high=float(np.nanmax([np.nanmax(above), np.nanmax(values), 0])),
+        low=float(np.nanmin([*below, *values], initial=0)),
+        high=float(np.nanmax([*above, *values], initial=0)),
         lines=[
             Line(
                 label,
                 place % COLOURS,
                 value,
                 *((value - own, value) if place < len(edges) else ()),
-                text=tuple(f"{each:+.3g}".replace("-", "−") for each in own),
+                text=tuple(
+                    f"{each:+.3g}".replace("-", "−") if np.isfinite(each) else "–" for each in own
+                ),
             )
             for place, (label, value, own) in enumerate(
                 zip(labels, [*edges, values[-1]], values, strict=True)

@@ -30,6 +30,7 @@ _DRAW_ONLY = (
     "trainer.load_best_model_at_end=false",
     "trainer.report_to=none",
     "trainer.push_to_hub=false",
+    "trainer.effect_every=null",
 )
 """Changes of a recipe, so that its trainer draws batches, but saves and sends nothing."""
 
@@ -54,9 +55,10 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
     """
     run = RunDirectory(path)
     if not run.environment.is_file():
+        why = f"has no {run.environment.name}" if path.exists() else "does not exist"
         raise ConfigError(
-            f"{path} has no {run.environment.name}, so it is not a run of gdpo. Pass a run "
-            "directory, or a model with its rollout files: gdpo effect MODEL ROLLOUTS"
+            f"{path} {why}, so it is not a run of gdpo. Pass a run directory, or a model with its "
+            "rollout files: gdpo effect MODEL ROLLOUTS"
         )
     start = _checkpoint(run, step)
     with TemporaryDirectory() as folder, quiet():
@@ -73,7 +75,10 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
             trainer: Any = make_trainer(loop, start)
         batches = _drawn(trainer, start, max(-(-groups // job.batches.groups), 3), progress)
     model, optimizer = trainer.accelerator.unwrap_model(trainer.model), trainer.optimizer
-    notes = [f"checkpoint of step {start.step:,}"]
+    notes = [
+        "the whole step also has the momentum of earlier steps",
+        f"checkpoint of step {start.step:,}",
+    ]
     if (trainer.loss_type, trainer.beta) != ("dapo", 0):
         notes.append("the gradient is that of loss dapo without KL, although the run has another")
     if not optimizer.param_groups[0]["lr"]:
@@ -100,10 +105,15 @@ def _checkpoint(run: RunDirectory, step: int | None) -> Checkpoint:
     wrong = damage(start) if start else "it does not exist"
     if start and not wrong:
         return start
+    if not found:
+        raise ConfigError(
+            f"{run.path} has no checkpoint. Train with trainer.save_steps, or use its final model "
+            f"without the optimizer: gdpo effect {run.path / 'model'} {run.path / 'rollouts'}"
+        )
     steps = ", ".join(str(each.step) for each in found)
     raise ConfigError(
         f"{run.checkpoints}: the checkpoint cannot be used: {wrong}. Choose one with --step: "
-        f"{steps or 'no checkpoint exists, so train again with trainer.save_steps'}"
+        f"{steps}"
     )
 
 
