@@ -56,6 +56,12 @@ def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
     assert "image" not in rollout.extra
 
 
+def test_an_account_reads_no_images(place, caplog):
+    trained(GDPOTrainer, GDPOConfig, *place, effect_every=10, optim="adamw_torch")
+    assert "effect_every is switched off" in caplog.text
+    assert "the account reads no images" in caplog.text
+
+
 def test_filter_groups_is_refused_with_the_reason(place):
     with config_error("rows per image, not per rollout"):
         trained(GDPOTrainer, GDPOConfig, *place, filter_groups="any_reward_varies")

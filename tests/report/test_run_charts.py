@@ -1,5 +1,6 @@
 """The axes show the effect, and no panel is empty."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -180,6 +181,22 @@ def test_a_window_whose_total_does_not_agree_shows_the_measured_change_alone(tmp
     assert [line["text"][2] for line in parts] == ["–"] * 3
     assert measured["text"][2] == "+0.5"
     assert (chart.low, chart.high) == (0, 0.5)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_window_whose_measured_change_is_no_number_is_left_out(tmp_path, number):
+    whole, broken = (11, 0.25, -0.5, 0.1, -0.2), (21, 0.1, 0.2, number, number)
+    (chart,) = account(accounted(tmp_path, windows=(whole, broken)))
+    assert chart.x.tolist() == [0, 0, 10]
+    assert account(accounted(tmp_path, windows=(broken,))) == []
+
+
+def test_windows_in_a_log_of_several_steps_are_not_drawn(tmp_path):
+    """The row of step 20 has the window of steps 1 to 10."""
+    (run,) = accounted(tmp_path, windows=((20, 0.25, -0.5, 0.1, -0.2),)).experiment.runs
+    sparse = np.where(np.arange(24) % 10 == 9, 0.5, math.nan)
+    run = replace(run, means=dict.fromkeys(run.means, sparse))
+    assert account(analyse(experiment_of(tmp_path, [run]), draws=100)) == []
 
 
 def test_several_runs_and_runs_without_an_account_have_no_chart_of_it(tmp_path):

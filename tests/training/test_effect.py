@@ -11,15 +11,18 @@ import torch
 from safetensors.torch import load_file
 from tests.cli.conftest import saying
 from tests.engines.policy import byte_tokenizer
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.training.effect import measure_run
 from gdpo.lab.training.resumable import ResumableTrainer
+from gdpo.policy import files as policy_files
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
 from gdpo.policy.steps import OptimizerStep
 from gdpo.rewards import Scorer
+
+NOTES = ["checkpoint of step 3", "the whole step also has the momentum of earlier steps"]
 
 
 @pytest.fixture
@@ -148,7 +151,7 @@ def test_the_command_shows_a_run_and_leaves_it_as_it_is(gdpo_says, finished, tmp
     table = out.splitlines()
     assert table[0] == "how far one step moves each reward (std per step)"
     assert table[1].split("  ")[0] == "reward"
-    assert "6 groups; ±: half of a 95 % interval" in out
+    assert "6 groups (fewer than 128: no reward is said to lack an effect); ±: half of a" in out
     page = (tmp_path / "page.html").read_text()
     assert "by brief" in page.replace("<wbr>", "")
     assert "half of a 95 % interval" in page
@@ -162,7 +165,7 @@ def test_json_has_all_numbers(gdpo_says, finished):
     found = json.loads(out)
     assert code == 0
     assert set(found) == {"effect", "shares", "sentences", "notes"}
-    assert found["notes"] == ["checkpoint of step 3"]
+    assert found["notes"] == NOTES
     effect = found["effect"]
     assert effect["names"] == ["vowels", "brief", "format"]
     assert (effect["groups"], effect["unit"]) == (8, "std per step")
@@ -204,7 +207,7 @@ def test_nothing_is_saved_sent_or_evaluated(finished, rows, monkeypatch):
 
     for method in ("_evaluate", "_save_checkpoint", "_load_best_model"):
         monkeypatch.setattr(ResumableTrainer, method, fail)
-    assert measure_run(run.path, ignore, 3, 1).notes == ["checkpoint of step 3"]
+    assert measure_run(run.path, ignore, 3, 1).notes == NOTES
 
 
 def test_ctrl_c_leaves_nothing_behind(finished, tmp_path, monkeypatch):
@@ -280,7 +283,23 @@ def test_the_command_shows_a_model_with_rollouts(gdpo_says, finished, tiny_polic
     assert "there is no optimizer" in out
 
 
-def test_files_that_cannot_be_measured_are_one_message(gdpo_says, finished, tiny_policy, tmp_path):
+def test_the_usual_size_of_the_gradient_is_that_of_a_batch_with_signal(
+    finished, tiny_policy, monkeypatch
+):
+    batches = policy_files._batch
+
+    def silent_at_first(step, *others, **reading):
+        batch = batches(step, *others, **reading)
+        return batch._replace(rewards=batch.rewards * (step.table.steps[0] > 1))
+
+    monkeypatch.setattr(policy_files, "_batch", silent_at_first)
+    found = measure_files(tiny_policy, record(finished), ignore, 3, 1, estimator="gdpo")
+    assert np.abs(found.effect.totals).max() > 0
+
+
+def test_files_that_cannot_be_measured_are_one_message(
+    gdpo_says, finished, tiny_policy, tmp_path, capfd
+):
     def refused(*arguments):
         code, out, err = gdpo_says("effect", *arguments)
         assert (code, out) == (2, "")
@@ -290,6 +309,7 @@ def test_files_that_cannot_be_measured_are_one_message(gdpo_says, finished, tiny
     files = record(finished)
     assert "needs 3 steps" in refused(tiny_policy, *files[:2])
     assert "Steps found: 1" in refused(tiny_policy, *files, "--step", "1")
+    assert "Steps found: 0" in refused(tiny_policy, *files, "--step", "0")
     assert "Allowed: " in refused(tiny_policy, *files, "--estimator", "gpdo")
     assert "is not a causal language model" in refused(tmp_path, *files)
     other = tmp_path / "t5"
@@ -300,7 +320,17 @@ def test_files_that_cannot_be_measured_are_one_message(gdpo_says, finished, tiny
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     tokenizer.chat_template = None
     tokenizer.save_pretrained(bare)
-    assert "tokenizer has a chat template" in refused(bare, *files)
+    assert "with a chat template if the prompt" in refused(bare, *files)
+    endless, small = tmp_path / "endless", tmp_path / "small"
+    for folder in (endless, small):
+        shutil.copytree(tiny_policy, folder)
+    tokenizer.eos_token = tokenizer.pad_token = None
+    tokenizer.save_pretrained(endless)
+    assert "a tokenizer with an end token" in refused(endless, *files)
+    config = json.loads((tiny_policy / "config.json").read_text()) | {"vocab_size": 9}
+    LlamaForCausalLM(LlamaConfig(**config)).save_pretrained(small)
+    capfd.readouterr()
+    assert "the model has fewer tokens than its tokenizer" in refused(small, *files)
     wordless = [tmp_path / file.name for file in files]
     for file, place in zip(files, wordless, strict=True):
         rows = pq.read_table(file).to_pylist()

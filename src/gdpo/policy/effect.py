@@ -112,7 +112,10 @@ class Policy:
     def measured(self, batches: Sequence[Batch], progress: Progress) -> MeasuredEffect:
         """Return the effects from at least three batches, whose groups all have the same size."""
         made = [Coefficients.of(each.rewards, self.weights, self.estimator) for each in batches]
-        step = self.step or self._plain(batches[0], made[0])
+        # The batch in which most rollouts move the policy, which the first one may not do at all.
+        pairs = zip(batches, made, strict=True)
+        usual = max(pairs, key=lambda each: np.count_nonzero(each[1].advantages))
+        step = self.step or self._plain(*usual)
         vectors = Vectors(self.model, rewards=len(self.names), batches=len(batches))
         for done, (batch, each) in enumerate(zip(batches, made, strict=True), 1):
             # TRL's loss "dapo" divides the sum over tokens by their number.

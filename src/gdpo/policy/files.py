@@ -62,9 +62,14 @@ def measure_files(
     model = _loaded(AutoModelForCausalLM, folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     notes = [f"rollouts of {len(steps)} steps up to step {steps[-1].table.steps[0]:,}"]
-    return Policy(model, names, np.asarray(steps[-1].weights), rule, notes).measured(
-        batches, progress
-    )
+    policy = Policy(model, names, np.asarray(steps[-1].weights), rule, notes)
+    try:
+        return policy.measured(batches, progress)
+    except IndexError as error:  # of an embedding
+        raise DataError(
+            f"{folder}: the model has fewer tokens than its tokenizer, or fewer positions than a "
+            "rollout has tokens. Pass the model that wrote the rollouts"
+        ) from error
 
 
 def _loaded(kind: Any, folder: Path) -> Any:
@@ -115,11 +120,12 @@ def _batch(step: TrainedStep, tokenizer: Any, **reading: Any) -> Batch:
             or text.mixed
             or len(as_messages(said)) > 1
             or (is_chat and not tokenizer.chat_template)
+            or tokenizer.eos_token_id is None
         ):
             raise DataError(
                 f"{table.files[table.file[place]]}, row {text.row}: the effect needs a prompt with "
-                "one message after it as text, and a chat template if the prompt is a chat. Pass "
-                "files with texts, or a model folder whose tokenizer has a chat template"
+                "one message after it as text, and a tokenizer with an end token, and with a chat "
+                "template if the prompt is a chat. Pass files with texts, or another model folder"
             )
         if is_chat:
             prompt = tokenizer.apply_chat_template(

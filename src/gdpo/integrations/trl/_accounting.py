@@ -89,6 +89,8 @@ class Accounting(TrainerCallback):
         if taken is None:  # `watch` has left the batch out
             return
         trainer, (output, rewards, *others) = self._trainer, taken
+        if "pixel_values" in output:
+            raise ConfigError("the account reads no images: remove effect_every")
         batch, model = (
             Batch.of_trl(output, rewards),
             trainer.accelerator.unwrap_model(trainer.model),

@@ -98,15 +98,15 @@ def account(comparison: Comparison) -> list[Chart]:
     names = [reward.name for reward in comparison.experiment.rewards]
     causes = [*(f"by/{name}" for name in names), "rest", "measured"]
     labels = [*names, "rest", "measured change"]
-    nothing = np.full(max(map(len, run.account.values()), default=0), np.nan)
-    found = [
-        np.array([run.account.get(f"{moved}/{cause}", nothing) for cause in causes])
-        for moved in names
-    ]
+    # A log of several steps does not say which window it has.
+    at_each_step = np.roll(np.isfinite([*run.means.values()]).any(0), 1)
+    none = np.full(run.steps, np.nan)
+    found = [[run.account.get(f"{moved}/{cause}", none) for cause in causes] for moved in names]
+    tables = [np.where(np.isfinite(rows) & at_each_step, rows, np.nan) for rows in found]
     return [
-        _stacked(moved, labels, rows)
-        for moved, rows in zip(names, found, strict=True)
-        if not others and np.isfinite(rows[-1]).any()
+        _stacked(moved, labels, table)
+        for moved, table in zip(names, tables, strict=True)
+        if not others and np.isfinite(table[-1]).any()
     ]
 
 

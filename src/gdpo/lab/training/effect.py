@@ -76,8 +76,8 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
         batches = _drawn(trainer, start, max(-(-groups // job.batches.groups), 3), progress)
     model, optimizer = trainer.accelerator.unwrap_model(trainer.model), trainer.optimizer
     notes = [
-        "the whole step also has the momentum of earlier steps",
         f"checkpoint of step {start.step:,}",
+        "the whole step also has the momentum of earlier steps",
     ]
     if (trainer.loss_type, trainer.beta) != ("dapo", 0):
         notes.append("the gradient is that of loss dapo without KL, although the run has another")
