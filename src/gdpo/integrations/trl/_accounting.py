@@ -51,7 +51,7 @@ def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> No
 
 
 class Accounting(TrainerCallback):
-    """Accounts for the first ten of every N steps, without changing any number of the training.
+    """Accounts for steps 11 to 20 of every N steps, without changing any number of the training.
 
     A window is logged one step after its end. A window that is interrupted and resumed has no
     account.
@@ -108,7 +108,9 @@ class Accounting(TrainerCallback):
             if window.steps == WINDOW:
                 self._report(window.result(self._names), step)
                 self._window = None
-        if step % self._every == 0:
+        # Before, the second moment of a new optimizer is near 0 where few gradients cancel. Parts
+        # do not cancel there: they would be hundreds of times too large.
+        if step and step % self._every == WINDOW % self._every:
             self._window = add(Window(model, trainer.optimizer))
 
     def _report(self, account: Account, last: int) -> None:
