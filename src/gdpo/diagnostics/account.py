@@ -21,6 +21,9 @@ import numpy as np
 from gdpo._shapes import Float
 from gdpo.diagnostics.influence import Square, Vector
 
+_ROUNDING = 1e-9
+"""Difference that counts as none, as for a constant reward, which has no errors."""
+
 WINDOW = 10
 """Number of optimizer steps in the window of a training run."""
 
@@ -91,7 +94,7 @@ class Account:
 
         They agree if they differ by at most two standard errors of their difference.
         """
-        margin = 2 * np.hypot(self.total_errors, self.measured_errors)
+        margin = 2 * np.hypot(self.total_errors, self.measured_errors) + _ROUNDING
         return (abs(self.totals - self.measured) <= margin).tolist()
 
     def metrics(self) -> Iterator[tuple[str, float]]:
