@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_969,
+        "core": 209_979,
         "lab": 116_952,
-        "tests": 420_711,
+        "tests": 420_683,
         "benchmarks": 100_305,
         "files": 263,
         "functions": 2_743,

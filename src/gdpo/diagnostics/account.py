@@ -120,7 +120,10 @@ class Account:
                 yield f"{moved} {measured}, but the account adds up to {total}, so it has no parts"
 
 
-def _summed(terms: Sequence[Float[np.ndarray, "reward group part"]]) -> tuple[Square, Square]:
+_Sums = Float[np.ndarray, "reward part"]
+
+
+def _summed(terms: Sequence[Float[np.ndarray, "reward group part"]]) -> tuple[_Sums, _Sums]:
     """Return the sum of the means over groups, and its standard error."""
     values = np.sum([each.mean(1) for each in terms], axis=0)
     variances = [each.var(1, ddof=1) / each.shape[1] for each in terms]
