@@ -82,8 +82,8 @@ class RolloutPass:
                 and len(out) == self.rollouts
                 and not options
             ):
-                # The graph's hooks refer to the inputs. If the inputs referred to the graph, only
-                # a full garbage collection would free them.
+                # The graph's hooks refer to the inputs. If these referred to the graph, too, they
+                # would never be freed for some models: Python's collector does not see the graph.
                 inputs = tree_map_only(Tensor, Tensor.detach, arguments)
                 for own in module.parameters(recurse=False):
                     if own.requires_grad:

@@ -35,7 +35,7 @@ def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> No
     if every is None:
         return
     check_whole("effect_every", every, least=WINDOW)
-    lacking = {
+    conditions = {
         "one process": args.world_size == 1,
         "one optimizer step per generation batch (no num_iterations, no steps_per_generation)": (
             args.steps_per_generation * args.num_iterations == args.gradient_accumulation_steps
@@ -44,7 +44,7 @@ def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> No
         "one advantage per rollout (no estimator for turns)": not turns,
         "optim='adamw_torch' or 'adamw_torch_fused'": args.optim in _OPTIMIZERS,
     }
-    if needed := [what for what, is_there in lacking.items() if not is_there]:
+    if needed := [what for what, holds in conditions.items() if not holds]:
         raise ConfigError(
             f"effect_every needs {' and '.join(needed)}: change it, or remove effect_every"
         )
@@ -91,10 +91,8 @@ class Accounting(TrainerCallback):
         trainer, (output, rewards, *others) = self._trainer, taken
         if "pixel_values" in output:
             raise ConfigError("the account reads no images: remove effect_every")
-        batch, model = (
-            Batch.of_trl(output, rewards),
-            trainer.accelerator.unwrap_model(trainer.model),
-        )
+        batch = Batch.of_trl(output, rewards)
+        model = trainer.accelerator.unwrap_model(trainer.model)
         weights, advantages = (np.asarray(each, np.float64) for each in others)
 
         def add(to: Window) -> Window:
