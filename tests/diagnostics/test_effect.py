@@ -337,7 +337,7 @@ def test_noise_is_not_called_effective():
         scores = random.standard_normal((batches, groups * samples, size), np.float32)
         vectors = np.einsum("cbi,bid->bcd", rows[:, experiment], scores, optimize=True)
         given = np.tensordot(vectors[:, :3], vectors[:, 3:], (2, 2)).astype(np.float64)
-        effect = effect_of(given, np.ones(3), "abc", groups=batches * groups)
+        effect = effect_of(given, np.ones(3), "abc", groups=512)
         own += effect.own.values()
         unseen += len(effect.unseen)
     values, errors = np.array(own).T
@@ -351,7 +351,7 @@ def test_noise_is_not_called_effective():
 # ---- what is said
 
 
-def effect(matrix, errors, groups=256, names=("noise", "brevity", "correctness")):
+def effect(matrix, errors, groups=512, names=("noise", "brevity", "correctness")):
     matrix, errors = np.array(matrix, np.float64), np.array(errors, np.float64)
     count = len(matrix)
     totals = np.ones(count), np.ones(count)
@@ -367,7 +367,7 @@ SEEN = effect(
 def test_each_fact_is_one_sentence():
     assert list(sentences(SEEN, np.array([0.6, 0.3, 0.1]), np.ones(3))) == [
         "noise: 60 % of the influence, but no effect on itself is seen "
-        "(-0.0001 ± 0.0003 std per step, 256 groups)",
+        "(-0.0001 ± 0.0003 std per step, 512 groups)",
         "brevity moves fastest: +0.049 ± 0.009 std per step because it is rewarded",
         "correctness lowers brevity: -0.009 ± 0.001 std per step",
     ]
@@ -393,8 +393,8 @@ def test_no_effect_is_no_news_for_a_reward_without_influence(share):
     assert [each.split()[0] for each in found] == ["brevity", "correctness"]
 
 
-@pytest.mark.parametrize(("groups", "unseen"), [(127, ()), (128, ("noise",))])
-def test_nothing_is_unseen_below_128_groups(groups, unseen):
+@pytest.mark.parametrize(("groups", "unseen"), [(511, ()), (512, ("noise",))])
+def test_nothing_is_unseen_below_512_groups(groups, unseen):
     assert effect(SEEN.matrix, SEEN.errors, groups).unseen == unseen
 
 
@@ -432,7 +432,7 @@ def test_the_numbers_can_be_written_as_json():
     found = json.loads(json.dumps(effect([[0.5]], [[NAN]]).as_dict()))
     assert found == {
         "names": ["noise"],
-        "groups": 256,
+        "groups": 512,
         "quantile": 2.0,
         "matrix": [[0.5]],
         "errors": [[None]],

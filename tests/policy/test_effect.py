@@ -7,8 +7,7 @@ import pytest
 import torch
 from tests.policy.policies import LENGTHS, TEMPERATURE, by_autograd, policy, rows
 
-from gdpo.policy.effect import Vectors
-from gdpo.policy.gradients import RolloutPass
+from gdpo.policy.effect import Batch, Vectors
 from gdpo.policy.steps import OptimizerStep
 
 REWARDS, BATCHES, MAX_NORM = 2, 2, 0.4
@@ -37,10 +36,8 @@ def made():
 
 
 def passes(model, cut):
-    """Yield the rollouts in two micro-batches."""
-    ids, mask, scored = rows()
-    for part in (slice(cut), slice(cut, None)):
-        yield RolloutPass(model, ids[part], mask[part], scored[part], TEMPERATURE)
+    """Yield the rollouts in micro-batches of `cut`."""
+    return Batch(*rows("both"), np.empty(0)).passes(model, cut, TEMPERATURE)
 
 
 def found(made, *, cut=3, **settings):
@@ -92,6 +89,12 @@ def test_exact_products_are_those_of_brute_force(made, wanted, cut):
     assert products.shape == (BATCHES, REWARDS, BATCHES, REWARDS + 1)
     assert products.dtype == np.float64
     np.testing.assert_allclose(products, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_a_pass_has_only_the_columns_of_its_rollouts(made):
+    widths = [each.input_ids.shape[1] for each in passes(made[0], 2)]
+    assert widths == [max(map(sum, LENGTHS[:2])), max(map(sum, LENGTHS[2:]))]
+    assert max(widths) < rows("both")[0].shape[1]
 
 
 def test_vectors_are_sketched_where_they_do_not_fit():

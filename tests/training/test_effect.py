@@ -151,7 +151,7 @@ def test_the_command_shows_a_run_and_leaves_it_as_it_is(gdpo_says, finished, tmp
     table = out.splitlines()
     assert table[0] == "how far one step moves each reward (std per step)"
     assert table[1].split("  ")[0] == "reward"
-    assert "6 groups (fewer than 128: no reward is said to lack an effect); ±: half of a" in out
+    assert "6 groups (fewer than 512: no reward is said to lack an effect); ±: half of a" in out
     page = (tmp_path / "page.html").read_text()
     assert "by brief" in page.replace("<wbr>", "")
     assert "half of a 95 % interval" in page

@@ -22,7 +22,7 @@ def effect(
         model: A run directory with a checkpoint, or the folder of a Hugging Face model.
         rollouts: Rollout files or folders with the texts of prompts and completions of the model.
         step: Step of the run's checkpoint, or last step of the rollouts. Default: the newest.
-        groups: Number of groups, rounded up to at least three whole batches. With fewer than 128,
+        groups: Number of groups, rounded up to at least three whole batches. With fewer than 512,
             no reward is reported as without effect.
         estimator: Estimator that trained a model with rollout files. Default: grpo.
         output: Path of an HTML page, replaced if it exists, or json to print JSON instead of the
