@@ -80,6 +80,13 @@ class Accounting(TrainerCallback):
         """Drop the window of a training that was interrupted."""
         self._window = None
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Say that a window has no account because the training has ended."""
+        if self._window is not None:
+            first = state.global_step - self._window.steps
+            steps = (first, first + WINDOW - 1, first + WINDOW)
+            logger.warning("gdpo, steps %d to %d: no account, which needs step %d, too", *steps)
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Add the batch to the open window, and begin a window if it is time for one."""
         self._harmless(self._add, state.global_step)
