@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from benchmarks._shown import row
 from benchmarks.effect._account import LATER, LEFT_OUT, LENGTHS
-from benchmarks.forks._statistics import Mean, over_warm_starts
+from benchmarks.forks._statistics import over_warm_starts
 from benchmarks.forks._tables import AS_IT_IS, State, read_states
 
 ERRORS = 2.0
@@ -90,16 +90,18 @@ def read_cases(folder: Path) -> list[Case]:
     ]
 
 
-def pairs(case: Case, predictor: Predictor, horizon: int, *, clear: bool = True) -> list[float]:
-    """Return for each pair of rewards whether the predictor orders it as the forks do: 1, 0, 0.5.
+def pairs(case: Case, predictor: Predictor, horizon: int, *, noise: bool = True) -> list[float]:
+    """Return for each clear pair of rewards whether the predictor orders it as the forks do.
 
-    `clear`: only pairs whose recorded effects differ by `ERRORS` standard errors.
+    A pair is clear if its recorded effects differ by `ERRORS` standard errors. 0.5: the predictor
+    has equal values. `noise`: with pairs of which one reward is noise.
     """
     said, (own, error) = predictor(case), case.own(horizon)
+    kept = [i for i, name in enumerate(case.state.names) if noise or name != "noise"]
     return [
         float((1 + np.sign((said[i] - said[j]) * (own[i] - own[j]))) / 2)
-        for i, j in combinations(range(len(own)), 2)
-        if not clear or abs(own[i] - own[j]) > ERRORS * np.hypot(error[i], error[j])
+        for i, j in combinations(kept, 2)
+        if abs(own[i] - own[j]) > ERRORS * np.hypot(error[i], error[j])
     ]
 
 
@@ -133,11 +135,8 @@ def _hypotheses(cases: Sequence[Case]) -> None:
 
 def _decided(cases: Sequence[Case]) -> Iterator[tuple[str, str, str, bool]]:
     effect, share = PREDICTORS["**effect**"], PREDICTORS["influence share"]
-    both = [np.array(shares(cases, each, 1)) for each in (effect, share)]
-    ordered, more = (
-        over_warm_starts(both[0].tolist()),
-        over_warm_starts((both[0] - both[1]).tolist()),
-    )
+    ordered = over_warm_starts(shares(cases, effect, 1))
+    more = over_warm_starts(_more(cases, share, 1))
     yield (
         "H1",
         "of the pairs that clearly differ after 1 step, the effect orders at least 0.9, and more "
@@ -158,8 +157,8 @@ def _decided(cases: Sequence[Case]) -> Iterator[tuple[str, str, str, bool]]:
     negative = list(_lowered(cases))
     yield (
         "H4",
-        "of the rewards that lower another one, as predicted, and whose recorded effect of 1 step "
-        "is clear, at least 80 % do",
+        "where it says that one reward lowers another one, and the forks are clear, at least 80 % "
+        "agree",
         _part(negative),
         bool(negative) and float(np.mean(negative)) >= 0.8,
     )
@@ -179,16 +178,10 @@ def _of_account(cases: Sequence[Case], way: str) -> Iterator[tuple[str, str, str
         within, slope, _ = _total(cases, way, length)
         said = list(_called(cases, way, length))
         signs = list(_signs(cases, way, length))
-        result = f"{_part(within)}, slope {slope:.2f}; {_part(said)}; {_part(signs)}"
         holds = bool(np.mean(within) >= 0.9 and 0.9 <= slope <= 1.1)
         holds = holds and float(np.mean(said)) >= 0.85 and float(np.mean(signs)) >= 0.85
-        yield (
-            f"H6, {way}, {length} steps",
-            "total within 2 standard errors of the measured change: 90 %, slope 0.9 to 1.1; own "
-            "parts that it calls different, ordered by the forks: 85 %; signs of cross parts: 85 %",
-            result,
-            holds,
-        )
+        result = f"{_part(within)}, {slope:.2f}; {_part(said)}; {_part(signs)}"
+        yield f"H6, {length} steps", way, result, holds
 
 
 def _unseen(cases: Sequence[Case], *, noise: bool, groups: int = 256) -> Iterator[bool]:
@@ -201,9 +194,10 @@ def _unseen(cases: Sequence[Case], *, noise: bool, groups: int = 256) -> Iterato
                 yield from (name in unseen for unseen in case.predicted["unseen"][str(groups)])
 
 
-def _lowered(cases: Sequence[Case]) -> Iterator[bool]:
+def _lowered(cases: Sequence[Case], horizon: int = 1) -> Iterator[bool]:
+    """Yield whether what the effect says to be lowered is, where the forks are clear."""
     for case in cases:
-        values, errors = case.cross(1)
+        values, errors = case.cross(horizon)
         for lower, lowered in case.predicted["lowers"]:
             k, j = case.state.names.index(lower), case.state.names.index(lowered)
             if abs(values[j, k]) > ERRORS * errors[j, k]:
@@ -249,48 +243,86 @@ def _signs(cases: Sequence[Case], way: str, length: int) -> Iterator[bool]:
 
 
 def _order(cases: Sequence[Case]) -> None:
-    row(
-        "own effects are ordered by",
-        [
-            f"{'clear' if c else 'all'} pairs, {h} step{'s' * (h > 1)}"
-            for h in (1, 10, 20)
-            for c in (True, False)
-        ],
-        head=True,
-    )
+    effect, horizons = PREDICTORS["**effect**"], (1, 5, 10, 20)
+    heads = [f"{horizon} step{'s' * (horizon > 1)}" for horizon in horizons]
+    row("clear pairs in the right order after", heads, head=True)
     for name, predictor in PREDICTORS.items():
         cells = []
-        for horizon in (1, 10, 20):
-            for clear in (True, False):
-                found = [each for c in cases for each in pairs(c, predictor, horizon, clear=clear)]
-                mean: Mean = over_warm_starts(shares(cases, predictor, horizon, clear=clear))
-                cells.append(f"{mean}, {sum(found):g} of {len(found)}")
+        for horizon in horizons:
+            found = [each for case in cases for each in pairs(case, predictor, horizon)]
+            mean = over_warm_starts(shares(cases, predictor, horizon))
+            cells.append(f"{mean}, {sum(found):g} of {len(found)}")
         row(name, cells)
     print()
-    effect, share = PREDICTORS["**effect**"], PREDICTORS["influence share"]
-    row("share of clear pairs, effect minus", ["1 step", "10 steps", "20 steps"], head=True)
+    row("the effect orders more than", heads, head=True)
     for name, predictor in PREDICTORS.items():
         if predictor is not effect:
-            more = (
-                np.array(shares(cases, effect, horizon)) - shares(cases, predictor, horizon)
-                for horizon in (1, 10, 20)
-            )
-            row(name, [over_warm_starts(each.tolist()) for each in more])
+            row(name, [over_warm_starts(_more(cases, predictor, h)) for h in horizons])
     print()
-    row("clear pairs", ["effect, 1 step", "share", "effect, 10 steps", "share"], head=True)
-    for key in ("task", "estimator", "step"):
-        for value in sorted({getattr(case.state, key) for case in cases}):
-            own = [case for case in cases if getattr(case.state, key) == value]
-            found = (shares(own, each, horizon) for horizon in (1, 10) for each in (effect, share))
-            row(f"{key} {value}", map(over_warm_starts, found))
+    _subsets(cases)
+
+
+def _more(cases: Sequence[Case], predictor: Predictor, horizon: int) -> list[float]:
+    """Return for each warm start how much larger a share of the pairs the effect orders."""
+    of_effect = shares(cases, PREDICTORS["**effect**"], horizon)
+    both = zip(of_effect, shares(cases, predictor, horizon), strict=True)
+    return [one - other for one, other in both]
+
+
+def _subsets(cases: Sequence[Case]) -> None:
+    both = (PREDICTORS["**effect**"], PREDICTORS["influence share"])
+    heads = [f"{n}, step {h}" for h in (1, 5, 10) for n in ("effect", "share")]
+    row("clear pairs", heads, head=True)
+    kinds: dict[str, Callable[[State], bool]] = {
+        **{t: lambda state, t=t: state.task == t for t in ("sums", "tools", "stories")},
+        **{f"`{e}`": lambda state, e=e: state.estimator == e for e in ("grpo", "gdpo")},
+        **{f"step {step}": lambda state, step=step: state.step == step for step in (10, 40, 80)},
+        "`gdpo`, step 10": lambda state: (state.estimator, state.step) == ("gdpo", 10),
+    }
+    for name, kind in kinds.items():
+        own = [case for case in cases if kind(case.state)]
+        row(name, [over_warm_starts(shares(own, p, h)) for h in (1, 5, 10) for p in both])
+    found = [over_warm_starts(shares(cases, p, h, noise=False)) for h in (1, 5, 10) for p in both]
+    row("without pairs with noise", found)
+    print()
+    row("1 step", ["recorded / predicted own effects", "within 2 se"], head=True)
+    for name in ("sums", "tools", "stories"):
+        own = [case for case in cases if case.state.task == name]
+        ratio = _sum(own, lambda case: case.own(1)[0]) / _sum(own, both[0])
+        row(name, [f"{ratio:.2f}", _part(list(_sized(own)))])
+    print()
+    row("lowers another reward", ["by the effect", "clear in the forks", "negative"], head=True)
+    said = sum(len(case.predicted["lowers"]) for case in cases)
+    for horizon in (1, 10):
+        lowered = list(_lowered(cases, horizon))
+        row(f"forks after step {horizon}", [said, len(lowered), _part(lowered)])
+    every = [
+        each < 0
+        for case in cases
+        for (j, k), each in np.ndenumerate(case.cross(1)[0])
+        if j != k and abs(each) > ERRORS * case.cross(1)[1][j, k]
+    ]
+    row("every clear cross effect of 1 step", ["", len(every), _part(every)])
+
+
+def _sized(cases: Sequence[Case]) -> Iterator[bool]:
+    """Yield for each own effect of 1 step whether it is within two standard errors."""
+    for case in cases:
+        own, error = case.own(1)
+        predicted, apart = (np.diag(case.predicted[key]) for key in ("effect", "errors"))
+        yield from (abs(own - predicted) <= ERRORS * np.hypot(error, apart)).tolist()
 
 
 def _totals(cases: Sequence[Case]) -> None:
-    row("total of the account", ["steps", "within 2 se", "slope", "correlation"], head=True)
+    heads = ["steps", "total: within 2 se", "slope", "correlation", "own parts: correlation"]
+    row("account", heads, head=True)
     for way in (LATER, LEFT_OUT):
         for length in LENGTHS:
             within, slope, correlation = _total(cases, way, length)
-            row(way, [length, _part(within), f"{slope:.2f}", f"{correlation:.2f}"])
+            own = [np.diag(case.parts(way, length)[0]) for case in cases]
+            forks = [case.own(length)[0] for case in cases]
+            of_own = np.corrcoef(np.concatenate(own), np.concatenate(forks))[0, 1]
+            row(way, [length, _part(within), f"{slope:.2f}", f"{correlation:.2f}", f"{of_own:.2f}"])
     print()
     row("no effect seen", ["of noise", "of a reward that moves"], head=True)
     for groups in (256, 128):

@@ -91,12 +91,6 @@ def test_exact_products_are_those_of_brute_force(made, wanted, cut):
     np.testing.assert_allclose(products, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_a_pass_has_only_the_columns_of_its_rollouts(made):
-    widths = [each.input_ids.shape[1] for each in passes(made[0], 2)]
-    assert widths == [max(map(sum, LENGTHS[:2])), max(map(sum, LENGTHS[2:]))]
-    assert max(widths) < rows("both")[0].shape[1]
-
-
 def test_vectors_are_sketched_where_they_do_not_fit():
     model = torch.nn.Linear(3, 2)
     model.bias.requires_grad_(False)

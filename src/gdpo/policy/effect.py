@@ -60,14 +60,10 @@ class Batch(NamedTuple):
         return Batch(ids, mask, scored, np.asarray(rewards, np.float64))
 
     def passes(self, model: Any, rows: int, temperature: float = 1.0) -> Iterator[RolloutPass]:
-        """Yield a pass for each micro-batch of this many rollouts, on the model's device.
-
-        Columns in which no rollout of the micro-batch has a token are left out.
-        """
+        """Yield a pass for each micro-batch of this many rollouts, on the model's device."""
         device = next(model.parameters()).device
         for here in zip(*(each.to(device).split(rows) for each in self[:3]), strict=True):
-            used = here[1].any(0)
-            yield RolloutPass(model, *(each[:, used] for each in here), temperature=temperature)
+            yield RolloutPass(model, *here, temperature=temperature)
 
 
 class MeasuredEffect(NamedTuple):
