@@ -47,7 +47,7 @@ def padded_rows():
 def test_a_flat_row_has_each_prompt_once_and_no_padding():
     ids, mask, keep = padded_rows()
     row = flat_row_of(ids, mask, keep)
-    assert row.groups == [[3, 4, 2], [4, 3], [5, 1]]
+    assert row.groups == [[3, 4, 2], [7], [6]]
     first = [*ids[0, 2:9], *ids[2, 5:7]]
     assert row.ids.tolist() == [*first, *ids[4, 1:8], *ids[1, :6]]
     assert row.positions.tolist() == [*range(2, 9), 5, 6, *range(1, 8), *range(6)]
@@ -82,8 +82,10 @@ def varlen(query, key, value, ends, key_ends, longest, longest_key, *, scale, wi
     return found
 
 
+@pytest.mark.parametrize("block", [2, 256])
 @pytest.mark.parametrize("attend", [_flat._by_segment, _flat._at_once])
-def test_each_token_attends_to_its_prompt_and_to_its_completion(attend, monkeypatch):
+def test_each_token_attends_to_its_prompt_and_to_its_completion(attend, block, monkeypatch):
+    monkeypatch.setattr(_flat, "_BLOCK", block)
     monkeypatch.setattr(_flat, "varlen_attn", varlen)
     nothing = torch.zeros(0, dtype=torch.long)
     row = FlatRow(nothing, nothing, [[3, 4, 2], [5, 1, 1]], nothing, nothing)

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, computed_in, tried, without_adapter
 from gdpo.integrations.trl._probe import Score, SpeedUp
@@ -96,7 +95,8 @@ def flat_row_of(ids: torch.Tensor, mask: torch.Tensor, keep: int) -> FlatRow | N
     return FlatRow(
         ids=ids[rows][kept],
         positions=columns.expand_as(kept)[kept],
-        groups=groups,
+        # A prompt with one completion is one segment.
+        groups=[[sum(each)] if len(each) == 2 else each for each in groups],
         before=before[scored],
         scored=(rows[:, None] * keep + columns[:keep])[scored],
     )
@@ -104,7 +104,6 @@ def flat_row_of(ids: torch.Tensor, mask: torch.Tensor, keep: int) -> FlatRow | N
 
 class FlatRows(SpeedUp):
     instead = "share_prompts: each rollout computes its own prompt"
-    joins = True
 
     def score(
         self,
@@ -223,17 +222,26 @@ def _attend(
     return found[None], None
 
 
+_BLOCK = 256
+"""Number of queries that attend at a time: their mask leaves few keys out."""
+
+
 def _by_segment(
     row: FlatRow, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    found = list[torch.Tensor]()
-    queries, keys = row.lengths
-    for each in zip(query.split(queries), key.split(keys), value.split(keys), strict=True):
-        q, k, v = (x.transpose(0, 1)[None] for x in each)
-        more = k.shape[2] - q.shape[2]
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(more) if more else None
-        options: Any = {"is_causal": not more, "scale": scale, "enable_gqa": True}
-        found.append(scaled_dot_product_attention(q, k, v, mask, **options)[0].transpose(0, 1))
+    found, (queries, keys) = list[torch.Tensor](), row.lengths
+    for q, k, v in zip(query.split(queries), key.split(keys), value.split(keys), strict=True):
+        end = len(k) - len(q)
+        is_causal = not end
+        for part in q.split(len(q) if is_causal else _BLOCK):
+            end += len(part)
+            each = (x.transpose(0, 1)[None] for x in (part, k[:end], v[:end]))
+            options: Any = {"is_causal": is_causal, "scale": scale, "enable_gqa": True}
+            if not is_causal:
+                mask = torch.ones(len(part), end, dtype=torch.bool)
+                options["attn_mask"] = mask.tril(end - len(part))
+            out = scaled_dot_product_attention(*each, **options)
+            found.append(out[0].transpose(0, 1))
     return torch.cat(found)
 
 
@@ -249,8 +257,7 @@ def _at_once(
     )
 
 
-AttentionInterface.register(_NAME, _attend)
-AttentionMaskInterface.register(_NAME, lambda *_, **__: None)
+AttentionInterface.register(_NAME, _attend)  # transformers makes no mask for it
 
 
 def flat_rows_of(trainer: Any) -> FlatRows:

@@ -293,10 +293,8 @@ class Packer(SpeedUp):
         packing, start = self.packing, input_ids.shape[1] - logits_to_keep
         if packing is None or not self.is_tried:
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
-        mask = attention_mask[:, :start]
-        prompt = packing.prompt_width(mask.sum(1).tolist(), start)
-        lengths = last_places(attention_mask[:, start:]).tolist()
-        width = packing.width(lengths, logits_to_keep)
+        prompt = packing.prompt_width(attention_mask[:, :start].sum(1).tolist(), start)
+        width = packing.width(last_places(attention_mask[:, start:]).tolist(), logits_to_keep)
         kept = slice(start - prompt, start + width)
         logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
         return pad(logps, (0, logits_to_keep - width)), None, None
