@@ -1,5 +1,8 @@
 """Tests that packed micro-batches, with and without shared prompts, give TRL's gradient."""
 
+from collections import defaultdict
+from types import SimpleNamespace
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -397,6 +400,23 @@ def test_logged_means_are_those_of_one_large_micro_batch(level, apart, place, mo
         assert many.logged(key) == pytest.approx(one.logged(key), rel=1e-3, abs=1e-8)
 
 
+def test_logged_means_of_rollouts_leave_out_rows_without_tokens_and_empty_micro_batches():
+    """Of 4 rollouts with 0.5 and 2 without tokens, 2 with 0.2, and an empty micro-batch."""
+    values = defaultdict(list)
+    trainer = SimpleNamespace(importance_sampling_level="sequence", _metrics={"train": values})
+    for weight, clipped, shares in (
+        ((4 * 0.5 + 2) / 6, 4 * 0.5 / 6, (0.5, 1.0, 2.0, 1.0, 1)),
+        (0.2, 0.2, (1.0, 1.0, 1.0, 0.0, 0)),
+    ):
+        values["vespo/phi_seq_mean"].append(weight)
+        values["clip_ratio/low_mean"].append(clipped)
+        loss = _packing.weighed(trainer, {_packing._SHARES: shares}, 3.0)
+        assert loss == 3.0 * shares[0]
+    for found in values.values():
+        assert len(found) == 3
+        assert sum(found) / 3 == pytest.approx((4 * 0.5 + 2 * 0.2) / 6)
+
+
 def test_windows_restart_after_an_interruption(place):
     windows = {"gradient_accumulation_steps": 3, "steps_per_generation": 4, "num_iterations": 1}
     assert_same(*place, how={"interrupted": True}, **windows)
@@ -421,7 +441,8 @@ ON_TWO_RANKS = [
 def gaps_of_a_rank(policy, folder):
     found, flat_row_of, flat = [], _flat.flat_row_of, []
     _flat.flat_row_of = lambda *given: flat.append(given) or flat_row_of(*given)
-    for changed, reward in ON_TWO_RANKS:
+    for changed, reward in (*ON_TWO_RANKS, ON_TWO_RANKS[0]):
+        _packing._APART = ("cpu",) if len(found) < len(ON_TWO_RANKS) else ()
         how = {"reward": reward}
         trl, packed = (variant(policy, folder, how=how, **changed) for variant in (theirs, ours))
         found.append(
@@ -429,6 +450,9 @@ def gaps_of_a_rank(policy, folder):
                 "gap": max(gap(packed, trl)),
                 "flat": len(flat),
                 "rows": [len(batch["advantages"]) for batch in packed.micro_batches],
+                "blank": sum(
+                    int((~b["completion_mask"].any(1)).sum()) for b in packed.micro_batches
+                ),
                 "alive": [int((b["advantages"] != 0).sum()) for b in packed.micro_batches],
                 "rows_of_trl": [len(batch["advantages"]) for batch in trl.micro_batches],
             }
@@ -438,12 +462,13 @@ def gaps_of_a_rank(policy, folder):
 
 def test_two_processes_stay_in_step_and_keep_the_gradient(place):
     ranks = launched("tests.integrations.test_packing:gaps_of_a_rank", *place)
-    assert len(ranks[0]) == len(ON_TWO_RANKS)
+    assert len(ranks[0]) == len(ON_TWO_RANKS) + 1
     for first, second in zip(*ranks, strict=True):
         assert max(first["gap"], second["gap"]) < 1e-5
         assert first["rows"] == second["rows"]
         assert len(first["rows"]) == len(first["rows_of_trl"])
     assert 0 < ranks[0][0]["flat"] < ranks[0][1]["flat"] < ranks[0][2]["flat"]
     dropped = [sum(run["rows"]) < sum(run["rows_of_trl"]) for run in ranks[0]]
-    assert dropped == [True, True, False]
+    assert dropped == [True, True, False, True]
+    assert all(any(rank[i]["blank"] for rank in ranks) for i in range(4))
     assert ranks[0][0]["alive"] != ranks[1][0]["alive"]  # so they had to agree

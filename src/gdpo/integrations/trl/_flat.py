@@ -18,7 +18,8 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
+from torch.nn.functional import scaled_dot_product_attention as attend
 from transformers import AttentionInterface
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, computed_in, tried, without_adapter
@@ -50,7 +51,7 @@ class FlatRow:
 
     @cached_property
     def lengths(self) -> tuple[list[int], list[int]]:
-        """The numbers of queries and of keys of each segment, prompts included."""
+        """Return the numbers of queries and of keys of each segment, prompts included."""
         queries = [n for group in self.groups for n in group]
         return queries, [
             n + (group[0] if i else 0) for group in self.groups for i, n in enumerate(group)
@@ -58,7 +59,7 @@ class FlatRow:
 
     @cached_property
     def ends(self) -> list[torch.Tensor]:
-        """The ends of the segments among queries and among keys, after a 0."""
+        """Return the ends of the segments among queries and among keys, after a 0."""
         ends = ([*accumulate(lengths, initial=0)] for lengths in self.lengths)
         return [torch.tensor(each, dtype=torch.int32, device=self.ids.device) for each in ends]
 
@@ -217,8 +218,8 @@ def _attend(
     row = _read[-1]
     # Under autocast, rotary embeddings leave queries and keys in float32.
     queries, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
-    attend = _by_segment if query.device.type == "cpu" else _at_once
-    found = attend(row, queries, row.with_prompts(keys), row.with_prompts(values), scaling)
+    of_row = _by_segment if query.device.type == "cpu" else _at_once
+    found = of_row(row, queries, row.with_prompts(keys), row.with_prompts(values), scaling)
     return found[None], None
 
 
@@ -235,12 +236,10 @@ def _by_segment(
         is_causal = not end
         for part in q.split(len(q) if is_causal else _BLOCK):
             end += len(part)
-            each = (x.transpose(0, 1)[None] for x in (part, k[:end], v[:end]))
-            options: Any = {"is_causal": is_causal, "scale": scale, "enable_gqa": True}
-            if not is_causal:
-                mask = torch.ones(len(part), end, dtype=torch.bool)
-                options["attn_mask"] = mask.tril(end - len(part))
-            out = scaled_dot_product_attention(*each, **options)
+            a, b, c = (x.transpose(0, 1)[None] for x in (part, k[:end], v[:end]))
+            more = end - len(part)
+            mask = None if is_causal else torch.ones(len(part), end, dtype=torch.bool).tril(more)
+            out = attend(a, b, c, mask, is_causal=is_causal, scale=scale, enable_gqa=True)
             found.append(out[0].transpose(0, 1))
     return torch.cat(found)
 
@@ -248,8 +247,8 @@ def _by_segment(
 def _at_once(
     row: FlatRow, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    assert varlen_attn is not None, "checked before"
-    return varlen_attn(
+    at_once: Any = varlen_attn
+    return at_once(
         *(query, key, value, *row.ends, *map(max, row.lengths)),
         scale=scale,
         window_size=(-1, 0),  # causal, from the last key
