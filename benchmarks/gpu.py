@@ -55,15 +55,9 @@ def parts(rows, folder=FOLDER):
     )
     todo = {
         "tests": Part(
-            "the advantages stay on the device; shared prompts and packing have TRL's gradient",
+            "the advantages stay on the device; flat rows and packing have TRL's gradient",
             (PYTHON, "-m", "pytest", "-q", "-m", "gpu", "tests/advantages", "tests/integrations"),
             seconds=90,
-        ),
-        "call": Part(
-            "what a call of the model costs besides its tokens",
-            (PYTHON, "-m", "benchmarks.call_cost"),
-            ("--rounds", "1"),
-            40,
         ),
         "speed": Part(
             "an optimizer step against TRL's: seconds and peak memory",

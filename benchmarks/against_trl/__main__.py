@@ -2,6 +2,7 @@
 
     python -m benchmarks.against_trl [training generation step overhead] [--rounds 5] [--only TEXT]
         [--every-variant]
+    python -m benchmarks.against_trl plan
 
 In each round, the variants do the same work one after the other, in one process and with the same
 seed. The result is the ratio of TRL's CPU seconds to the variant's within a round, which other load
@@ -16,6 +17,8 @@ Markdown tables.
 - generation: 8 prompts of 47 tokens. A logits processor enforces the lengths.
 - step: SmolLM2-135M-Instruct (the extra `smollm2`), generation included.
 - overhead: our trainer with every switch off, and with rollout records.
+
+`plan` calculates the tokens and TFLOP of a step on a GPU, and measures nothing.
 """
 
 import argparse
@@ -27,6 +30,7 @@ import transformers
 import trl
 from benchmarks.against_trl._generation import GENERATION
 from benchmarks.against_trl._measure import LIMIT, ON_GPU, THEIRS, compare, once, peak, quiet
+from benchmarks.against_trl._plan import show
 from benchmarks.against_trl._training import TRAINING
 from benchmarks.against_trl._whole_step import OVERHEAD, STEP
 
@@ -67,6 +71,9 @@ def main():
     )
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.parts == ["plan"]:
+        show()
+        return
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown part: {', '.join(unknown)}. Allowed: {', '.join(PARTS)}")
     quiet()

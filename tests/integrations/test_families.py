@@ -164,7 +164,7 @@ def compared(config, policy, folder, caplog, *, lora=False, **changed):
     found, trainer = gradient(ours, policy, folder, **changed)
     assert float((found - expected).norm() / expected.norm()) < 1e-5
     said = [each for each in caplog.messages if each.startswith("share_prompts")]
-    assert said or not trainer._packer.shared.is_off
+    assert said or not trainer._packer.flat.is_off
     return trainer
 
 
@@ -207,6 +207,6 @@ def test_past_the_original_context_a_step_is_trls(kind, original, place, caplog)
     small = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
     trainer = compared(config, *place, caplog, **small, **SETTINGS["checkpointing"])
     depends = kind in ("dynamic", "longrope")
-    assert trainer._packer.shared.is_off == depends
+    assert trainer._packer.flat.is_off == depends
     assert trainer._packer.packing.trims != depends
     assert ("depend on the length" in (kind_not_covered(trainer.model) or "")) == depends

@@ -1,5 +1,8 @@
 """Tests that packed micro-batches, with and without shared prompts, give TRL's gradient."""
 
+from collections import defaultdict
+from types import SimpleNamespace
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -11,12 +14,15 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
-from gdpo.integrations.trl import _caches, _shared_prompts
-from gdpo.integrations.trl._plan import CallCost
+from gdpo.integrations.trl import _flat, _packing
 
 pytestmark = pytest.mark.slow
 
@@ -53,14 +59,8 @@ def accumulated(name):
 ACROSS = accumulated("windows across generations, 2 iterations")
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Let the short prompts of these tests be shared, too."""
-    monkeypatch.setattr(_shared_prompts, "call_of", lambda *_: CallCost())
-
-
 def shares(run):
-    return not run.trainer._packer.shared.is_off
+    return not run.trainer._packer.flat.is_off
 
 
 def assert_same(policy, folder, **changed):
@@ -109,10 +109,40 @@ LOSSES = [*((each, 0.0) for each in LOSS_TYPES), ("grpo", 0.1), ("bnpo", 0.1), (
 
 
 @pytest.mark.parametrize(("loss_type", "beta"), LOSSES)
-def test_every_loss_type_keeps_its_gradient(loss_type, beta, always, place):
+def test_every_loss_type_keeps_its_gradient(loss_type, beta, place):
     settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
     trl, packed = assert_shared_and_same(*place, **settings)
     assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
+
+
+def of_kind(kind):
+    torch.manual_seed(4)
+    sizes = {"vocab_size": 260, "hidden_size": 32, "intermediate_size": 48, "pad_token_id": 0}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config, model = kind
+    return model(config(**sizes, **heads, tie_word_embeddings=model is Qwen2ForCausalLM))
+
+
+LLAMA, QWEN = (LlamaConfig, LlamaForCausalLM), (Qwen2Config, Qwen2ForCausalLM)
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "beta", "kind"),
+    [(*each, kind) for each in LOSSES for kind in ((None,) if each[1] else (LLAMA, QWEN))],
+)
+def test_calls_of_several_groups_keep_the_gradient(loss_type, beta, kind, place, monkeypatch):
+    """Plans as on a GPU. Key and value heads are shared, and one model's embeddings are tied."""
+    monkeypatch.setattr(_packing, "_APART", ())
+    settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
+    trl, packed = (
+        run(*place, how={"reward": alive, "model": kind and of_kind(kind)}, **settings)
+        for run in (theirs, ours)
+    )
+    assert max(gap(packed, trl)) < 1e-5
+    assert shares(packed)
+    groups = [len(batch["prompt_ids"].unique(dim=0)) for batch in packed.micro_batches]
+    assert max(groups) > 1
+    assert (0 in groups) == (loss_type != "bnpo" or not beta)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +176,12 @@ def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(place):
         {"temperature": 0.7},
         {"entropy_coef": 0.1},
         {CHECKPOINTING: True},
+        {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"use_reentrant": True}},
         {"own": {"completion_only_head": False}},
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_belongs_to_a_rollout_travels_with_it(changed, always, place):
+def test_what_belongs_to_a_rollout_travels_with_it(changed, place):
     assert_shared_and_same(*place, **{"loss_type": "grpo", **ACROSS, **changed})
 
 
@@ -159,7 +190,7 @@ def test_sequences_are_padded_to_a_multiple(place):
     assert {b["completion_ids"].shape[1] % 5 for b in packed.micro_batches} == {0}
 
 
-def test_an_adapter_gets_the_same_gradient(always, tiny_policy, tmp_path):
+def test_an_adapter_gets_the_same_gradient(tiny_policy, tmp_path):
     def model():
         torch.manual_seed(3)
         base = AutoModelForCausalLM.from_pretrained(tiny_policy)
@@ -170,18 +201,24 @@ def test_an_adapter_gets_the_same_gradient(always, tiny_policy, tmp_path):
     assert shares(assert_same_with(model, tiny_policy, tmp_path, **settings)[1])
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_rollouts_that_teach_nothing_are_not_computed(masked, place):
-    windows = accumulated("accumulation")
-    packed = ours(*place, mask_truncated_completions=masked, **windows)
-    for batch in packed.micro_batches:
-        assert (batch["advantages"] != 0).all()
-        assert batch["completion_mask"].any(1).all()
-        assert batch["completion_mask"].any(0).all()
-        assert batch["prompt_mask"].any(0).all()
+def test_rollouts_that_teach_nothing_are_not_computed(masked, share, place):
+    how = {"mask_truncated_completions": masked, "share_prompts": share}
+    packed = ours(*place, **how, **accumulated("accumulation"))
     for i in range(0, len(packed.micro_batches), 3):
         window = packed.micro_batches[i : i + 3]
         sizes = [len(batch["advantages"]) for batch in window]
+        full = [batch for batch in window if len(batch["advantages"])]
+        assert window[3 - len(full) :] == full
+        for batch in full:
+            assert (batch["advantages"] != 0).all()
+            assert batch["completion_mask"].any(1).all()
+            assert batch["completion_mask"].any(0).all()
+            assert batch["prompt_mask"].any(0).all()
+        if share:
+            assert all(len(batch["prompt_ids"].unique(dim=0)) == 1 for batch in full)
+            continue
         assert max(sizes) - min(sizes) <= 1
         assert sizes == sorted(sizes)
         longest = [batch["completion_mask"].sum(1).max() for batch in window]
@@ -219,13 +256,14 @@ def test_an_evaluation_is_trls(place):
 def test_a_batch_without_any_signal_keeps_one_rollout_for_each_micro_batch(place):
     how = {"reward": constant}
     packed = ours(*place, how=how, **accumulated("accumulation"))
-    assert [len(batch["advantages"]) for batch in packed.micro_batches] == [1] * 15
+    assert [len(batch["advantages"]) for batch in packed.micro_batches] == [0, 0, 1] * 5
     assert all(torch.count_nonzero(gradient) == 0 for gradient in packed.gradients)
 
 
 def test_a_kl_term_keeps_every_rollout(place):
-    packed = ours(*place, beta=0.1, **accumulated("accumulation"))
-    assert [len(batch["advantages"]) for batch in packed.micro_batches] == [4] * 15
+    for share in (True, False):
+        packed = ours(*place, beta=0.1, share_prompts=share, **accumulated("accumulation"))
+        assert sum(len(batch["advantages"]) for batch in packed.micro_batches) == 4 * 15
 
 
 @pytest.mark.parametrize(
@@ -336,7 +374,7 @@ ON_CUDA = [
 
 
 @pytest.mark.parametrize("on_cpu", [True, pytest.param(False, marks=ON_CUDA)])
-def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, place):
+def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, place):
     how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
     trl, exact = (theirs(*place, bf16=bf16, **how) for bf16 in (True, False))
     for share in (True, False):
@@ -346,17 +384,37 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, always, place):
         assert 0 < found.norm() < 1.5 * allowed.norm()
 
 
+@pytest.mark.parametrize("apart", [("cpu",), ()])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_logged_means_are_those_of_one_large_micro_batch(level, place):
+def test_logged_means_are_those_of_one_large_micro_batch(level, apart, place, monkeypatch):
     """Compares 24 rollouts in 6 packed micro-batches with one of TRL's. The second step clips."""
+    monkeypatch.setattr(_packing, "_APART", apart)
     how = {"how": {"reward": alive}, "max_steps": 2, "num_iterations": 2, "beta": 0.1}
     how |= {"loss_type": "grpo", "importance_sampling_level": level}
     one = theirs(*place, per_device_train_batch_size=24, **how)
     many = ours(*place, gradient_accumulation_steps=6, **how)
     assert len(many.micro_batches) == 12
+    assert any(not len(batch["advantages"]) for batch in many.micro_batches)
     assert one.logged("clip_ratio/region_mean")[1] > 0.1
     for key in ("entropy", "kl", "clip_ratio/region_mean", "clip_ratio/high_mean"):
         assert many.logged(key) == pytest.approx(one.logged(key), rel=1e-3, abs=1e-8)
+
+
+def test_logged_means_of_rollouts_leave_out_rows_without_tokens_and_empty_micro_batches():
+    """Of 4 rollouts with 0.5 and 2 without tokens, 2 with 0.2, and an empty micro-batch."""
+    values = defaultdict(list)
+    trainer = SimpleNamespace(importance_sampling_level="sequence", _metrics={"train": values})
+    for weight, clipped, shares in (
+        ((4 * 0.5 + 2) / 6, 4 * 0.5 / 6, (0.5, 1.0, 2.0, 1.0, 1)),
+        (0.2, 0.2, (1.0, 1.0, 1.0, 0.0, 0)),
+    ):
+        values["vespo/phi_seq_mean"].append(weight)
+        values["clip_ratio/low_mean"].append(clipped)
+        loss = _packing.weighed(trainer, {_packing._SHARES: shares}, 3.0)
+        assert loss == 3.0 * shares[0]
+    for found in values.values():
+        assert len(found) == 3
+        assert sum(found) / 3 == pytest.approx((4 * 0.5 + 2 * 0.2) / 6)
 
 
 def test_windows_restart_after_an_interruption(place):
@@ -381,17 +439,20 @@ ON_TWO_RANKS = [
 
 
 def gaps_of_a_rank(policy, folder):
-    found, continued, shared = [], _caches.continued, []
-    _shared_prompts.call_of = lambda *_: CallCost()
-    _caches.continued = lambda *given: shared.append(given) or continued(*given)
-    for changed, reward in ON_TWO_RANKS:
+    found, flat_row_of, flat = [], _flat.flat_row_of, []
+    _flat.flat_row_of = lambda *given: flat.append(given) or flat_row_of(*given)
+    for changed, reward in (*ON_TWO_RANKS, ON_TWO_RANKS[0]):
+        _packing._APART = ("cpu",) if len(found) < len(ON_TWO_RANKS) else ()
         how = {"reward": reward}
         trl, packed = (variant(policy, folder, how=how, **changed) for variant in (theirs, ours))
         found.append(
             {
                 "gap": max(gap(packed, trl)),
-                "shared": len(shared),
+                "flat": len(flat),
                 "rows": [len(batch["advantages"]) for batch in packed.micro_batches],
+                "blank": sum(
+                    int((~b["completion_mask"].any(1)).sum()) for b in packed.micro_batches
+                ),
                 "alive": [int((b["advantages"] != 0).sum()) for b in packed.micro_batches],
                 "rows_of_trl": [len(batch["advantages"]) for batch in trl.micro_batches],
             }
@@ -401,12 +462,13 @@ def gaps_of_a_rank(policy, folder):
 
 def test_two_processes_stay_in_step_and_keep_the_gradient(place):
     ranks = launched("tests.integrations.test_packing:gaps_of_a_rank", *place)
-    assert len(ranks[0]) == len(ON_TWO_RANKS)
+    assert len(ranks[0]) == len(ON_TWO_RANKS) + 1
     for first, second in zip(*ranks, strict=True):
         assert max(first["gap"], second["gap"]) < 1e-5
         assert first["rows"] == second["rows"]
         assert len(first["rows"]) == len(first["rows_of_trl"])
-    assert 0 < ranks[0][0]["shared"] < ranks[0][1]["shared"] < ranks[0][2]["shared"]
+    assert 0 < ranks[0][0]["flat"] < ranks[0][1]["flat"] < ranks[0][2]["flat"]
     dropped = [sum(run["rows"]) < sum(run["rows_of_trl"]) for run in ranks[0]]
-    assert dropped == [True, True, False]
+    assert dropped == [True, True, False, True]
+    assert all(any(rank[i]["blank"] for rank in ranks) for i in range(4))
     assert ranks[0][0]["alive"] != ranks[1][0]["alive"]  # so they had to agree

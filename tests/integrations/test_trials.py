@@ -15,7 +15,6 @@ from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _packing, _sampling
 from gdpo.integrations.trl._adapter import agree
-from gdpo.integrations.trl._caches import cache_argument
 from gdpo.integrations.trl._sampling import difference_from_generate
 from gdpo.integrations.trl.generation import model_not_covered
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead
@@ -131,9 +130,7 @@ def test_scores_in_float64_are_compared_in_float64():
 
 
 def test_micro_batches_stay_trls_if_packing_changes_the_loss(place, monkeypatch, caplog):
-    monkeypatch.setattr(
-        _packing, "_factor", lambda *given: torch.full([len(given[2])], 1.1)
-    )  # as if TRL had another normalizer
+    monkeypatch.setattr(_packing, "_BY_ROWS", ("dapo",))  # as if TRL had another normalizer
     trainer = trainer_of(*place)
     assert trainer._packer is None
     (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
@@ -164,19 +161,16 @@ def past_18_tokens(model, tokens):
     return tokens > 18
 
 
-def wrong_with_a_cache(policy, condition):
-    """Return a model with wrong logits if it continues a cache under a condition."""
+def wrong_where_flat(policy, condition):
+    """Return a model whose hidden states are wrong in flat rows under a condition."""
 
     def hook(module, args, kwargs, output):
-        if kwargs.get(argument) is not None and condition(
-            module, kwargs["attention_mask"].shape[1]
-        ):
-            output.logits = 1.5 * output.logits
+        if kwargs["attention_mask"] is None and condition(module, kwargs["position_ids"].max()):
+            output.last_hidden_state = output.last_hidden_state.roll(1, -1)
         return output
 
     model = AutoModelForCausalLM.from_pretrained(policy)
-    argument = cache_argument(model.get_decoder())
-    model.register_forward_hook(hook, with_kwargs=True)
+    model.get_decoder().register_forward_hook(hook, with_kwargs=True)
     return model
 
 
@@ -193,16 +187,16 @@ def wrong_with_a_cache(policy, condition):
 def test_what_is_wrong_only_under_the_trainings_conditions_is_not_used(
     condition, changed, tiny_policy, tmp_path, caplog
 ):
-    model = wrong_with_a_cache(tiny_policy, condition)
+    model = wrong_where_flat(tiny_policy, condition)
     if condition is with_an_adapter:
         model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
     run = ours(tiny_policy, tmp_path, how={"model": model}, max_steps=1, **changed)
-    assert run.trainer._packer.shared.is_off
+    assert run.trainer._packer.flat.is_off
     assert [text for text in caplog.messages if text.startswith("share_prompts")]
 
 
 def test_a_trial_is_repeated_for_longer_rollouts(tiny_policy, tmp_path):
-    model, lengths = wrong_with_a_cache(tiny_policy, lambda _, tokens: tokens > 60), []
+    model, lengths = wrong_where_flat(tiny_policy, lambda _, tokens: tokens > 60), []
     trainer = trainer_of(tiny_policy, tmp_path, model=model)
     model.train()
     model.register_forward_pre_hook(
@@ -211,10 +205,10 @@ def test_a_trial_is_repeated_for_longer_rollouts(tiny_policy, tmp_path):
     trainer._speed_ups.run(30, 20)
     trainer._speed_ups.run(32, 20)  # less than a tenth longer
     assert max(lengths) == 50
-    assert not trainer._packer.shared.is_off
+    assert not trainer._packer.flat.is_off
     trainer._speed_ups.run(60, 20)
     assert max(lengths) == 80
-    assert trainer._packer.shared.is_off
+    assert trainer._packer.flat.is_off
     assert not trainer._packer.is_off
 
 
@@ -235,7 +229,6 @@ def test_a_trial_keeps_gradients_random_states_and_dropout(tiny_policy, tmp_path
     assert all(float(gradient.max()) == i for i, gradient in enumerate(gradients))
     assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.1}
     assert not trainer._packer.is_off
-    assert not trainer._packer.shared.is_tried
 
 
 def test_generation_is_tried_as_it_runs_in_the_training(tiny_policy, tmp_path):

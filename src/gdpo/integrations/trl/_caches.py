@@ -1,15 +1,12 @@
-"""Defines caches for generation and training, whose prompts are read once and repeated.
+"""Defines caches for generation, whose prompts are read once and repeated.
 
-Only this module and `_sampling.py` use private parts of transformers.
+Only this module, `_flat.py` and `_sampling.py` use private parts of transformers.
 """
 
-import inspect
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
 """Cache layers whose rows can be repeated and removed without affecting the other rows."""
@@ -79,71 +76,3 @@ class RoomyLayer(DynamicLayer):
         self.keys = self._all_keys[..., : self._length, :]
         self.values = self._all_values[..., : self._length, :]
         return self.keys, self.values
-
-
-class PromptLayer(DynamicLayer):
-    """Stores the keys and values of prompts, with their autograd graph.
-
-    With gradient checkpointing, the backward pass calls `update` again, which then stores nothing.
-    """
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        *args: Any,  # noqa: ARG002  signature of transformers' caches
-        **kwargs: Any,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of the first call, and return those of this call."""
-        if not self.is_initialized:
-            self.keys, self.values = key_states, value_states
-            self.is_initialized = True
-        return key_states, value_states
-
-
-class ContinuedLayer(DynamicLayer):
-    """Puts the keys and values of each row's prompt before those of the row. It stores nothing."""
-
-    def __init__(self, prompts: PromptLayer, rows: torch.Tensor) -> None:
-        super().__init__()
-        self.keys, self.values, self._rows = prompts.keys, prompts.values, rows
-        self.is_initialized = True
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        *args: Any,  # noqa: ARG002
-        **kwargs: Any,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert self.keys is not None, "the prompts were not read"
-        assert self.values is not None
-        keys = torch.cat([self.keys[self._rows], key_states], dim=-2)
-        return keys, torch.cat([self.values[self._rows], value_states], dim=-2)
-
-
-def continued(prompts: Cache, rows: torch.Tensor) -> Cache:
-    layers: Any = prompts.layers
-    return Cache(layers=[ContinuedLayer(layer, rows) for layer in layers])
-
-
-def cache_argument(model: Any) -> str:
-    """Return the cache argument's name: `cache`, or `past_key_values` before transformers 5.24."""
-    parameters = inspect.signature(type(model).forward).parameters
-    return "cache" if "cache" in parameters else "past_key_values"
-
-
-_KEEPS_CACHE = "_can_checkpoint_with_cache"
-"""Attribute of transformers' layers. True: gradient checkpointing does not drop the cache."""
-
-
-@contextmanager
-def caches_in_checkpoints(model: Any) -> Generator[None]:
-    layers = [layer for layer in model.modules() if hasattr(layer, _KEEPS_CACHE)]
-    for layer in layers:
-        setattr(layer, _KEEPS_CACHE, True)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            vars(layer).pop(_KEEPS_CACHE, None)

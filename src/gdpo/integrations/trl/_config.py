@@ -100,8 +100,8 @@ class GDPOConfig(GRPOConfig):
     )
     share_prompts: bool = _field(
         True,
-        "With pack_micro_batches: compute each distinct prompt of a micro-batch once, "
-        "where that costs fewer tokens. The gradient equals TRL's.",
+        "With pack_micro_batches: compute whole groups in one row of tokens without padding, "
+        "each prompt once. The gradient equals TRL's.",
     )
     completion_only_head: bool = _field(
         True,

@@ -2,18 +2,19 @@
 
 TRL pads every rollout to the longest prompt and completion of the generation batch, and also trains
 on rollouts whose advantage is exactly 0. Within an optimizer step, a `Packer` leaves out rollouts
-that cannot contribute, sorts the rest by length, and trims the padding of each new micro-batch.
-Rollouts with the same prompt stay together if that costs fewer tokens, because `SharedPrompts`
-computes the prompt once. Each loss type keeps the normalizer of the full batch:
+that cannot contribute, and fills as few micro-batches as possible with whole groups, which
+`FlatRows` computes without padding. The first micro-batches of the step are then empty. Where rows
+cannot be flat, it sorts rollouts by length, and trims the padding of each new micro-batch. Each
+loss type keeps the normalizer of the full batch:
 
 | loss type | normalizer | how it is preserved |
 |---|---|---|
 | dapo, cispo, vespo | tokens of the generation batch | TRL passes it with the batch |
-| grpo, sapo, dr_grpo, luspo | rows of TRL's micro-batch | scale advantages by new / old rows |
-| bnpo | tokens of TRL's micro-batch | scale advantages by new / old tokens |
+| grpo, sapo, dr_grpo, luspo | rows of TRL's micro-batch | scale the loss by new / old rows |
+| bnpo | tokens of TRL's micro-batch | scale the loss by new, and advantages by 1 / old tokens |
 
-For these loss types, scaling an advantage by a positive factor scales the loss of the rollout by
-the same factor. With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if
+For bnpo, scaling an advantage by a positive factor scales the loss of the rollout by the same
+factor. With a KL term (`beta`), no rollout is left out. Prompts are trimmed only if
 positions are relative (rotary): absolute ones and virtual tokens of prompt tuning would shift. With
 dropout, the gradient is the same only in distribution.
 
@@ -34,14 +35,17 @@ from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.integrations.trl._adapter import GRPOTrainer, is_training, lacks, replaced, say, tried
-from gdpo.integrations.trl._plan import RolloutTokens, chunks, split
-from gdpo.integrations.trl._probe import Score, SpeedUp, lent, made_up_rows
-from gdpo.integrations.trl._shared_prompts import (
-    SharedPrompts,
-    distinct,
-    last_places,
-    shared_prompts_of,
+from gdpo.integrations.trl._flat import FlatRows, flat_rows_of, groups_of
+from gdpo.integrations.trl._plan import (
+    RolloutTokens,
+    calls_needed,
+    chunks,
+    dealt,
+    pieces_of,
+    shortest,
+    split,
 )
+from gdpo.integrations.trl._probe import Score, SpeedUp, lent, made_up_rows
 from gdpo.integrations.trl.generation import growing_ropes, ropes
 
 MicroBatch = dict[str, Any]
@@ -78,6 +82,11 @@ def loss_mask(batch: MicroBatch) -> torch.Tensor:
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
+def last_places(mask: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return ((mask != 0) * places).amax(1)
+
+
 def rows_of(
     batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool
 ) -> list[RolloutTokens]:
@@ -103,7 +112,7 @@ def take(
     The last `prompt` tokens of each prompt and the first `completion` tokens of each completion are
     kept. None: all of them.
     """
-    index = torch.tensor(places, device=batch["completion_ids"].device)
+    index = torch.tensor(places, dtype=torch.long, device=batch["completion_ids"].device)
     taken: MicroBatch = {}
     for key, value in batch.items():
         if key in _OF_THE_BATCH:
@@ -133,6 +142,9 @@ def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
     return [{key: wide(key, value) for key, value in batch.items()} for batch in batches]
 
 
+_APART = ("cpu",)
+"""Devices on which a call for each group takes less time than one for several groups."""
+
 _STAY = "pack_micro_batches: micro-batches remain TRL's"
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
@@ -142,7 +154,7 @@ _BY_ROWS = ("grpo", "dr_grpo", "luspo", "sapo")
 _BY_TOKENS = ("bnpo",)
 _BY_GENERATION_BATCH = ("dapo", "cispo", "vespo")
 
-_SHARES = "shares_of_metrics"
+_SHARES = "shares"
 _OF_TOKENS = ("kl", "entropy")
 _OF_RATIOS = (
     "clip_ratio/low_mean",
@@ -183,11 +195,11 @@ class Packer(SpeedUp):
 
     instead = "pack_micro_batches: padding is not trimmed"
 
-    def __init__(self, trainer: Any, packing: Packing, shared: SharedPrompts) -> None:
+    def __init__(self, trainer: Any, packing: Packing, flat: FlatRows) -> None:
         self._packing: Packing | None = packing
         """The allowed changes. None: nothing, because a batch has entries that cannot be split."""
         super().__init__(trainer)
-        self.shared = shared
+        self.flat = flat
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
@@ -218,26 +230,55 @@ class Packer(SpeedUp):
 
     def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
         batch = join(window)
-        groups = distinct(batch["prompt_ids"], batch["prompt_mask"])[1]
+        groups = groups_of(batch["prompt_ids"], batch["prompt_mask"])
         rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
         size = len(rows) // len(window)
         if not packing.regroups:
             return [_trimmed(batch, rows, here, packing) for here in chunks(range(len(rows)), size)]
-        wanted = max(len(window), sum(row.contributes for row in rows))
+        width = batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
+        places = self._planned(rows, len(window), size * width)
         # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
-        count = int(self._of_all_ranks([wanted]).max())
-        places = split(rows, count, len(window), self.shared.call)
-        micro_batches = [_trimmed(batch, rows, here, packing) for here in places]
-        tokens = self._of_all_ranks([_counted(rows, here) for here in places]).sum(0)
-        of_tokens = tokens / tokens.double().mean().clamp(min=1)
-        of_rows = torch.tensor([len(here) for here in places]).double()
-        shares = zip(of_tokens.tolist(), (of_rows / of_rows.mean()).tolist(), strict=True)
-        for micro_batch, here, share in zip(micro_batches, places, shares, strict=True):
-            advantages = micro_batch["advantages"]
-            factor = _factor(self._trainer.loss_type, rows, here, size).to(advantages)
-            micro_batch["advantages"] = advantages * factor.view(-1, *advantages.shape[1:] and [1])
-            micro_batch[_SHARES] = share
+        tokens = [_counted(rows, here) for here in places]
+        facts = self._of_all_ranks([*map(len, places), *tokens]).view(-1, 2, len(window))
+        sizes: list[int] = facts[:, 0].amax(0).tolist()
+        of_rows, of_tokens = (each / each.mean().clamp(min=1e-9) for each in facts.sum(0).double())
+        blank = facts.new_tensor(sizes) * len(facts) / facts[:, 0].sum(0).double().mean() - of_rows
+        shares = torch.stack([of_tokens, of_rows, blank], 1).tolist()
+        if by_tokens := self._trainer.loss_type in _BY_TOKENS:
+            then = [max(1, _counted(rows, here)) for here in chunks(range(len(rows)), size)]
+            advantages = batch["advantages"]
+            of_row = torch.tensor(then).repeat_interleave(size).to(advantages)
+            batch["advantages"] = advantages / of_row.view(-1, *advantages.shape[1:] and [1])
+        by_rows = self._trainer.loss_type in _BY_ROWS
+        empty = sizes.count(0)
+        micro_batches = [take(batch, [])] * empty
+        for i in range(empty, len(window)):
+            count = len(places[i])
+            filled = [*places[i], *[shortest(rows)] * (sizes[i] - count)]
+            micro_batch = _trimmed(batch, rows, filled, packing)
+            for key in set(_COMPLETION[1:]) & set(micro_batch):
+                micro_batch[key][count:] = 0
+            of_loss = sizes[i] / size if by_rows else max(1, tokens[i]) if by_tokens else 1
+            micro_batch[_SHARES] = (of_loss, *shares[i], empty if i == empty else 0)
+            micro_batches.append(micro_batch)
         return micro_batches
+
+    def _planned(
+        self, rows: Sequence[RolloutTokens], parts: int, budget: int
+    ) -> Sequence[Sequence[int]]:
+        """Return the places of the rows of each micro-batch, as many on each rank.
+
+        The first micro-batches may be empty: only the last backward pass of a step is synchronized.
+        """
+        pieces = pieces_of(rows, budget)
+        apart = self._trainer.accelerator.device.type in _APART
+        calls = calls_needed(pieces, parts, 1 if apart else budget)
+        wanted = max(parts, sum(row.contributes for row in rows))
+        count, calls, is_off = self._of_all_ranks([wanted, calls, self.flat.is_off]).amax(0)
+        if is_off:
+            return split(rows, int(count), parts)
+        places = [places for _, places in dealt(pieces, int(calls))]
+        return [*([[]] * (parts - len(places))), *places]
 
     def score(
         self,
@@ -252,10 +293,8 @@ class Packer(SpeedUp):
         packing, start = self.packing, input_ids.shape[1] - logits_to_keep
         if packing is None or not self.is_tried:
             return score(model, input_ids, attention_mask, logits_to_keep, **options)
-        mask = attention_mask[:, :start]
-        prompt = packing.prompt_width(mask.sum(1).tolist(), start)
-        lengths = last_places(attention_mask[:, start:]).tolist()
-        width = packing.width(lengths, logits_to_keep)
+        prompt = packing.prompt_width(attention_mask[:, :start].sum(1).tolist(), start)
+        width = packing.width(last_places(attention_mask[:, start:]).tolist(), logits_to_keep)
         kept = slice(start - prompt, start + width)
         logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
         return pad(logps, (0, logits_to_keep - width)), None, None
@@ -268,20 +307,27 @@ class Packer(SpeedUp):
         return accelerator.gather(here.to(accelerator.device)).cpu()
 
 
-def weigh_metrics(trainer: Any, inputs: MicroBatch) -> None:
-    """Scale the newest metrics of a packed micro-batch by its shares of all tokens and rollouts.
+def weighed(trainer: Any, inputs: MicroBatch, loss: Any) -> Any:
+    """Return the share of the loss of a packed micro-batch, and scale its newest metrics.
 
-    TRL logs the unweighted mean over micro-batches.
+    TRL logs the unweighted mean over micro-batches: the empty ones before this one count as 0. Rows
+    without tokens have a weight of 1 in `vespo/phi_seq_mean`, and 0 elsewhere.
     """
     if _SHARES not in inputs:
-        return
-    of_tokens, of_rows = inputs[_SHARES]
-    of_ratios = of_tokens if trainer.importance_sampling_level == "token" else of_rows
+        return loss
+    of_loss, of_tokens, of_rows, of_blank, empty = inputs[_SHARES]
+    of_ratios = of_tokens if trainer.importance_sampling_level == "token" else of_rows + of_blank
     metrics = trainer._metrics["train"]
-    for names, share in ((_OF_TOKENS, of_tokens), (_OF_RATIOS, of_ratios), (_OF_ROWS, of_rows)):
+    for names, share, more in (
+        (_OF_TOKENS, of_tokens, 0),
+        (_OF_RATIOS, of_ratios, 0),
+        (_OF_ROWS, of_rows + of_blank, -of_blank),
+    ):
         for name in names:
             if name in metrics:
-                metrics[name][-1] *= share
+                metrics[name][-1] = metrics[name][-1] * share + more
+                metrics[name] += [0.0] * empty
+    return loss * of_loss
 
 
 def packer_of(trainer: Any) -> Packer | None:
@@ -306,7 +352,7 @@ def packer_of(trainer: Any) -> Packer | None:
         trims_prompts=_positions_are_relative(model) and not virtual_tokens,
         multiple=int(trainer.pad_to_multiple_of or 1),
     )
-    packer = Packer(trainer, packing, shared_prompts_of(trainer))
+    packer = Packer(trainer, packing, flat_rows_of(trainer))
     if difference := tried(partial(_changed_loss, trainer, packer, packing)):
         say(trainer, f"{_STAY}, because {difference}")
         return None
@@ -321,7 +367,9 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
         return logps, -logps, torch.zeros((), device=ids.device)
 
     def loss(micro_batches: Sequence[MicroBatch]) -> float:
-        return float(sum(trainer._compute_loss(None, each).double() for each in micro_batches))
+        return float(
+            sum(trainer._compute_loss(None, each).detach().double() for each in micro_batches)
+        )
 
     with lent(trainer):
         metrics = copy.deepcopy(trainer._metrics)
@@ -412,23 +460,6 @@ def _trimmed(
         prompt=packing.prompt_width([rows[i].prompt for i in places], prompt),
         completion=packing.width([rows[i].completion for i in places], completion),
     )
-
-
-def _factor(
-    loss_type: str, rows: Sequence[RolloutTokens], places: Sequence[int], size: int
-) -> torch.Tensor:
-    """Return the new normalizer divided by the original one, for each row of a new micro-batch.
-
-    `rows` are those of the whole optimizer step in TRL's order, `places` the rows of the new
-    micro-batch, and `size` the number of rows in each of TRL's micro-batches.
-    """
-    if loss_type in _BY_ROWS:
-        return torch.full([len(places)], len(places) / size)
-    if loss_type in _BY_TOKENS:
-        then = [_counted(rows, here) for here in chunks(range(len(rows)), size)]
-        now = _counted(rows, places)
-        return torch.tensor([max(1, now) / max(1, then[i // size]) for i in places])
-    return torch.ones(len(places))
 
 
 def _counted(rows: Sequence[RolloutTokens], places: Iterable[int]) -> int:

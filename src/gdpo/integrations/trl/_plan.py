@@ -1,35 +1,11 @@
-"""Decides which rollouts are computed together, and whether their prompts are computed once.
+"""Decides which rollouts of an optimizer step are computed together, by numbers of tokens.
 
-The decisions are based on token counts, padding included.
+A group is computed at the cost of its prompt and its completions. `pieces_of` and `dealt` plan such
+calls, `split` the padded micro-batches where rows cannot be flat.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class CallCost:
-    """What a forward and a backward pass cost, in tokens: `max(least, fixed + tokens)`."""
-
-    fixed: int = 0
-    least: int = 0
-
-    def cost(self, tokens: int) -> int:
-        return max(self.least, self.fixed + tokens)
-
-
-def call_of(device: str, layers: int, parameters: int) -> CallCost:
-    """Return what a call of a model costs on a type of device.
-
-    On a CPU, a `fixed` from 8 to 64 changed the time of a step by at most 7 %. On one H200, a call
-    in the shape of Qwen2.5-1.5B took as long with 16 tokens as with 4,900
-    (`python -m benchmarks.call_cost`): Python takes time for each layer, and the GPU for each
-    parameter and token.
-    """
-    if device == "cpu":
-        return CallCost(fixed=32)
-    return CallCost(least=round(2.7e11 * layers / parameters))
 
 
 @dataclass(frozen=True)
@@ -45,77 +21,58 @@ class RolloutTokens:
     """Rollouts with the same number have the same prompt."""
 
 
-@dataclass(frozen=True)
-class SharingPlan:
-    shared: bool
-    """Whether each prompt is computed once."""
-    chunks: tuple[tuple[int, ...], ...]
-    """Places of the rows whose completions are computed together."""
-    cost: int
-    """Cost in tokens, calls included."""
+def shortest(rows: Sequence[RolloutTokens]) -> int:
+    return min(range(len(rows)), key=lambda i: rows[i].prompt + rows[i].completion)
 
 
-def planned(rows: Sequence[RolloutTokens], call: CallCost | None) -> SharingPlan:
-    r"""Return the cheapest way to compute the rows of a micro-batch.
+Piece = tuple[int, list[int]]
+"""Number of tokens of rollouts of a group that are computed together, and their places."""
 
-    With $P$ tokens in the longest prompt, $G$ prompts and $C_i$ tokens in completion $i$, the rows
-    cost $n (P + \max_i C_i)$ tokens in one call. If each prompt is computed once, the call of the
-    prompts costs $G (P - 1)$, and each chunk of $m$ completions $m (1 + \max_i C_i)$: the last
-    token of the prompt is computed again. `call` adds the other costs. None: prompts cannot be
-    shared.
+
+def pieces_of(rows: Sequence[RolloutTokens], budget: int) -> list[Piece]:
+    """Return the rollouts that contribute by group, the largest groups first.
+
+    A group of more tokens than the budget becomes several pieces, each with the prompt. If no
+    rollout contributes, the shortest is computed.
     """
-    prompt = max(row.prompt for row in rows)
-    together = len(rows) * (prompt + max(row.completion for row in rows))
-    cost = together if call is None else call.cost(together)
-    plain = SharingPlan(shared=False, chunks=(tuple(range(len(rows))),), cost=cost)
-    groups = len({row.group for row in rows})
-    if call is None or prompt < 2 or groups == len(rows):
-        return plain
-    order = sorted(range(len(rows)), key=lambda i: rows[i].completion)
-    # cheapest[n]: what the n shortest completions cost, and where their last chunk begins.
-    cheapest = [(0, 0)]
-    for end, place in enumerate(order, 1):
-        width = 1 + rows[place].completion
-        ways = (
-            (cost + call.cost((end - begin) * width), begin)
-            for begin, (cost, _) in enumerate(cheapest)
-        )
-        cheapest.append(min(ways))
-    chunks, end = list[tuple[int, ...]](), len(rows)
-    while end:
-        begin = cheapest[end][1]
-        chunks.append(tuple(order[begin:end]))
-        end = begin
-    cost = call.cost(groups * (prompt - 1)) + cheapest[-1][0]
-    shared = SharingPlan(shared=True, chunks=tuple(chunks), cost=cost)
-    return min(plain, shared, key=lambda plan: plan.cost)
+    used = [i for i, row in enumerate(rows) if row.contributes] or [shortest(rows)]
+    pieces, latest = list[Piece](), dict[int, Piece]()
+    for i in sorted(used, key=lambda i: rows[i].completion, reverse=True):
+        tokens, places = latest.get(rows[i].group, (0, []))
+        if not places or tokens + rows[i].completion > budget:
+            pieces += [(tokens, places)] if places else []
+            tokens, places = rows[i].prompt, []
+        latest[rows[i].group] = (tokens + rows[i].completion, [*places, i])
+    return sorted([*pieces, *latest.values()], key=lambda piece: piece[0], reverse=True)
 
 
-def split(
-    rows: Sequence[RolloutTokens], count: int, parts: int, call: CallCost | None
-) -> list[list[int]]:
-    """Choose `count` rows, and return the places of the rows of each micro-batch.
+def dealt(pieces: Sequence[Piece], count: int) -> list[Piece]:
+    """Distribute pieces over a number of calls of similar size, the largest first."""
+    calls: list[Piece] = [(0, []) for _ in range(count)]
+    for tokens, places in pieces:
+        i = min(range(count), key=lambda i: calls[i][0])
+        calls[i] = (calls[i][0] + tokens, calls[i][1] + places)
+    return sorted(calls, key=lambda call: call[0], reverse=True)
+
+
+def calls_needed(pieces: Sequence[Piece], parts: int, budget: int) -> int:
+    """Return the least number of calls within the budget, at most `parts` or one for each piece."""
+    least, most = sum(tokens for tokens, _ in pieces) // budget, min(parts, len(pieces))
+    counts = (n for n in range(max(1, least), most) if dealt(pieces, n)[0][0] <= budget)
+    return next(counts, most)
+
+
+def split(rows: Sequence[RolloutTokens], count: int, parts: int) -> list[list[int]]:
+    """Choose `count` rows, and return the places of the rows of each padded micro-batch.
 
     Rows that contribute are taken first, then the shortest of the others.
     """
     by_use = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))
     wanted = sorted(by_use[:count], key=lambda i: rows[i].completion, reverse=True)
-    longest = dict[int, int]()
-    for place in wanted:
-        longest.setdefault(rows[place].group, rows[place].completion)
-    by_group = sorted(wanted, key=lambda i: (-longest[rows[i].group], rows[i].group))
     size, more = divmod(count, parts)
     # The remainder goes to the last micro-batches, so that no micro-batch is larger than TRL's.
-    sizes = [size + (i >= parts - more) for i in range(parts)]
-
-    def cut(order: Sequence[int]) -> list[list[int]]:
-        ends = list(itertools.accumulate(sizes, initial=0))
-        return [list(order[start:end]) for start, end in itertools.pairwise(ends)]
-
-    def cost(places: Sequence[Sequence[int]]) -> int:
-        return sum(planned([rows[i] for i in here], call).cost for here in places if here)
-
-    return min((cut(order) for order in (wanted, by_group)), key=cost)
+    first = (parts - more) * size
+    return [*chunks(wanted[:first], size), *chunks(wanted[first:], size + 1)]
 
 
 def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -37,7 +37,7 @@ from gdpo.integrations.trl._environments import environment_range, environment_r
 from gdpo.integrations.trl._groups import GeneratedGroups, GroupFilter, Ranks
 from gdpo.integrations.trl._objective import objective_of
 from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog
-from gdpo.integrations.trl._packing import loss_mask, packer_of, weigh_metrics
+from gdpo.integrations.trl._packing import loss_mask, packer_of, weighed
 from gdpo.integrations.trl._probe import CALLED, Trial, check_batch
 from gdpo.integrations.trl._rewards import (
     ExactRewards,
@@ -173,7 +173,7 @@ class GDPOTrainer(GRPOTrainer):
         self._speed_ups = Trial(
             self,
             self._trls_scores,
-            [self._packer, self._packer and self._packer.shared, self._head],
+            [self._packer, self._packer and self._packer.flat, self._head],
         )
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         self._filter = GroupFilter(self, self._ranks)
@@ -228,9 +228,10 @@ class GDPOTrainer(GRPOTrainer):
         return inputs if self._packer is None else self._packer.packed(inputs)
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        loss = super()._compute_loss(model, inputs)
-        weigh_metrics(self, inputs)
-        return loss
+        ids = inputs["completion_ids"]
+        if not len(ids):  # the packer has put all rollouts into later micro-batches
+            return torch.zeros((), device=ids.device, requires_grad=True)
+        return weighed(self, inputs, super()._compute_loss(model, inputs))
 
     def _trls_scores(self, *args: Any, **kwargs: Any) -> Any:
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)

@@ -101,8 +101,7 @@ class CompletionOnlyHead(SpeedUp):
         **options: Any,
     ) -> Any:
         """Return what TRL's method returns for these arguments."""
-        shape = (len(input_ids), input_ids.shape[1], logits_to_keep)
-        reason = self.not_here_because(model, shape, options)
+        reason = self.not_here_because(model, len(input_ids) * logits_to_keep, options)
         if reason:
             self.say(reason)
         if reason or self.is_off:
@@ -127,10 +126,8 @@ class CompletionOnlyHead(SpeedUp):
         padding = attention_mask[:, -keep:] == 0
         return logps.masked_fill(padding, 0), entropies.masked_fill(padding, 0)
 
-    def not_here_because(
-        self, model: Any, shape: tuple[int, int, int], options: dict[str, Any]
-    ) -> str | None:
-        """Return why TRL's head scores a batch `(rows, tokens, completion tokens)`, or None."""
+    def not_here_because(self, model: Any, tokens: int, options: dict[str, Any]) -> str | None:
+        """Return why TRL's head scores a number of completion tokens, or None."""
         trainer = self._trainer
         others = {k: v for k, v in options.items() if k != "compute_entropy"}
         if any(value is not None and value is not False for value in others.values()):
@@ -143,9 +140,8 @@ class CompletionOnlyHead(SpeedUp):
         text = base.config.get_text_config()
         if cap := next((name for name in _CAPS if getattr(text, name, None) is not None), None):
             return f"the model caps its logits ({cap})"
-        rows, width, keep = shape
-        trls = min(rows * width, _TRL_TOKENS) * min(text.vocab_size, _TRL_VOCABULARY)
-        if rows * keep * text.vocab_size > _TRL_BLOCKS * trls:
+        trls = _TRL_TOKENS * min(text.vocab_size, _TRL_VOCABULARY)
+        if tokens * text.vocab_size > _TRL_BLOCKS * trls:
             return "the logits of a micro-batch would need more memory than TRL's buffers"
         return None
 
