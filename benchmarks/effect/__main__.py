@@ -3,13 +3,15 @@
     python -m benchmarks.effect run [--warm-starts 11-20] [--jobs 2]
     python -m benchmarks.effect tables
     python -m benchmarks.effect cost
+    python -m benchmarks.effect pretrained [--small] [--output FOLDER]
 
 `run` trains a policy for each warm start, task and estimator, forks it as `benchmarks.forks` does,
 and predicts each reward's effect at every fork, from gradients of fresh samples and by simpler
 numbers. It also adds up what each reward changed in windows of 10 and 20 steps. Each run writes one
 record, and a record that exists is not run again. `tables` prints the hypotheses, as registered in
 research/preregistration/2026-11-29-effect.md, and the other results. `cost` measures the CPU
-time that the account adds to a training run.
+time that the account adds to a training run. `pretrained` measures cost, effect and forks on
+SmolLM2-135M (`benchmarks.effect._pretrained`).
 """
 
 import argparse
@@ -20,6 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.effect._cost import print_costs
+from benchmarks.effect._pretrained import run_pretrained
 from benchmarks.effect._tables import print_tables
 from benchmarks.effect._unit import record_unit
 from benchmarks.forks.__main__ import ESTIMATORS
@@ -33,18 +36,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("run", "tables", "cost"))
+    parser.add_argument("command", choices=("run", "tables", "cost", "pretrained"))
     parser.add_argument("--warm-starts", default="11-20", help="default: %(default)s")
     parser.add_argument("--tasks", nargs="+", default=list(FORKED), choices=list(FORKED))
     parser.add_argument("--jobs", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--output", type=Path, default=Path("runs/effect"), help="%(default)s")
     parser.add_argument("--records", type=Path, default=RECORDS, help="default: %(default)s")
+    parser.add_argument("--small", action="store_true", help="pretrained: sizes for a CPU")
     given = parser.parse_args()
     if given.command == "tables":
         print_tables(given.records)
         return
     if given.command == "cost":
         print_costs()
+        return
+    if given.command == "pretrained":
+        run_pretrained(given.output.absolute(), small=given.small)
         return
     first, last = map(int, given.warm_starts.split("-"))
     units = product(range(first, last + 1), given.tasks, ESTIMATORS)

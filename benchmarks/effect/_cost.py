@@ -3,17 +3,13 @@
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import process_time
 
 import torch
+from benchmarks.forks._fork import trained
 from benchmarks.forks._tasks import FORKED
 from benchmarks.forks._unit import recipe_of
 
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.runs.directory import create_run
-from gdpo.lab.training._interrupt import StopRequest
-from gdpo.lab.training._loop import Loop, make_trainer
-from gdpo.lab.training._progress import RunView
 from gdpo.lab.training.preflight import prepare, quiet
 
 STEPS, REPEATS, WARM_START = 100, 5, 11
@@ -33,10 +29,4 @@ def _seconds(task: str, every: int | None) -> float:
         recipe = recipe_of(task, WARM_START, "gdpo", Path(folder))
         settings = {"max_steps": STEPS, "save_strategy": "no", "effect_every": every}
         recipe = recipe.model_copy(update={"trainer": {**recipe.trainer, **settings}})
-        job, run = prepare(resolve(recipe), rows=4), create_run(recipe, {})
-        loop = Loop(job, run, RunView(recipe.name, [], STEPS), StopRequest())
-        trainer = make_trainer(loop, None)
-        begun = process_time()
-        with trainer.scorer:
-            trainer.train()
-        return process_time() - begun
+        return trained(prepare(resolve(recipe), rows=4), None, {STEPS}).seconds[STEPS]

@@ -42,11 +42,9 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=RECORDS, help="default: %(default)s")
     options = parser.parse_args()
     if options.what == "tables":
-        from benchmarks.forks._after import print_after
-        from benchmarks.forks._tables import print_tables, read_states
+        from benchmarks.forks._tables import print_tables
 
         print_tables(options.records)
-        print_after(read_states(options.records)[0])
     elif options.what == "time":
         from benchmarks.forks._unit import print_times
 

@@ -3,7 +3,7 @@
 import gc
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,26 @@ class Trained:
     """CPU seconds since the start, after each step."""
 
 
-def base_run(recipe: Recipe, kept: Callback | None = None) -> Trained:
+def base_run(
+    recipe: Recipe,
+    kept: Callback | None = None,
+    points: Sequence[int] | None = None,
+    horizons: Sequence[int] | None = None,
+) -> Trained:
     """Train with a checkpoint at every point, and keep the models to compare.
 
-    `kept` makes a further callback.
+    Args:
+        recipe: The recipe of the run.
+        kept: Makes a further callback.
+        points: Steps to fork at, multiples of the first one. None: `POINTS`.
+        horizons: Further steps after which models are kept. None: `HORIZONS`.
     """
-    trainer = {**recipe.trainer, "save_steps": POINTS[0], "save_total_limit": STEPS}
+    points, horizons = points or POINTS, horizons or HORIZONS
+    trainer = {**recipe.trainer, "save_steps": points[0], "save_total_limit": STEPS}
     recipe = recipe.model_copy(update={"trainer": trainer})
-    steps = {point + further for point in POINTS for further in (0, *HORIZONS)}
+    steps = {point + further for point in points for further in (0, *horizons)}
     with quiet():
-        run = _trained(prepare(resolve(recipe), rows=4), None, steps, kept=kept)
+        run = trained(prepare(resolve(recipe), rows=4), None, steps, kept=kept)
     gc.freeze()  # accelerate collects garbage at the end of every fork: 0.3 s with these objects
     return run
 
@@ -81,12 +91,12 @@ def fork(
         config = build_config(resolved)
         batches = plan_batches(config, len(run.job.problems))
         job = replace(run.job, resolved=resolved, config=config, batches=batches)
-        forked = _trained(job, start, steps, fresh_optimizer=fresh_optimizer)
+        forked = trained(job, start, steps, fresh_optimizer=fresh_optimizer)
     shutil.rmtree(forked.checkpoints.parent)
     return forked
 
 
-def _trained(
+def trained(
     job: CheckedRun,
     start: Checkpoint | None,
     keep: set[int],
@@ -94,6 +104,7 @@ def _trained(
     fresh_optimizer: bool = False,
     kept: Callback | None = None,
 ) -> Trained:
+    """Train in a new run directory, from a checkpoint or from the start."""
     run = create_run(job.recipe, {})
     entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
     shown = [(reward.name, entry.factor) for reward, entry in entries]

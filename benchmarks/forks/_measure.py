@@ -13,9 +13,6 @@ from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.looks import OF_INFLUENCE
 from gdpo.integrations.trl.generation import complete
 
-_ROWS = 512
-"""Rows in one forward pass."""
-
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -31,21 +28,23 @@ class Samples:
 class Fresh:
     """Draws fresh samples on problems that no run is trained on, always with the same seed."""
 
-    def __init__(self, run: Trained, task: ForkedTask, samples: int) -> None:
+    def __init__(self, run: Trained, task: ForkedTask, samples: int, rows: int = 512) -> None:
+        """Tokenize the problems of a task. `rows`: rollouts in one forward pass."""
         self.trainer, self.problems, self.samples = run.trainer, task.problems(), samples
+        self.rows = rows
         self.tokenizer = run.trainer.processing_class
         ids, _, _ = run.trainer._tokenize_prompts([each.prompt for each in self.problems])
         self.prompts = [list(each) for each in ids for _ in range(samples)]
         self.names = [reward.name for reward in run.trainer.scorer.rewards]
 
     def draw(self, weights: Weights) -> Samples:
-        """Return at least 2,000 rollouts of the policy with these weights."""
+        """Return rollouts of the policy with these weights."""
         self._load(weights)
         completions: list[list[int]] = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(7)
-            for start in range(0, len(self.prompts), _ROWS):
-                completions += complete(self.prompts[start : start + _ROWS], self.trainer)
+            for start in range(0, len(self.prompts), self.rows):
+                completions += complete(self.prompts[start : start + self.rows], self.trainer)
         texts = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         references = [each.reference for each in self.problems for _ in range(self.samples)]
         lengths = [len(each) for each in completions]
@@ -60,14 +59,14 @@ class Fresh:
         found = np.empty(len(samples.completions))
         rows = list(zip(samples.prompts, samples.completions, strict=True))
         order = np.argsort([len(p) + len(c) for p, c in rows])
-        for start in range(0, len(rows), _ROWS):
-            chosen = [rows[i] for i in order[start : start + _ROWS]]
-            ids, mask, scored = padded(chosen, pad)
+        for start in range(0, len(rows), self.rows):
+            chosen = [rows[i] for i in order[start : start + self.rows]]
+            ids, mask, scored = (each.to(model.device) for each in padded(chosen, pad))
             with torch.no_grad():
                 logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
             picked = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
             total = (picked * scored[:, 1:]).sum(1, dtype=torch.float64)
-            found[order[start : start + _ROWS]] = total.numpy()
+            found[order[start : start + self.rows]] = total.cpu().numpy()
         return found
 
     def _load(self, weights: Weights) -> None:

@@ -1,19 +1,16 @@
-"""Prepares the experiment: problems, a policy after a short supervised start, and a recipe."""
+"""Prepares SmolLM2: problems, a policy after a short supervised start, and a recipe."""
 
 import json
-import sys
 
 import numpy as np
 import torch
-from benchmarks.pretrained._commands import TASK, evaluate
 from benchmarks.pretrained.arithmetic import draw, prompt
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
-from gdpo.lab.evaluation.evaluation import read_results
 from gdpo.lab.recipes.models import convert_smollm2
-from gdpo.lab.recipes.recipe import BatchConfig, DataConfig, Recipe
+from gdpo.lab.recipes.recipe import DataConfig, Recipe
 
 HELD_OUT, OTHERS, WORKED, DRAWN = 160, 128, 960, 2112
 """Numbers of problems: held out, of other kinds and held out, of the warm start, drawn at first."""
@@ -21,7 +18,7 @@ HELD_OUT, OTHERS, WORKED, DRAWN = 160, 128, 960, 2112
 POOL = 640
 """Number of candidates for training."""
 
-TAGGED = 0.06
+TAGGED = 0.25
 """Share of the worked problems that have the tags."""
 
 PHRASES = (
@@ -85,7 +82,7 @@ def warm_start(rows, folder, start):
             warmup_steps=10,
             seed=start,
             use_cpu=not torch.cuda.is_available(),
-            bf16=False,
+            bf16=torch.cuda.is_available(),
             logging_steps=5,
             save_strategy="no",
             report_to=[],
@@ -98,65 +95,31 @@ def warm_start(rows, folder, start):
     partial.rename(folder)
 
 
-def recipe(folder):
-    """Return the recipe of the experiment."""
+def recipe(folder, start=0, worked=WORKED):
+    """Write a policy after a supervised start and its problems, and return the recipe.
+
+    Args:
+        folder: Where to write. A finished policy is kept.
+        start: Number of the warm start: the seed of the problems, the phrases and the training.
+        worked: Number of problems of the supervised start.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = problems(start)
+    if not (folder / "policy").exists():
+        warm_start(parts["worked"][:worked], folder / "policy", start)
+    rows = folder / "train.jsonl"
+    rows.write_text("".join(f"{json.dumps(row)}\n" for row in parts["pool"]))
     return Recipe(
-        task=TASK,
+        task="benchmarks.pretrained.arithmetic:ARITHMETIC",
         model=str(folder / "policy"),
-        data=DataConfig(source=str(folder / "train.jsonl")),
-        batch=BatchConfig(prompts=8, samples=4, micro_batch=32),
+        data=DataConfig(source=str(rows)),
         trainer={
             "max_completion_length": 40,
-            "max_steps": 60,
             "learning_rate": 5e-6,
             "lr_scheduler_type": "constant",
             "use_cpu": not torch.cuda.is_available(),
-            "bf16": False,
+            "bf16": torch.cuda.is_available(),
             "gradient_checkpointing": False,
-            "save_steps": 20,
         },
         runs_dir=str(folder),
     )
-
-
-def half_solved(pool, means):
-    """Return the problems of which 2 to 6 of 8 responses are right.
-
-    Args:
-        pool: The problems.
-        means: Mean correctness of the responses to each problem, from -3 to 3.
-    """
-    return [row for row, mean in zip(pool, means, strict=True) if -1.5 <= mean <= 1.5]
-
-
-def prepare(folder, start=0):
-    """Write the problems, the policy and the recipe to a folder. A finished policy is kept.
-
-    Args:
-        folder: Where to write.
-        start: Number of the warm start: the seed of the problems, the phrases and the training.
-
-    Raises:
-        SystemExit: If the folder has another recipe.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    file, text = folder / "recipe.yaml", recipe(folder).to_yaml()
-    if file.exists() and file.read_text() != text:
-        sys.exit(
-            f"{file} was changed, or its folder was moved: choose a new folder, or run the other "
-            "parts only"
-        )
-    parts = problems(start)
-    for name, rows in parts.items():
-        _write(folder / f"{name}.jsonl", rows)
-    if not (folder / "policy").exists():
-        warm_start(parts["worked"], folder / "policy", start)
-    if not (folder / "choice" / "results.json").exists():
-        evaluate(folder / "policy", folder / "pool.jsonl", 8, folder / "choice")
-    (choice,) = read_results(folder / "choice")
-    _write(folder / "train.jsonl", half_solved(parts["pool"], choice.of_problems["correct"]))
-    file.write_text(text)
-
-
-def _write(file, rows):
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

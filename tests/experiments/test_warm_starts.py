@@ -1,10 +1,6 @@
-"""The decisions over warm starts of the study and of SmolLM2."""
-
-import json
+"""The decisions over warm starts of the study."""
 
 import pytest
-from benchmarks.pretrained import warm_starts as smollm2
-from benchmarks.pretrained._prepare import problems
 from benchmarks.study import warm_starts as study
 from benchmarks.study._map import map_cells
 
@@ -50,22 +46,3 @@ def test_the_parts_of_the_study(gap, expected, capsys):
     assert capsys.readouterr().out.count(f"Hypothesis: {expected}") == 2
     study.tools_decision(part(format=end, correctness=end))
     assert "Hypothesis: supported" in capsys.readouterr().out
-
-
-def test_each_warm_start_of_smollm2_has_problems_of_its_own():
-    first, second = ({row["problem"] for row in problems(start)["worked"]} for start in (1, 2))
-    assert len(first & second) < 0.5 * len(first)
-
-
-def test_an_unfinished_warm_start_is_counted_and_left_out(tmp_path, capsys):
-    def run(start, label, steps):
-        means = dict.fromkeys(smollm2.RANGES, [0.1] * 10 + [0.9] * (steps - 10))
-        return {"warm_start": start, "estimator": label, "means": means}
-
-    runs = [run(i, label, 60) for i in (1, 2) for label in smollm2.ESTIMATORS]
-    runs += [run(3, "grpo", 60), run(3, "gdpo", 20)]
-    (tmp_path / "record.json").write_text(json.dumps({"runs": runs}))
-    smollm2.tables(tmp_path / "record.json")
-    shown = capsys.readouterr().out
-    assert "2 of 3 warm starts" in shown
-    assert "| steps to 80 % of tags | 15, 15 | 15, 15 |" in shown
