@@ -326,10 +326,10 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_975,
+        "core": 210_986,
         "lab": 116_952,
-        "tests": 420_683,
-        "benchmarks": 100_305,
+        "tests": 422_291,
+        "benchmarks": 100_452,
         "files": 263,
         "functions": 2_743,
     }

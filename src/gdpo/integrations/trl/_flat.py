@@ -283,5 +283,5 @@ def _not_flat_because(trainer: Any) -> str | None:
         return "use_liger_kernel is set"
     device, halves = trainer.accelerator.device.type, (torch.bfloat16, torch.float16)
     if device != "cpu" and (varlen_attn is None or computed_in(trainer) not in halves):
-        return "attention without padding needs bf16 or fp16, and varlen_attn of torch"
+        return "attention without padding needs bf16 or fp16, and torch 2.12"
     return kind_not_covered(without_adapter(trainer.model))
