@@ -5,12 +5,17 @@ from functools import partial
 
 import pytest
 import torch
-from peft import PromptTuningConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tests.integrations.prepared import ours
 from tests.integrations.test_packing import shares
 from tests.integrations.variants import CHECKPOINTING
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 from trl import GRPOTrainer
 
 from gdpo.integrations.trl import _flat
@@ -141,6 +146,17 @@ def with_other_attention_in_the_backward_pass(model, patch):
     return model
 
 
+def with_an_attention_of_its_own(model, patch):
+    AttentionInterface.register("shifted", AttentionInterface()["sdpa"])
+    model.set_attn_implementation("shifted")
+    return model
+
+
+def with_tokens_that_switch_an_adapter_on(model, patch):
+    targets = {"target_modules": ["q_proj"], "alora_invocation_tokens": [42, 50]}
+    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=2, **targets))
+
+
 def with_a_sliding_window(model, patch):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "pad_token_id": 0}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "sliding_window": 128}
@@ -153,6 +169,8 @@ UNSHARED = [
     (with_dropout, {}, "config.attention_dropout is 0.1"),
     (with_a_learned_prompt, {}, "the decoder reads more than ids"),
     (with_a_sliding_window, {}, "attention has sliding_window"),
+    (with_an_attention_of_its_own, {}, "attn_implementation='shifted'"),
+    (with_tokens_that_switch_an_adapter_on, {}, "looks for its invocation tokens"),
     (partial(with_broken_keys, torch.Tensor.detach), {}, "a trial with"),
     (partial(with_broken_keys, lambda keys: keys.roll(1, 0)), {}, DIFFERS),
     (with_other_attention_in_the_backward_pass, {CHECKPOINTING: True}, "a trial with"),

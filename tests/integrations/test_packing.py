@@ -336,6 +336,11 @@ class OwnColumn:
         (OwnMask, {}, "TRL's loss"),
         (OwnColumn, {}, "contain row"),
         (object, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
+        (
+            object,
+            {"bf16": True, "importance_sampling_level": "sequence", "num_iterations": 2},
+            "half precision",
+        ),
     ],
 )
 def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
@@ -345,7 +350,7 @@ def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
         pass
 
     monkeypatch.setattr(prepared, "GDPOTrainer", Own)
-    run = ours(*place, **accumulated("accumulation"), **changed)
+    run = ours(*place, **{**accumulated("accumulation"), **changed})
     assert [len(batch["advantages"]) for batch in run.micro_batches] == [4] * 15
     assert caplog.text.count(reason) == 1
 

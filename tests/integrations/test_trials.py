@@ -1,5 +1,6 @@
 """Tests that each speed-up is tried before the training, and that TRL's code runs if it differs."""
 
+import copy
 import re
 import sys
 
@@ -203,13 +204,32 @@ def test_a_trial_is_repeated_for_longer_rollouts(tiny_policy, tmp_path):
         lambda _, args, kwargs: lengths.append(kwargs["attention_mask"].shape[1]), with_kwargs=True
     )
     trainer._speed_ups.run(30, 20)
-    trainer._speed_ups.run(32, 20)  # less than a tenth longer
+    trainer._speed_ups.run(29, 21)
     assert max(lengths) == 50
+    assert 21 in lengths  # a row without padding has 20 completion tokens
     assert not trainer._packer.flat.is_off
     trainer._speed_ups.run(60, 20)
     assert max(lengths) == 80
     assert trainer._packer.flat.is_off
     assert not trainer._packer.is_off
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_path, caplog):
+    seen, trainer = [], trainer_of(tiny_policy, tmp_path)
+    getattr(next(trainer.model.parameters()), register)(seen.append)
+    trainer._speed_ups.run(30, 20)
+    assert not seen
+    assert trainer._packer.is_off
+    assert "share_prompts: each rollout computes its own prompt, because a hook" in caplog.text
+
+
+def test_another_model_is_scored_by_trls_code(tiny_policy, tmp_path):
+    trainer, ids = trainer_of(tiny_policy, tmp_path), torch.ones(1, 5)
+    trial, other = trainer._speed_ups, copy.deepcopy(trainer.model)
+    trial._longest, trial._fast, trial._trls = 5, lambda *_, **__: "fast", lambda *_, **__: "TRL"
+    trainer.model.train()
+    assert [trial.score(model, ids, ids, 2) for model in (trainer.model, other)] == ["fast", "TRL"]
 
 
 def test_a_trial_keeps_gradients_random_states_and_dropout(tiny_policy, tmp_path):

@@ -18,6 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as attend
 from transformers import AttentionInterface
@@ -199,7 +200,10 @@ def _attending(config: Any, row: FlatRow) -> Generator[None]:
         config._attn_implementation = before
 
 
-_NOT_COVERED = ("attention_mask", "sliding_window", "softcap", "s_aux", "position_bias")
+_NOT_COVERED = ("attention_mask", "sliding_window", "softcap", "s_aux", "sinks", "position_bias")
+
+_REPLACED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
+"""Values of `attn_implementation` that all compute the same attention."""
 
 
 def _attend(
@@ -284,4 +288,10 @@ def _not_flat_because(trainer: Any) -> str | None:
     device, halves = trainer.accelerator.device.type, (torch.bfloat16, torch.float16)
     if device != "cpu" and (varlen_attn is None or computed_in(trainer) not in halves):
         return "attention without padding needs bf16 or fp16, and torch 2.12"
-    return kind_not_covered(without_adapter(trainer.model))
+    model = without_adapter(trainer.model)
+    if (attention := model.config._attn_implementation) not in _REPLACED:
+        return f"attn_implementation={attention!r} may compute something else"
+    adapters = trainer.model.peft_config.values() if is_peft_model(trainer.model) else ()
+    if any(getattr(adapter, "alora_invocation_tokens", None) for adapter in adapters):
+        return "the adapter looks for its invocation tokens in the ids"
+    return kind_not_covered(model)

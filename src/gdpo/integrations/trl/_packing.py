@@ -34,7 +34,15 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
-from gdpo.integrations.trl._adapter import GRPOTrainer, is_training, lacks, replaced, say, tried
+from gdpo.integrations.trl._adapter import (
+    GRPOTrainer,
+    computed_in,
+    is_training,
+    lacks,
+    replaced,
+    say,
+    tried,
+)
 from gdpo.integrations.trl._flat import FlatRows, flat_rows_of, groups_of
 from gdpo.integrations.trl._plan import (
     RolloutTokens,
@@ -181,7 +189,8 @@ class Packing:
     def width(self, lengths: Iterable[int], padded: int) -> int:
         if not self.trims:
             return padded
-        return min(padded, -(-max(1, *lengths) // self.multiple) * self.multiple)
+        # TRL takes a width of 1 for one value per rollout.
+        return min(padded, -(-max(2, *lengths) // self.multiple) * self.multiple)
 
     def prompt_width(self, lengths: Iterable[int], padded: int) -> int:
         return self.width(lengths, padded) if self.trims_prompts else padded
@@ -415,9 +424,20 @@ def _untouched_because(trainer: Any) -> str | None:
         return "the noise of neftune_noise_alpha depends on the micro-batch's width"
     if trainer.args.torch_compile:
         return "torch_compile would recompile the model for every new shape"
+    return _ratios_because(trainer)
+
+
+def _ratios_because(trainer: Any) -> str | None:
+    """Return why the ratios of new to old probabilities would change, or None."""
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
     if trainer.loss_type == "vespo" and corrected:
         return "vespo also sums vLLM's importance sampling ratio over the padding"
+    of_rollouts = trainer.importance_sampling_level == "sequence" or trainer.loss_type == "vespo"
+    batches = trainer.args.steps_per_generation * trainer.num_iterations
+    stored = corrected or trainer.args.gradient_accumulation_steps % batches
+    if of_rollouts and stored and computed_in(trainer) in (torch.bfloat16, torch.float16):
+        # TRL's ratio is exactly 1 before the first step. In other shapes, it would be clipped.
+        return "the ratio of a rollout adds up the rounding errors of half precision"
     return None
 
 

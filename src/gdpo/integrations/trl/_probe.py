@@ -247,8 +247,9 @@ class Trial:
         """Return what TRL's method returns for these arguments."""
         rows = (model, input_ids, attention_mask, logits_to_keep)
         # Without gradients, TRL's code: a resumed run has not tried yet what the whole run has.
-        known = torch.is_grad_enabled() and is_training(self._trainer)
-        if known and input_ids.shape[1] <= self._longest:
+        unwrap = self._trainer.accelerator.unwrap_model
+        known = torch.is_grad_enabled() and unwrap(model) is unwrap(self._trainer.model)
+        if known and is_training(self._trainer) and input_ids.shape[1] <= self._longest:
             return self._fast(*rows, **options)
         return self._trls(*rows, batch_size=batch_size, **options)
 
@@ -260,8 +261,11 @@ class Trial:
         used = [each for each in self._speed_ups if not each.is_off]
         if not used or prompt + completion <= self._longest:
             return
-        self._longest = 1.1 * (prompt + completion)
-        rows = made_up_rows(self._trainer, 3, prompt=prompt, completion=completion)
+        self._longest = prompt + completion
+        rows = made_up_rows(self._trainer, 4, prompt=prompt, completion=completion)
+        if any(map(_has_hooks, self._trainer.model.parameters())):
+            _switch_off(used, lambda: "a hook of a parameter would see made-up gradients")
+            return
         with _on_trial(self._trainer.model, used):
             try:
                 size = self._trainer.args.per_device_train_batch_size
@@ -270,20 +274,12 @@ class Trial:
                 failed = f"speed-ups are not compared with TRL's code, which failed: {error!r}"
                 say(self._trainer, failed)
                 return
-            difference = partial(self._difference, rows, expected)
-            if not tried(difference):
-                return
-            for each in used:
-                each.is_off = True
-            for each in used:
-                each.is_off = False
-                if reason := tried(difference):
-                    each.is_off = True
-                    each.say(reason)
+            _switch_off(used, partial(self._difference, rows, expected))
 
     def _difference(self, rows: Any, expected: tuple[torch.Tensor, torch.Tensor]) -> str | None:
         (logps, gradient), dtype = expected, computed_in(self._trainer)
-        ours, our_gradient = self._scored(rows, self._fast, len(rows[0]))
+        # The last row has no padding. The others are trimmed.
+        ours, our_gradient = self._scored(rows, self._fast, [len(rows[0]) - 1, 1])
         # 1e-3 in float32, 10 % in bfloat16. SmolLM2-135M's gradient differs by 2e-4 and 1.8 %:
         # TRL's own differs from the one in float64 by 5e-4.
         allowed = min(3 * epsilon(dtype, logps) ** 0.5, 0.1) * float(gradient.norm())
@@ -294,15 +290,17 @@ class Trial:
             f"tokens (gradient checkpointing: {self._trainer.model.is_gradient_checkpointing})"
         )
 
-    def _scored(self, rows: Any, score: Score, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _scored(
+        self, rows: Any, score: Score, sizes: int | list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probabilities of rows, and the gradient of the first parameters.
 
-        `size` rows are computed at a time: TRL's code may need a lot of memory for each.
+        `sizes`: numbers of rows to compute at a time. TRL's code may need a lot of memory for each.
         """
         (ids, mask, keep), model, found = rows, self._trainer.model, list[torch.Tensor]()
         model.zero_grad()
         weights = torch.linspace(1, 2, len(ids) * keep, device=ids.device).view(len(ids), keep)
-        for part in zip(ids.split(size), mask.split(size), weights.split(size), strict=True):
+        for part in zip(ids.split(sizes), mask.split(sizes), weights.split(sizes), strict=True):
             logps = score(model, *part[:2], keep)[0] * part[1][:, -keep:]
             (logps * part[2]).sum().backward()
             found.append(logps.detach())
@@ -311,19 +309,37 @@ class Trial:
         return torch.cat(found), torch.cat([each.double().flatten() for each in trained[:12]])
 
 
+def _switch_off(used: Sequence[SpeedUp], difference: Callable[[], str | None]) -> None:
+    """Switch off the speed-ups that alone make a difference."""
+    if not tried(difference):
+        return
+    for each in used:
+        each.is_off = True
+    for each in used:
+        each.is_off = False
+        if reason := tried(difference):
+            each.is_off = True
+            each.say(reason)
+
+
+def _has_hooks(parameter: Any) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
 def made_up_rows(
     trainer: Any, count: int, *, prompt: int, completion: int
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return ids, mask and completion tokens of rows with various padding. Pairs share a prompt.
+    """Return ids, mask and completion tokens of rows with various padding.
 
-    The first three rows are padded on both sides.
+    The first three rows are padded on both sides. The first two share a prompt. The fourth has no
+    padding.
     """
     device = trainer.accelerator.device
     row = torch.arange(count, device=device)[:, None]
     place = torch.arange(prompt + completion, device=device)
     start = torch.where(row % 4 < 2, (prompt + 14) // 16, prompt // 2)
     end = prompt + completion - (row + 1) % 5 * (completion // 6)
-    mask = ((start <= place) & (place < end)).long()
+    mask = ((start <= place) & (place < end) | (row == 3)).long()
     half = trainer.model.config.get_text_config().vocab_size // 2
     factor = 7 + torch.where(place < prompt, row // 2, row)
     ids = half + (place + 3) ** 2 * factor % half
