@@ -151,7 +151,7 @@ def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
 
 
 _APART = ("cpu",)
-"""Devices on which a call for each group takes less time than one for several groups."""
+"""Devices on which a call for each group takes no more time than one for several."""
 
 _STAY = "pack_micro_batches: micro-batches remain TRL's"
 
