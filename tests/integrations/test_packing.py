@@ -10,6 +10,7 @@ from tests.integrations import prepared
 from tests.integrations.prepared import alive, constant, gap, half_dead, ours, theirs, with_tools
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import CHECKPOINTING
+from tests.refusals import config_error
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -323,6 +324,21 @@ class OwnMask:
         raise AssertionError("not called here")
 
 
+class LaterAdvantages:
+    def _prepare_inputs(self, batch):
+        inputs = super()._prepare_inputs(batch)
+        return {**inputs, "advantages": inputs["advantages"] - 1}
+
+
+def test_advantages_that_change_after_packing_are_refused(place, monkeypatch):
+    class Own(LaterAdvantages, prepared.GDPOTrainer):
+        pass
+
+    monkeypatch.setattr(prepared, "GDPOTrainer", Own)
+    with config_error("changes the advantages after gdpo has left out rollouts"):
+        ours(*place, **accumulated("accumulation"))
+
+
 class OwnColumn:
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -415,7 +431,8 @@ def test_logged_means_of_rollouts_leave_out_rows_without_tokens_and_empty_micro_
     ):
         values["vespo/phi_seq_mean"].append(weight)
         values["clip_ratio/low_mean"].append(clipped)
-        loss = _packing.weighed(trainer, {_packing._SHARES: shares}, 3.0)
+        batch = {"advantages": None, _packing._SHARES: (*shares, None)}
+        loss = _packing.weighed(trainer, batch, 3.0)
         assert loss == 3.0 * shares[0]
     for found in values.values():
         assert len(found) == 3

@@ -34,6 +34,7 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
+from gdpo.errors import ConfigError
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
     computed_in,
@@ -268,7 +269,8 @@ class Packer(SpeedUp):
             for key in set(_COMPLETION[1:]) & set(micro_batch):
                 micro_batch[key][count:] = 0
             of_loss = sizes[i] / size if by_rows else max(1, tokens[i]) if by_tokens else 1
-            micro_batch[_SHARES] = (of_loss, *shares[i], empty if i == empty else 0)
+            more = (empty if i == empty else 0, micro_batch["advantages"])
+            micro_batch[_SHARES] = (of_loss, *shares[i], *more)
             micro_batches.append(micro_batch)
         return micro_batches
 
@@ -321,10 +323,18 @@ def weighed(trainer: Any, inputs: MicroBatch, loss: Any) -> Any:
 
     TRL logs the unweighted mean over micro-batches: the empty ones before this one count as 0. Rows
     without tokens have a weight of 1 in `vespo/phi_seq_mean`, and 0 elsewhere.
+
+    Raises:
+        ConfigError: If the advantages are not those with which the micro-batch was packed.
     """
     if _SHARES not in inputs:
         return loss
-    of_loss, of_tokens, of_rows, of_blank, empty = inputs[_SHARES]
+    of_loss, of_tokens, of_rows, of_blank, empty, advantages = inputs[_SHARES]
+    if inputs["advantages"] is not advantages:
+        raise ConfigError(
+            f"{type(trainer).__name__} changes the advantages after gdpo has left out rollouts by "
+            "them: change them in _generate_and_score_completions, or set pack_micro_batches=False"
+        )
     of_ratios = of_tokens if trainer.importance_sampling_level == "token" else of_rows + of_blank
     metrics = trainer._metrics["train"]
     for names, share, more in (
