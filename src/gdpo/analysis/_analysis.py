@@ -34,25 +34,25 @@ class Analysis:
     """Stores the results for all runs that were read."""
 
     report: ReadReport
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that the caller gave, by reward name."""
     sizes_are_weights: bool = False
     """Whether the caller says that the sizes of the rewards are the purpose of their weights."""
     primary: str | None = None
     """Reward that should always win."""
-    runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
-    replayed: list[Replayed] = field(default_factory=list[Replayed])
+    runs: list[RunAnalysis] = field(default_factory=list)
+    replayed: list[Replayed] = field(default_factory=list)
     """Comparison of estimators. Empty if no comparison was requested."""
-    sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
-    lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
+    sample: list[SampledGroup] = field(default_factory=list)
+    lengths: dict[str, LengthBins] = field(default_factory=dict)
     """Rewards by completion length, for each run."""
-    priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
+    priorities: dict[str, PriorityOverall] = field(default_factory=dict)
     """Whether the primary reward won, for each run. Empty if no primary reward was named."""
-    last: dict[str, RolloutTable] = field(default_factory=dict[str, RolloutTable])
+    last: dict[str, RolloutTable] = field(default_factory=dict)
     """The last step of each run, without its turns."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
-    problems: dict[str, int] = field(default_factory=dict[str, int])
+    problems: dict[str, int] = field(default_factory=dict)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
     def add(self, batch: TrainedStep, step: StepAnalysis) -> None:

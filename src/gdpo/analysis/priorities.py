@@ -27,14 +27,14 @@ class PriorityOverall:
     broken: int = 0
     """Number of these groups in which a sample with less of it has at least as large an advantage
     as one with more."""
-    weights: dict[str, float] = field(default_factory=dict[str, float])
+    weights: dict[str, float] = field(default_factory=dict)
     """Weights of the last step, averaged over its prompts."""
-    _seen: dict[str, set[float]] = field(default_factory=dict[str, set[float]])
-    _opened: dict[str, float] = field(default_factory=dict[str, float])
+    _seen: dict[str, set[float]] = field(default_factory=dict)
+    _opened: dict[str, float] = field(default_factory=dict)
     """Lowest value of the primary reward at which another reward was not 0."""
-    _missing: set[str] = field(default_factory=set[str])
-    _sizes: Counter[int] = field(default_factory=Counter[int])
-    _main: Counter[float] = field(default_factory=Counter[float])
+    _missing: set[str] = field(default_factory=set)
+    _sizes: Counter[int] = field(default_factory=Counter)
+    _main: Counter[float] = field(default_factory=Counter)
     """Number of rollouts with each value of the primary reward."""
 
     def add(self, batch: TrainedStep) -> None:

@@ -128,7 +128,7 @@ class _Compared:
     signal_lost: int = 0
     signal_gained: int = 0
     departure: float = nan
-    scales: list[float] = field(default_factory=list[float])
+    scales: list[float] = field(default_factory=list)
     influence: Influence | None = None
 
     @property

@@ -77,13 +77,13 @@ class RunAnalysis:
     left_out: int = 0
     recorded: int = 0
     """Number of steps with recorded advantages."""
-    weightings: Counter[str] = field(default_factory=Counter[str])
+    weightings: Counter[str] = field(default_factory=Counter)
     """Number of steps for each source of the weights."""
     equal_to: set[str] | None = None
     """Compared estimators that give the recorded advantages. None: no recorded advantages."""
-    estimators: set[str] = field(default_factory=set[str])
+    estimators: set[str] = field(default_factory=set)
     """Estimators that computed the advantages of the other steps."""
-    _steps: dict[int, StepAnalysis] = field(default_factory=dict[int, StepAnalysis], repr=False)
+    _steps: dict[int, StepAnalysis] = field(default_factory=dict, repr=False)
     """The steps without their rewards, keyed by their place in the order of addition."""
     _numbers: dict[int, dict[str, Float[np.ndarray, " number"]]] = field(
         default_factory=dict, repr=False

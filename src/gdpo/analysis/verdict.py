@@ -88,7 +88,7 @@ class Verdict:
     learned: tuple[str, ...] = ()
     """Rewards that need no influence any more."""
     unchecked: tuple[Unchecked, ...] = ()
-    assumed: Mapping[str, str] = field(default_factory=dict[str, str])
+    assumed: Mapping[str, str] = field(default_factory=dict)
     """What was inferred about the files, as options of `command`."""
     command: str = ""
     """Command that analyzes the files with `assumed` as options."""

@@ -46,7 +46,7 @@ class Rollout:
     finish_reason: str
     """`stop` if the model ended the completion, `length` if the completion was truncated at the
     token limit."""
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """Other JSON-like values, such as the reference that was used to score the completion."""
     trained: bool = True
     """False if the rollout was generated and scored, but `filter_groups` removed it from the

@@ -77,7 +77,7 @@ class Log:
     path: Path
     source: str
     run: str = ""
-    rows: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
+    rows: dict[int, dict[str, float]] = field(default_factory=dict)
     """Values by key, for each step."""
     problem: str = ""
     """Why the file was not read to its end. Empty if it was."""
@@ -85,7 +85,7 @@ class Log:
     """Whether the rows contain no step, and were numbered in order."""
     part: bool = False
     """Whether other files of the folder may contain more metrics of the same run."""
-    without_step: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    without_step: list[dict[str, float]] = field(default_factory=list)
     """The rows before the first one with a step."""
     repeated: int = 0
     """Number of rows with rewards whose step already has rewards."""

@@ -138,7 +138,7 @@ class RolloutText:
     completion: Any
     truth: Any = None
     """Reference that was used to score the completion."""
-    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extras: Mapping[str, Any] = field(default_factory=dict)
     num_tokens: float | None = None
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
@@ -171,7 +171,7 @@ class RolloutBatch:
     table: Any = None
     """Arrow record batch. None: the rollouts are `rows`."""
     known: Layout = NOTHING_KNOWN
-    read: dict[str, Column | None] = field(default_factory=dict[str, Column | None])
+    read: dict[str, Column | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)

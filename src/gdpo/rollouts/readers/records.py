@@ -96,7 +96,7 @@ class ParsedRollout:
     """Key of the rollout and number of the output, or None if this is the only output."""
     prompt: Any = None
     completion: Any = None
-    rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rewards: Mapping[str, Any] = field(default_factory=dict)
     total: Any = None
     total_name: str = "reward"
     weights: Mapping[str, float] | None = None
@@ -106,7 +106,7 @@ class ParsedRollout:
     trained: bool = True
     truth: Any = None
     """Reference that was used to score the completion."""
-    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extras: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the record, which rescoring may need."""
     turns: RowTurns | None = None
     mixed: bool = False

@@ -175,9 +175,9 @@ class FileReport:
     """Paths of the numeric fields, according to the first rollouts."""
     shape: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollout or the schema."""
-    columns: Mapping[str, str] = field(default_factory=dict[str, str])
+    columns: Mapping[str, str] = field(default_factory=dict)
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that were found in the total and are used."""
     recorded: bool = False
     """Whether recorded weights are used."""
@@ -279,38 +279,38 @@ class ReadReport:
     """Stores the results of reading, and grows while the tables are read."""
 
     paths: tuple[Path, ...]
-    given: dict[str, str] = field(default_factory=dict[str, str])
+    given: dict[str, str] = field(default_factory=dict)
     """Options of the command that reads the files, to print them in other commands."""
-    files: list[FileReport] = field(default_factory=list[FileReport])
-    left_out: dict[Path, str] = field(default_factory=dict[Path, str])
+    files: list[FileReport] = field(default_factory=list)
+    left_out: dict[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reason."""
-    notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict[tuple[Any, ...], Notice])
-    sought: dict[str, bool] = field(default_factory=dict[str, bool])
+    notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict)
+    sought: dict[str, bool] = field(default_factory=dict)
     """Rewards that were requested by name, and whether any file has them."""
-    offered: dict[str, None] = field(default_factory=dict[str, None])
+    offered: dict[str, None] = field(default_factory=dict)
     """Numeric fields in the files that lack a requested reward."""
-    fields: dict[str, None] = field(default_factory=dict[str, None])
+    fields: dict[str, None] = field(default_factory=dict)
     """Names of fields in the files, up to the number that a message lists."""
     proposals: dict[tuple[Any, ...], Proposal] = field(
         default_factory=dict[tuple[Any, ...], Proposal]
     )
     """Proposals by run and format. Refusals by run, format and numeric fields."""
-    ids: dict[str, str] = field(default_factory=dict[str, str])
+    ids: dict[str, str] = field(default_factory=dict)
     """How a run is grouped if its first prompts contradict its group ids: `BY_BOTH` or
     `BY_PROMPT`."""
-    unrecognized: list[FileReport] = field(default_factory=list[FileReport])
+    unrecognized: list[FileReport] = field(default_factory=list)
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
-    group_sizes: Counter[int] = field(default_factory=Counter[int])
-    grouped_by: Counter[str] = field(default_factory=Counter[str])
+    group_sizes: Counter[int] = field(default_factory=Counter)
+    grouped_by: Counter[str] = field(default_factory=Counter)
     """Number of rollouts that were grouped in each way."""
     size_unused: int = 0
     """Number of rollouts with group ids, for which `group_size` was ignored."""
     mixed_blocks: int = 0
     """Number of groups formed by `group_size` that contain more than one prompt."""
-    mixed_runs: set[str] = field(default_factory=set[str])
+    mixed_runs: set[str] = field(default_factory=set)
     """Runs in which `group_size` puts several prompts into a group, although prompts recur."""
-    torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter)
     """Number of separate pieces of each step, which are not joined."""
 
     @property

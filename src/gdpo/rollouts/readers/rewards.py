@@ -90,7 +90,7 @@ class Rewards:
     paths: Mapping[str, str]
     how: str
     scalar: bool = False
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
 class RecordRewards:

@@ -90,7 +90,7 @@ class RolloutTable:
     """Index into `files`."""
     row: Int[np.ndarray, " rollout"]
     """Index of the rollout within its file, counted from 0, as `read_texts` expects."""
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     """Ranges that the files declare, by reward name."""
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
