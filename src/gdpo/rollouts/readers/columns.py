@@ -117,9 +117,9 @@ def column_in(column: Any) -> Column:
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
     missing = column.is_null().to_numpy(zero_copy_only=False)
-    numbers = pc.cast(column, pa.int8()) if pa.types.is_boolean(column.type) else column
+    numbers = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
     try:
-        values = pc.cast(numbers, pa.float64()).to_numpy(zero_copy_only=False)
+        values = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
         values = np.array(list(map(number, texts)))
@@ -293,11 +293,8 @@ class RolloutBatch:
             return np.where(missing, of_file, _whole_steps(np.array(known)))
         steps, of_booleans = self.numbers("step"), pa.types.is_boolean(given.type)
         if pa.types.is_string(given.type):
-            truths = pc.SetLookupOptions(pa.array(list(TRUTHS)))
-            lowered = pc.call_function("utf8_lower", [given])
-            of_booleans = pc.call_function("is_in", [lowered], truths).to_numpy(
-                zero_copy_only=False
-            )
+            truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
+            of_booleans = truths.to_numpy(zero_copy_only=False)
         return _whole_steps(np.where(of_booleans, nan, steps))
 
     def keys(self) -> tuple[Key, Key]:
@@ -319,10 +316,9 @@ class RolloutBatch:
         if column is None:
             return np.full(len(self), NO_KEY)
         if pa.types.is_floating(column.type):  # ids, of which some are missing
-            is_nan = pc.call_function("is_nan", [column])
-            column = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
+            column = pc.if_else(column.is_nan(), None, column)
             with suppress(pa.ArrowInvalid):
-                column = pc.cast(column, pa.int64())
+                column = column.cast(pa.int64())
         if column.null_count:
             first = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             values = {"path": str(getattr(self.known, meaning))}
@@ -360,7 +356,7 @@ class RolloutBatch:
             return np.array([cut_of(reason) for reason in given])
         encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
         reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
-        codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
+        codes = encoded.indices.fill_null(len(reasons)).to_numpy(zero_copy_only=False)
         return np.array([*reasons, nan])[codes]
 
     def _trained(self) -> Bool[np.ndarray, " rollout"]:
@@ -369,7 +365,7 @@ class RolloutBatch:
         given = entered(self.table, "trained")
         if given is None or not pa.types.is_boolean(given.type):
             return np.ones(len(self), np.bool_)
-        return pc.fill_null(given, True).to_numpy(zero_copy_only=False)
+        return given.fill_null(True).to_numpy(zero_copy_only=False)
 
 
 def _whole_steps(steps: Values) -> Key:

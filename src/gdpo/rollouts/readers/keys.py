@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gdpo._shapes import Float, Int64, UInt64
-from gdpo.rollouts.arrow import pa, pc
+from gdpo.rollouts.arrow import pa
 
 NO_KEY = -(2**63)
 """Key for rollouts with neither a group nor a prompt. No other value has this key."""
@@ -130,7 +130,7 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
     if pa.types.is_integer(column.type):
-        keys = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         keys[keys == NO_KEY] = key_of(NO_KEY)
     else:
         keys = keys_of(column).view(np.int64)
@@ -156,13 +156,13 @@ def keys_of(column: Any) -> Keys:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _of_list(column)
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        column = pc.cast(column, pa.string())
+        column = column.cast(pa.string())
     return _of_dictionary(column.dictionary_encode())
 
 
 def _of_dictionary(column: Any) -> Keys:
     size = len(column.dictionary)
-    codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
+    codes = column.indices.fill_null(size).to_numpy(zero_copy_only=False)
     used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
     texts = column.dictionary.take(pa.array(used)).to_pylist()
     distinct = np.zeros(size + 1, np.uint64)
@@ -171,8 +171,8 @@ def _of_dictionary(column: Any) -> Keys:
 
 
 def _of_list(column: Any) -> Keys:
-    lengths = pc.call_function("list_value_length", [column])
-    counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = column.value_lengths().fill_null(0)
+    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     starts = np.cumsum(counts) - counts
     children = keys_of(column.flatten())
     place = np.arange(len(children)) - np.repeat(starts, counts)

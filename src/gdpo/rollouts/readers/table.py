@@ -10,7 +10,7 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
-from gdpo.rollouts.arrow import pa, pc
+from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import Column, RolloutBatch, Rows, column_in, entered, inside
 from gdpo.rollouts.readers.keys import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, ParsedRollout, RowTurns
@@ -353,7 +353,7 @@ def _of_table(
     if not (is_list and pa.types.is_struct(kind.value_type)):
         file.note(int(lines[0]), ReadProblem.NO_TURNS)
         return None
-    lengths = pc.fill_null(pc.call_function("list_value_length", [column]), 0)
+    lengths = column.value_lengths().fill_null(0)
     counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     if not counts.any() or not _few(counts, tuple(rewards), lines, file):
         return None
