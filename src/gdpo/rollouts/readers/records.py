@@ -128,7 +128,7 @@ def number(value: Any) -> float:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a number or boolean, not the text of one."""
-    return isinstance(value, (int, float, bool))
+    return isinstance(value, (int, float))
 
 
 def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, Any]:
@@ -500,7 +500,7 @@ def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Parsed
 
     def rows(record: Record) -> Iterator[ParsedRollout]:
         yield ParsedRollout(
-            **{m: record[p] if p in record else at(record, p) for m, p in paths.items()},
+            **{meaning: at(record, path) for meaning, path in paths.items()},
             rewards={} if texts else numbers_by_path(record, but=taken),
             total_name=known.total or "reward",
             extras={k: v for k, v in record.items() if k not in taken} if texts else {},
@@ -548,9 +548,9 @@ def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any
     return inner
 
 
-def at(record: Any, path: str | None) -> Any:
+def at(record: Any, path: str) -> Any:
     """Return the value at a name or dotted path, or None."""
-    if path is None or not isinstance(record, (dict, Mapping)):
+    if not isinstance(record, Mapping):
         return None
     if path in record:
         return cast("Record", record)[path]
