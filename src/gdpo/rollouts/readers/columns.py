@@ -87,10 +87,7 @@ class Column:
             (np.isfinite(size) & ~good, ReadProblem.BEYOND),
             (self.texts & good, ReadProblem.TEXT),
         ):
-            if odd.any():
-                values = {"field": what, "limit": LARGEST}
-                line, count = int(lines[np.argmax(odd)]), int(np.sum(odd))
-                file.note(line, problem, values, count=count)
+            file.note_where(odd, lines, problem, {"field": what, "limit": LARGEST})
         return np.where(good, self.values, nan)
 
 
@@ -319,11 +316,9 @@ class RolloutBatch:
             column = pc.if_else(column.is_nan(), None, column)
             with suppress(pa.ArrowInvalid):
                 column = column.cast(pa.int64())
-        if column.null_count:
-            first = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            values = {"path": str(getattr(self.known, meaning))}
-            line, count = self.file.numbered + first, column.null_count
-            self.file.note(line, ReadProblem.SOME_WITHOUT, values, count=count)
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        values = {"path": str(getattr(self.known, meaning))}
+        self.file.note_where(missing, self.lines, ReadProblem.SOME_WITHOUT, values)
         return group_keys(column)
 
     def _groups(self, steps: Key) -> dict[str, Key]:

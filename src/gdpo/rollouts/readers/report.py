@@ -8,6 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from gdpo._shapes import Bool, Int
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
@@ -222,6 +225,17 @@ class FileReport:
         known = self.report.notices.get(key) or Notice(problem, self.path, line, values)
         found = replace(known, count=known.count + count, rows=known.rows + rows)
         self.report.notices[key] = found
+
+    def note_where(
+        self,
+        odd: Bool[np.ndarray, " row"],
+        lines: Int[np.ndarray, " row"],
+        problem: ReadProblem,
+        values: Details = NOTHING,
+    ) -> None:
+        """Add a notice about the rows for which `odd` is true, at the line of the first of them."""
+        if odd.any():
+            self.note(int(lines[np.argmax(odd)]), problem, values, count=int(odd.sum()))
 
     def note_once(self, problem: ReadProblem, values: Details) -> None:
         """Add a notice about the whole file, unless there is one already."""

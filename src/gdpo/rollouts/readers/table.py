@@ -374,9 +374,7 @@ def _of_table(
     wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(totals))
     wrong &= counts[:, None] > 0
     for name, odd in zip(rewards, wrong.T, strict=True):
-        if odd.any():
-            first, count = int(lines[np.argmax(odd)]), int(odd.sum())
-            file.note(first, ReadProblem.TURNS_APART, {"name": name}, count=count)
+        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
     return turns
 
 
