@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -243,7 +243,6 @@ class TableRewards:
         others = [path for path in (known.group, known.prompt, known.step) if path is not None]
         looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
         self._first = first([*looked, *inside, *texts[:_MOST_LOOKED_AT], *others])
-        self._own: RolloutBatch | None = None
         self._kinds, self._unread = self._opened(kinds, inside)
         self.known = known if known.total in self._kinds else replace(known, total=None)
         self.split = True
@@ -270,9 +269,11 @@ class TableRewards:
 
     def _rows(self) -> Any:
         """Return the first rows of the file as a table, or None."""
-        if self._own is None:
-            self._own = next(self._first, None)
-        return None if self._own is None else self._own.table
+        batch = next(self._first, None)
+        if batch is None:
+            return None
+        self._first = chain([batch], self._first)
+        return batch.table
 
     def _opened(
         self, kinds: dict[str, Kind], inside: Sequence[str]
@@ -334,8 +335,7 @@ class TableRewards:
         """Return the proposal among some columns with numbers or texts of numbers."""
         file, total = self._file, self.known.total
         paths = [*own, *([total] if total is not None and total not in own else []), *texts]
-        batches = [] if self._rows() is None or self._own is None else [self._own, *self._first]
-        found = _proposed(self._asked, file, self.known, batches, paths, unread)
+        found = _proposed(self._asked, file, self.known, list(self._first), paths, unread)
         self.split = file.run in file.report.ids
         if file.format != "trl":
             return found
