@@ -144,7 +144,7 @@ class RunAnalysis:
             values = {name: getattr(reward, name) for name in OVER_TIME}
             # Padding of smaller groups is NaN in the array, but not a rollout.
             values |= {"missing": 1 - there / step.rollouts, "with_length": length}
-            numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
+            numbers[reward.name] = np.array(list(values.values()), np.float64)
             constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
             counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
             self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
@@ -184,7 +184,7 @@ class RunAnalysis:
     def batch_gains(self) -> Float[np.ndarray, " step"]:
         """Return the factor of GDPO's batch normalization at every step. NaN: nothing varies."""
         gains = [step.diagnosis.batch_gain for step in self._steps.values()]
-        return np.array([nan if gain is None else gain for gain in gains])
+        return np.array(gains, np.float64)
 
     def correlation(self, a: str, b: str, *, least: float = 0.0) -> float:
         """Return the correlation of two rewards' z-scores, in groups in which both vary.

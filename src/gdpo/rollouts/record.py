@@ -279,8 +279,7 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     advantages = np.zeros((len(groups), size))
     for p, group in enumerate(groups.values()):
         for s, rollout in enumerate(group):
-            values = [rollout.rewards[name] for name in names]
-            rewards[p, s] = [np.nan if value is None else value for value in values]
+            rewards[p, s] = [rollout.rewards[name] for name in names]
             advantages[p, s] = rollout.advantage
     weights = np.array([[*group[0].weights.values()] for group in groups.values()], np.float64)
     return RewardArrays(names, common_weights(weights), rewards, advantages)
