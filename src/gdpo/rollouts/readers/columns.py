@@ -299,13 +299,10 @@ class RolloutBatch:
 
         A table's prompts are left out if there are ids in a known format, which are not checked.
         """
-        known, none = self.known, np.full(len(self), NO_KEY)
         if self.table is None:
             return keys(self.meant("group")), keys(self.meant("prompt"))
-        if known.group is None and known.prompt is None:
-            return np.zeros(len(self), np.int64), none
-        checked = known.group is None or self.file.format == "columns"
-        prompts = self._keys_of("prompt") if checked else none
+        checked = self.known.group is None or self.file.format == "columns"
+        prompts = self._keys_of("prompt") if checked else np.full(len(self), NO_KEY)
         return self._keys_of("group"), prompts
 
     def _keys_of(self, meaning: str) -> Key:
@@ -373,7 +370,7 @@ def keys(given: Sequence[int | None]) -> Key:
     return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
 
-def forget_texts(row: ParsedRollout, *, checked: bool = False) -> None:
+def forget_texts(row: ParsedRollout, *, checked: bool) -> None:
     """Replace the texts of a row with a key for its group, and other values with numbers.
 
     With `checked`, the key of the prompt is kept next to that of the group.
@@ -436,7 +433,7 @@ def names_in(batch: Any) -> Any:
     return None if found is None else batch.column(found)
 
 
-def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
+def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
     """Return the rewards in lists, pairs or JSON texts by name, or {}."""
     if pa.types.is_struct(column.type) or is_numeric(column.type):
         return {}
