@@ -79,7 +79,7 @@ class TrainedStep:
     """True where the arrays contain a rollout, False for padding."""
     num_tokens: Float[np.ndarray, "prompt sample"]
     """Number of tokens in each completion. NaN if unknown, and for padding."""
-    turns: TurnArrays | None = None
+    turns: TurnArrays | None
 
     def bounds(self, low: Bounds, high: Bounds) -> Ends:
         """Return the given bounds of each reward, or else the declared ones."""
@@ -161,8 +161,8 @@ def analyze_step(
     *,
     estimator: str = "grpo",
     recorded_by: str | None = None,
-    low: Bounds = None,
-    high: Bounds = None,
+    low: Bounds,
+    high: Bounds,
 ) -> StepAnalysis:
     """Return the diagnosis of one step. The arguments are those of `analyze_steps`.
 

@@ -169,7 +169,7 @@ def format_of(
     asked: ReaderOptions,
     fields: Collection[str],
     numbers: Iterable[str],
-    record: Record | None = None,
+    record: Record | None,
 ) -> tuple[Format, str]:
     """Return the format of a file, and a phrase on how it was determined.
 

@@ -197,7 +197,7 @@ def read_rollout_files(
 
 
 def _read_file(
-    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile] = ()
+    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile]
 ) -> Iterator[RolloutTable]:
     """Yield a file's tables, and report what cannot be read. `later` are the next files."""
     if found.kind not in KINDS_READ:

@@ -282,7 +282,7 @@ class FileReport:
             self.columns = {**self.columns, "total": found.total}
         return found
 
-    def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
+    def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool) -> None:
         """Add the rewards of some rollouts, and how they were determined."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
         self.rewards_from, self.scalar = how, scalar
@@ -548,7 +548,7 @@ def groups_of_one(report: ReadReport) -> str:
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
     taken = {column for file in files for column in file.columns.values()}
-    fit = [n for n in dict.fromkeys(names) if can_be_named(n) and n not in taken]
+    fit = [name for name in dict.fromkeys(names) if name not in taken]
     if not fit:
         return ""
     columns = report.columns(files)
