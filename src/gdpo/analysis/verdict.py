@@ -121,8 +121,8 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data."""
-        unchecked = {"unchecked"}  # the run has them
-        kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
+        kept = asdict(self)
+        del kept["unchecked"]  # the run has them
         readings = [
             {**asdict(each), "condition": each.condition, "setting": each.setting}
             for each in self.readings

@@ -412,7 +412,7 @@ def is_of_turns(path: str) -> bool:
 
 def is_measures(prefix: str) -> bool:
     """Return whether a prefix belongs to an object with rewards and other numbers."""
-    return bool(prefix) and _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
+    return _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
 
 
 def container_of(paths: Sequence[str]) -> str:
