@@ -49,9 +49,9 @@ class PriorityOverall:
         means = np.nansum(weights, axis=0) / np.maximum(np.sum(applies, axis=0), 1)
         self.weights = dict(zip(names, means.tolist(), strict=True))
         self._sizes.update(np.sum(batch.there, axis=1).tolist())
-        self._main.update(main[batch.there & ~np.isnan(main)].tolist())
+        there = batch.there & ~np.isnan(main)
+        self._main.update(main[there].tolist())
         for name, values in zip(names, np.moveaxis(rewards, -1, 0), strict=True):
-            there = batch.there & ~np.isnan(main)
             self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
             if len(seen := self._seen[name]) > MOST_VALUES:  # the ends, and enough to tell
                 self._seen[name] = {max(seen), *sorted(seen)[:MOST_VALUES]}

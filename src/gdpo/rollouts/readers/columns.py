@@ -198,9 +198,8 @@ class RolloutBatch:
         if self.table is None:
             given = [row.weights.get(name) if row.weights else None for row in self.part(rows)]
             return None if all(each is None for each in given) else np.array(given, np.float64)
-        paths = (f"{each}.{name}" for each in WEIGHTS)
-        columns = [each for path in paths if (each := entered(self.table, path)) is not None]
-        found = next((each for each in columns if is_numeric(each.type)), None)
+        columns = (entered(self.table, f"{each}.{name}") for each in WEIGHTS)
+        found = next((c for c in columns if c is not None and is_numeric(c.type)), None)
         return None if found is None else column_in(found).values[rows]
 
     def meant(self, meaning: str) -> Any:
