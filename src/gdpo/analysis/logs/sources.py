@@ -21,7 +21,7 @@ from gdpo.analysis.logs.rows import (
     read_rows,
 )
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.readers.files import begins_with_rows, kind_of
+from gdpo.rollouts.readers.files import kind_of, may_have_rows
 from gdpo.rollouts.readers.records import as_object
 from gdpo.rollouts.readers.rewards import STATE, logged_steps
 
@@ -80,8 +80,7 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 def _may_contain_metrics(file: Path) -> bool:
     if file.name in _BY_NAME or file.suffix in (*_BY_NAME, *_CONSOLE) or ".tfevents." in file.name:
         return True
-    in_json = file.name.lower().removesuffix(".gz").endswith(".json")
-    return kind_of(file) in BY_KIND and (not in_json or begins_with_rows(file))
+    return kind_of(file) in BY_KIND and may_have_rows(file)
 
 
 def _may_be_printed(found: tuple[Path, bool]) -> bool:
