@@ -98,7 +98,7 @@ class Log:
     def add_rows(self, rows: Iterable[Record]) -> None:
         """Add rows that contain their step. Rows without a step are left out."""
         for row in rows:
-            by_path = numbers_by_path(row, but=frozenset()).items()
+            by_path = numbers_by_path(row).items()
             numbers = {k: n for k, v in by_path if (n := number_in(str(v))) is not None}
             if (step := _step(row)) is not None:
                 self.add(step, numbers)
