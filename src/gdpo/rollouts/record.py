@@ -187,13 +187,12 @@ def _fields_of(scored: Rollout | Turn) -> dict[str, Any]:
 def _messages(text: Text) -> list[dict[str, str | None]]:
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
-    roles = [message.get("role") for message in text]
     return [
         {
-            "role": None if role is None else _storable(str(role)),
+            "role": None if (role := message.get("role")) is None else _storable(str(role)),
             "content": _storable(_content(message)),
         }
-        for role, message in zip(roles, text, strict=True)
+        for message in text
     ]
 
 
