@@ -341,9 +341,10 @@ def _rows_of(
         file.rows += len(rows)
         for row in rows:
             if asked.rewards:
-                found = {name: at(record, name) for name in asked.rewards}
                 scalars = {
-                    n: plain(v) for n, v in found.items() if isinstance(v, str | int | float)
+                    name: plain(value)
+                    for name in asked.rewards
+                    if isinstance(value := at(record, name), str | int | float)
                 }
                 row.rewards = {**scalars, **row.rewards}
             yield line, row
