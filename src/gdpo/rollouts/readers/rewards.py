@@ -504,7 +504,7 @@ def is_text_of_number(value: Any) -> bool:
 
 
 def logged_steps(state: Path, *, most: int) -> list[Record]:
-    """Return what a `trainer_state.json` of at most this many bytes logged, or raise a DataError."""
+    """Return what a `trainer_state.json` of at most `most` bytes logged, or raise a DataError."""
     if state.stat().st_size > most:
         raise DataError(f"the file is larger than {most:,} bytes")
     try:
