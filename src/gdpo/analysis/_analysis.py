@@ -34,25 +34,25 @@ class Analysis:
     """Stores the results for all runs that were read."""
 
     report: ReadReport
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that the caller gave, by reward name."""
     sizes_are_weights: bool = False
     """Whether the caller says that the sizes of the rewards are the purpose of their weights."""
     primary: str | None = None
     """Reward that should always win."""
-    runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
-    replayed: list[Replayed] = field(default_factory=list[Replayed])
+    runs: list[RunAnalysis] = field(default_factory=list)
+    replayed: list[Replayed] = field(default_factory=list)
     """Comparison of estimators. Empty if no comparison was requested."""
-    sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
-    lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
+    sample: list[SampledGroup] = field(default_factory=list)
+    lengths: dict[str, LengthBins] = field(default_factory=dict)
     """Rewards by completion length, for each run."""
-    priorities: dict[str, PriorityOverall] = field(default_factory=dict[str, PriorityOverall])
+    priorities: dict[str, PriorityOverall] = field(default_factory=dict)
     """Whether the primary reward won, for each run. Empty if no primary reward was named."""
-    last: dict[str, RolloutTable] = field(default_factory=dict[str, RolloutTable])
+    last: dict[str, RolloutTable] = field(default_factory=dict)
     """The last step of each run, without its turns."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
-    problems: dict[str, int] = field(default_factory=dict[str, int])
+    problems: dict[str, int] = field(default_factory=dict)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
     def add(self, batch: TrainedStep, step: StepAnalysis) -> None:
@@ -133,7 +133,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
-    sample = GroupSampler() if sampled else None
+    sample = GroupSampler()
     names: dict[str, None] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)
@@ -149,7 +149,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
-        if sample is not None and sample.turn():
+        if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
@@ -157,7 +157,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
     for run in done.runs:
         run.sort()
-    done.sample = [] if sample is None else sample.groups
+    done.sample = sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
 

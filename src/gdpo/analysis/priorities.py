@@ -27,14 +27,14 @@ class PriorityOverall:
     broken: int = 0
     """Number of these groups in which a sample with less of it has at least as large an advantage
     as one with more."""
-    weights: dict[str, float] = field(default_factory=dict[str, float])
+    weights: dict[str, float] = field(default_factory=dict)
     """Weights of the last step, averaged over its prompts."""
-    _seen: dict[str, set[float]] = field(default_factory=dict[str, set[float]])
-    _opened: dict[str, float] = field(default_factory=dict[str, float])
+    _seen: dict[str, set[float]] = field(default_factory=dict)
+    _opened: dict[str, float] = field(default_factory=dict)
     """Lowest value of the primary reward at which another reward was not 0."""
-    _missing: set[str] = field(default_factory=set[str])
-    _sizes: Counter[int] = field(default_factory=Counter[int])
-    _main: Counter[float] = field(default_factory=Counter[float])
+    _missing: set[str] = field(default_factory=set)
+    _sizes: Counter[int] = field(default_factory=Counter)
+    _main: Counter[float] = field(default_factory=Counter)
     """Number of rollouts with each value of the primary reward."""
 
     def add(self, batch: TrainedStep) -> None:
@@ -49,9 +49,9 @@ class PriorityOverall:
         means = np.nansum(weights, axis=0) / np.maximum(np.sum(applies, axis=0), 1)
         self.weights = dict(zip(names, means.tolist(), strict=True))
         self._sizes.update(np.sum(batch.there, axis=1).tolist())
-        self._main.update(main[batch.there & ~np.isnan(main)].tolist())
+        there = batch.there & ~np.isnan(main)
+        self._main.update(main[there].tolist())
         for name, values in zip(names, np.moveaxis(rewards, -1, 0), strict=True):
-            there = batch.there & ~np.isnan(main)
             self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
             if len(seen := self._seen[name]) > MOST_VALUES:  # the ends, and enough to tell
                 self._seen[name] = {max(seen), *sorted(seen)[:MOST_VALUES]}

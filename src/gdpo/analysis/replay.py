@@ -93,7 +93,7 @@ class Replayed:
     """Median over the steps of the ratio to the baseline's advantages."""
     shares: Mapping[str, tuple[float, float]]
     """Influence share of every reward with these advantages, and its margin."""
-    problem: str = ""
+    problem: str
     """Why the estimator could not be called on all steps. Empty: it could."""
 
     @property
@@ -128,7 +128,7 @@ class _Compared:
     signal_lost: int = 0
     signal_gained: int = 0
     departure: float = nan
-    scales: list[float] = field(default_factory=list[float])
+    scales: list[float] = field(default_factory=list)
     influence: Influence | None = None
 
     @property

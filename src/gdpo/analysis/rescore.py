@@ -59,16 +59,11 @@ class Rescorer:
     def __init__(self, name: str) -> None:
         self.task, self.rewards = _found(name)
         self._scorer = Scorer(self.rewards)
-
-    @property
-    def low(self) -> dict[str, float]:
+        whole = [reward for reward in self.rewards if reward.of != "turn"]
+        self.low = {reward.name: float(reward.low) for reward in whole}
         """Lowest possible value of each reward by name. A total over turns has none."""
-        return {reward.name: float(reward.low) for reward in self.rewards if reward.of != "turn"}
-
-    @property
-    def high(self) -> dict[str, float]:
+        self.high = {reward.name: float(reward.high) for reward in whole}
         """Highest possible value of each reward by name. A total over turns has none."""
-        return {reward.name: float(reward.high) for reward in self.rewards if reward.of != "turn"}
 
     def close(self) -> None:
         """Stop the worker processes."""

@@ -77,13 +77,13 @@ class RunAnalysis:
     left_out: int = 0
     recorded: int = 0
     """Number of steps with recorded advantages."""
-    weightings: Counter[str] = field(default_factory=Counter[str])
+    weightings: Counter[str] = field(default_factory=Counter)
     """Number of steps for each source of the weights."""
     equal_to: set[str] | None = None
     """Compared estimators that give the recorded advantages. None: no recorded advantages."""
-    estimators: set[str] = field(default_factory=set[str])
+    estimators: set[str] = field(default_factory=set)
     """Estimators that computed the advantages of the other steps."""
-    _steps: dict[int, StepAnalysis] = field(default_factory=dict[int, StepAnalysis], repr=False)
+    _steps: dict[int, StepAnalysis] = field(default_factory=dict, repr=False)
     """The steps without their rewards, keyed by their place in the order of addition."""
     _numbers: dict[int, dict[str, Float[np.ndarray, " number"]]] = field(
         default_factory=dict, repr=False
@@ -144,7 +144,7 @@ class RunAnalysis:
             values = {name: getattr(reward, name) for name in OVER_TIME}
             # Padding of smaller groups is NaN in the array, but not a rollout.
             values |= {"missing": 1 - there / step.rollouts, "with_length": length}
-            numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
+            numbers[reward.name] = np.array(list(values.values()), np.float64)
             constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
             counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
             self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
@@ -184,7 +184,7 @@ class RunAnalysis:
     def batch_gains(self) -> Float[np.ndarray, " step"]:
         """Return the factor of GDPO's batch normalization at every step. NaN: nothing varies."""
         gains = [step.diagnosis.batch_gain for step in self._steps.values()]
-        return np.array([nan if gain is None else gain for gain in gains])
+        return np.array(gains, np.float64)
 
     def correlation(self, a: str, b: str, *, least: float = 0.0) -> float:
         """Return the correlation of two rewards' z-scores, in groups in which both vary.

@@ -1,7 +1,7 @@
 """Analyzes one step of a run: rewards, completion lengths and truncation."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
+from gdpo.rollouts.readers.table import places
 
 Bounds: TypeAlias = Mapping[str, float] | None
 """Known bounds, by the name of the reward."""
@@ -79,7 +80,7 @@ class TrainedStep:
     """True where the arrays contain a rollout, False for padding."""
     num_tokens: Float[np.ndarray, "prompt sample"]
     """Number of tokens in each completion. NaN if unknown, and for padding."""
-    turns: TurnArrays | None = None
+    turns: TurnArrays | None
 
     def bounds(self, low: Bounds, high: Bounds) -> Ends:
         """Return the given bounds of each reward, or else the declared ones."""
@@ -110,8 +111,8 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         weights_from = f"as given{others}"
     if np.ndim(given) > 1:
         weights_from += ", different between prompts"
-    numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
-    placed = np.nan_to_num(numbered.grouped().rewards[..., 0], nan=-1).astype(np.int64)
+    placed = np.full(arrays.advantages.shape, -1)
+    placed[places(used.groups)] = np.arange(len(used))
     return TrainedStep(
         table=used,
         rewards=arrays.rewards,
@@ -161,8 +162,8 @@ def analyze_step(
     *,
     estimator: str = "grpo",
     recorded_by: str | None = None,
-    low: Bounds = None,
-    high: Bounds = None,
+    low: Bounds,
+    high: Bounds,
 ) -> StepAnalysis:
     """Return the diagnosis of one step. The arguments are those of `analyze_steps`.
 

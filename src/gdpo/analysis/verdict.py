@@ -88,7 +88,7 @@ class Verdict:
     learned: tuple[str, ...] = ()
     """Rewards that need no influence any more."""
     unchecked: tuple[Unchecked, ...] = ()
-    assumed: Mapping[str, str] = field(default_factory=dict[str, str])
+    assumed: Mapping[str, str] = field(default_factory=dict)
     """What was inferred about the files, as options of `command`."""
     command: str = ""
     """Command that analyzes the files with `assumed` as options."""
@@ -121,8 +121,8 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data."""
-        unchecked = {"unchecked"}  # the run has them
-        kept = {name: value for name, value in asdict(self).items() if name not in unchecked}
+        kept = asdict(self)
+        del kept["unchecked"]  # the run has them
         readings = [
             {**asdict(each), "condition": each.condition, "setting": each.setting}
             for each in self.readings

@@ -46,7 +46,7 @@ class Rollout:
     finish_reason: str
     """`stop` if the model ended the completion, `length` if the completion was truncated at the
     token limit."""
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """Other JSON-like values, such as the reference that was used to score the completion."""
     trained: bool = True
     """False if the rollout was generated and scored, but `filter_groups` removed it from the
@@ -187,13 +187,12 @@ def _fields_of(scored: Rollout | Turn) -> dict[str, Any]:
 def _messages(text: Text) -> list[dict[str, str | None]]:
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
-    roles = [message.get("role") for message in text]
     return [
         {
-            "role": None if role is None else _storable(str(role)),
+            "role": None if (role := message.get("role")) is None else _storable(str(role)),
             "content": _storable(_content(message)),
         }
-        for role, message in zip(roles, text, strict=True)
+        for message in text
     ]
 
 
@@ -279,8 +278,7 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     advantages = np.zeros((len(groups), size))
     for p, group in enumerate(groups.values()):
         for s, rollout in enumerate(group):
-            values = [rollout.rewards[name] for name in names]
-            rewards[p, s] = [np.nan if value is None else value for value in values]
+            rewards[p, s] = [rollout.rewards[name] for name in names]
             advantages[p, s] = rollout.advantage
     weights = np.array([[*group[0].weights.values()] for group in groups.values()], np.float64)
     return RewardArrays(names, common_weights(weights), rewards, advantages)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeAlias
+from typing import Any
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
@@ -23,11 +23,9 @@ from gdpo.rollouts.readers.names import (
     reward_in,
     run_and_key,
 )
-from gdpo.rollouts.readers.records import numbers_by_path
+from gdpo.rollouts.readers.records import Record, numbers_by_path
 from gdpo.rollouts.readers.sources import rows_of, shown_by, unreadable
 from gdpo.rollouts.readers.text import opened_text
-
-MetricsRow: TypeAlias = Mapping[str, Any]
 
 CONSOLE = "console output"
 BY_KIND = {"jsonl": "JSON", "csv": "CSV", "parquet": "parquet"}
@@ -77,7 +75,7 @@ class Log:
     path: Path
     source: str
     run: str = ""
-    rows: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
+    rows: dict[int, dict[str, float]] = field(default_factory=dict)
     """Values by key, for each step."""
     problem: str = ""
     """Why the file was not read to its end. Empty if it was."""
@@ -85,7 +83,7 @@ class Log:
     """Whether the rows contain no step, and were numbered in order."""
     part: bool = False
     """Whether other files of the folder may contain more metrics of the same run."""
-    without_step: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    without_step: list[dict[str, float]] = field(default_factory=list)
     """The rows before the first one with a step."""
     repeated: int = 0
     """Number of rows with rewards whose step already has rewards."""
@@ -97,10 +95,10 @@ class Log:
         self.repeated += any(map(field_of, again))
         known.update(numbers)
 
-    def add_rows(self, rows: Iterable[MetricsRow]) -> None:
+    def add_rows(self, rows: Iterable[Record]) -> None:
         """Add rows that contain their step. Rows without a step are left out."""
         for row in rows:
-            by_path = numbers_by_path(row, but=frozenset()).items()
+            by_path = numbers_by_path(row).items()
             numbers = {k: n for k, v in by_path if (n := number_in(str(v))) is not None}
             if (step := _step(row)) is not None:
                 self.add(step, numbers)
@@ -163,7 +161,7 @@ def read_rows(path: Path, *, forced: bool) -> list[Log]:
     return [log for log in logs.values() if log.rows]
 
 
-def _add(row: MetricsRow, logs: dict[str, Log], path: Path, kind: str) -> None:
+def _add(row: Record, logs: dict[str, Log], path: Path, kind: str) -> None:
     """Add a row to the log of its run, or each run's columns to its log."""
     of_row = next((str(row[name]) for name in _RUNS if row.get(name) is not None), "")
     by_run: dict[str, dict[str, Any]] = {"": {}}
@@ -190,7 +188,7 @@ def _are_metrics(fields: frozenset[tuple[str, Kind]]) -> bool:
     return bool(evidence(dict(fields)).metrics)
 
 
-def _console(path: Path) -> Iterator[MetricsRow]:
+def _console(path: Path) -> Iterator[Record]:
     """Yield the metrics that a program printed: dicts in Python or JSON, or verl's lines.
 
     A terminal may have coloured or wrapped them. Only the first 64 MiB are read.
@@ -216,7 +214,7 @@ def number_in(text: str) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _step(row: MetricsRow) -> int | None:
+def _step(row: Record) -> int | None:
     value = next((row[key] for key in _STEPS if row.get(key) is not None), "")
     step = number_in(str(value).partition("/")[0])
     return int(step) if step is not None and abs(step) < 2**53 else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from gdpo.analysis.logs.rows import (
     BY_KIND,
@@ -21,9 +21,10 @@ from gdpo.analysis.logs.rows import (
     read_rows,
 )
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.readers.files import begins_with_rows, kind_of
+from gdpo.rollouts.readers.files import kind_of, may_have_rows
+from gdpo.rollouts.readers.records import as_object
+from gdpo.rollouts.readers.rewards import STATE, logged_steps
 
-STATE = "trainer_state.json"
 SOURCES = (STATE, "metrics.jsonl", "TensorBoard", "W&B", "trackio", *BY_KIND.values(), CONSOLE)
 _SQLITE = b"SQLite format 3\0"
 _CONSOLE = (".log", ".txt", ".out")
@@ -79,8 +80,7 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 def _may_contain_metrics(file: Path) -> bool:
     if file.name in _BY_NAME or file.suffix in (*_BY_NAME, *_CONSOLE) or ".tfevents." in file.name:
         return True
-    in_json = file.name.lower().removesuffix(".gz").endswith(".json")
-    return kind_of(file) in BY_KIND and (not in_json or begins_with_rows(file))
+    return kind_of(file) in BY_KIND and may_have_rows(file)
 
 
 def _may_be_printed(found: tuple[Path, bool]) -> bool:
@@ -163,15 +163,8 @@ def _messages(path: Path) -> Iterator[bytes]:
 
 
 def _state(path: Path) -> list[Log]:
-    if path.stat().st_size > _LARGEST:
-        raise DataError(f"the file is larger than {_LARGEST:,} bytes")
-    try:
-        history = _dict(json.loads(path.read_bytes())).get("log_history")
-    except (ValueError, RecursionError) as error:
-        raise DataError("not a readable JSON file") from error
     log = Log(path, STATE)
-    rows = cast("list[Any]", history) if isinstance(history, list) else []
-    log.add_rows([row for row in rows if isinstance(row, dict)])
+    log.add_rows(logged_steps(path, most=_LARGEST))
     return _logged(log)
 
 
@@ -193,14 +186,10 @@ def _trackio(path: Path) -> list[Log]:
             raise DataError(f"not a trackio database ({error})") from error
     logs: dict[str, Log] = {}
     for each in rows:
-        row = {**dict(each), **_dict(json.loads(each["metrics"]))}
+        row = {**dict(each), **as_object(json.loads(each["metrics"]))}
         key = str(row.get("run_id") or row["run_name"])
         logs.setdefault(key, Log(path, "trackio", str(row["run_name"]))).add_rows([row])
     return _logged(*logs.values())
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 _BY_NAME: dict[str, Reader] = {

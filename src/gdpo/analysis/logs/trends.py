@@ -145,18 +145,18 @@ def trends_of(run: LoggedRun, *, weights: Mapping[str, float]) -> RunTrends:
     within = all("group_std" in of for of in run.rewards.values())
     key = "group_std" if within else "std"
     stds = {name: of.get(key, _UNLOGGED) for name, of in run.rewards.items()}
-    sizes = {n: abs(weights.get(n, 1.0)) * known_mean(std) for n, std in stds.items()}
-    all_weights = sum(abs(weights.get(name, 1.0)) for name in stds)
+    used = {name: weights.get(name, 1.0) for name in stds}
+    sizes = {name: abs(used[name]) * known_mean(std) for name, std in stds.items()}
     rewards = tuple(
         RewardTrend(
             name,
-            weights.get(name, 1.0),
+            used[name],
             *end_means(of["mean"]),
             *trend(of["mean"]),
             known_mean(stds[name]),
             *end_means(stds[name]),
             _ratio(sizes[name], sum(sizes.values())),
-            _ratio(abs(weights.get(name, 1.0)), all_weights),
+            _ratio(abs(used[name]), sum(map(abs, used.values()))),
             known_mean(of.get("zero_variance_groups", _UNLOGGED)),
             known_mean(of.get("influence_share", _UNLOGGED)),
         )

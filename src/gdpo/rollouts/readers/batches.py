@@ -90,7 +90,7 @@ def open_file(asked: ReaderOptions, file: FileReport, *, texts: bool = False) ->
         source = saved_samples(file, asked.load_pt) if read is None else read(file)
         if (record := next(source, None)) is None:
             return None
-        fields, paths = kinds_in(record[1]), numbers_by_path(record[1], but=frozenset())
+        fields, paths = kinds_in(record[1]), numbers_by_path(record[1])
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = _format_of(asked, file, fields, numbers, record[1], paths, texts=texts)
         return _of_records(asked, file, form, chain([record], source), texts=texts)
@@ -341,9 +341,10 @@ def _rows_of(
         file.rows += len(rows)
         for row in rows:
             if asked.rewards:
-                found = {name: at(record, name) for name in asked.rewards}
                 scalars = {
-                    n: plain(v) for n, v in found.items() if isinstance(v, str | int | float)
+                    name: plain(value)
+                    for name in asked.rewards
+                    if isinstance(value := at(record, name), str | int | float)
                 }
                 row.rewards = {**scalars, **row.rewards}
             yield line, row

@@ -87,10 +87,7 @@ class Column:
             (np.isfinite(size) & ~good, ReadProblem.BEYOND),
             (self.texts & good, ReadProblem.TEXT),
         ):
-            if odd.any():
-                values = {"field": what, "limit": LARGEST}
-                line, count = int(lines[np.argmax(odd)]), int(np.sum(odd))
-                file.note(line, problem, values, count=count)
+            file.note_where(odd, lines, problem, {"field": what, "limit": LARGEST})
         return np.where(good, self.values, nan)
 
 
@@ -117,9 +114,9 @@ def column_in(column: Any) -> Column:
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
     missing = column.is_null().to_numpy(zero_copy_only=False)
-    numbers = pc.cast(column, pa.int8()) if pa.types.is_boolean(column.type) else column
+    numbers = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
     try:
-        values = pc.cast(numbers, pa.float64()).to_numpy(zero_copy_only=False)
+        values = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
         values = np.array(list(map(number, texts)))
@@ -138,7 +135,7 @@ class RolloutText:
     completion: Any
     truth: Any = None
     """Reference that was used to score the completion."""
-    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extras: Mapping[str, Any] = field(default_factory=dict)
     num_tokens: float | None = None
     row: int = -1
     """Index of the rollout within its file, counted from 0, or -1 if unknown."""
@@ -171,7 +168,7 @@ class RolloutBatch:
     table: Any = None
     """Arrow record batch. None: the rollouts are `rows`."""
     known: Layout = NOTHING_KNOWN
-    read: dict[str, Column | None] = field(default_factory=dict[str, Column | None])
+    read: dict[str, Column | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -201,9 +198,8 @@ class RolloutBatch:
         if self.table is None:
             given = [row.weights.get(name) if row.weights else None for row in self.part(rows)]
             return None if all(each is None for each in given) else np.array(given, np.float64)
-        paths = (f"{each}.{name}" for each in WEIGHTS)
-        columns = [each for path in paths if (each := entered(self.table, path)) is not None]
-        found = next((each for each in columns if is_numeric(each.type)), None)
+        columns = (entered(self.table, f"{each}.{name}") for each in WEIGHTS)
+        found = next((c for c in columns if c is not None and is_numeric(c.type)), None)
         return None if found is None else column_in(found).values[rows]
 
     def meant(self, meaning: str) -> Any:
@@ -293,11 +289,8 @@ class RolloutBatch:
             return np.where(missing, of_file, _whole_steps(np.array(known)))
         steps, of_booleans = self.numbers("step"), pa.types.is_boolean(given.type)
         if pa.types.is_string(given.type):
-            truths = pc.SetLookupOptions(pa.array(list(TRUTHS)))
-            lowered = pc.call_function("utf8_lower", [given])
-            of_booleans = pc.call_function("is_in", [lowered], truths).to_numpy(
-                zero_copy_only=False
-            )
+            truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
+            of_booleans = truths.to_numpy(zero_copy_only=False)
         return _whole_steps(np.where(of_booleans, nan, steps))
 
     def keys(self) -> tuple[Key, Key]:
@@ -305,13 +298,10 @@ class RolloutBatch:
 
         A table's prompts are left out if there are ids in a known format, which are not checked.
         """
-        known, none = self.known, np.full(len(self), NO_KEY)
         if self.table is None:
             return keys(self.meant("group")), keys(self.meant("prompt"))
-        if known.group is None and known.prompt is None:
-            return np.zeros(len(self), np.int64), none
-        checked = known.group is None or self.file.format == "columns"
-        prompts = self._keys_of("prompt") if checked else none
+        checked = self.known.group is None or self.file.format == "columns"
+        prompts = self._keys_of("prompt") if checked else np.full(len(self), NO_KEY)
         return self._keys_of("group"), prompts
 
     def _keys_of(self, meaning: str) -> Key:
@@ -319,15 +309,12 @@ class RolloutBatch:
         if column is None:
             return np.full(len(self), NO_KEY)
         if pa.types.is_floating(column.type):  # ids, of which some are missing
-            is_nan = pc.call_function("is_nan", [column])
-            column = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
+            column = pc.if_else(column.is_nan(), None, column)
             with suppress(pa.ArrowInvalid):
-                column = pc.cast(column, pa.int64())
-        if column.null_count:
-            first = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            values = {"path": str(getattr(self.known, meaning))}
-            line, count = self.file.numbered + first, column.null_count
-            self.file.note(line, ReadProblem.SOME_WITHOUT, values, count=count)
+                column = column.cast(pa.int64())
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        values = {"path": str(getattr(self.known, meaning))}
+        self.file.note_where(missing, self.lines, ReadProblem.SOME_WITHOUT, values)
         return group_keys(column)
 
     def _groups(self, steps: Key) -> dict[str, Key]:
@@ -360,7 +347,7 @@ class RolloutBatch:
             return np.array([cut_of(reason) for reason in given])
         encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
         reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
-        codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
+        codes = encoded.indices.fill_null(len(reasons)).to_numpy(zero_copy_only=False)
         return np.array([*reasons, nan])[codes]
 
     def _trained(self) -> Bool[np.ndarray, " rollout"]:
@@ -369,7 +356,7 @@ class RolloutBatch:
         given = entered(self.table, "trained")
         if given is None or not pa.types.is_boolean(given.type):
             return np.ones(len(self), np.bool_)
-        return pc.fill_null(given, True).to_numpy(zero_copy_only=False)
+        return given.fill_null(True).to_numpy(zero_copy_only=False)
 
 
 def _whole_steps(steps: Values) -> Key:
@@ -382,7 +369,7 @@ def keys(given: Sequence[int | None]) -> Key:
     return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
 
-def forget_texts(row: ParsedRollout, *, checked: bool = False) -> None:
+def forget_texts(row: ParsedRollout, *, checked: bool) -> None:
     """Replace the texts of a row with a key for its group, and other values with numbers.
 
     With `checked`, the key of the prompt is kept next to that of the group.
@@ -445,7 +432,7 @@ def names_in(batch: Any) -> Any:
     return None if found is None else batch.column(found)
 
 
-def spread_column(column: Any, names: Any = None) -> dict[str, list[Any]]:
+def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
     """Return the rewards in lists, pairs or JSON texts by name, or {}."""
     if pa.types.is_struct(column.type) or is_numeric(column.type):
         return {}

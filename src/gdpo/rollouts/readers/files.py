@@ -188,11 +188,13 @@ def _in_folder(folder: Path, names: Sequence[str], left_out: dict[Path, str]) ->
     return [file for file in files if file not in left_out]
 
 
-def begins_with_rows(file: Path) -> bool:
-    """Return whether a file with the extension `.json` begins like a list of rows.
+def may_have_rows(file: Path) -> bool:
+    """Return whether a file has another extension than `.json`, or begins like a list of rows.
 
     Folders of runs contain many other JSON files.
     """
+    if Path(_unpacked(file.name.lower())).suffix != ".json" or kind_of(file) == "table":
+        return True
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             return _ROWS_BEGIN.match(stream.read(4096)) is not None
@@ -208,9 +210,7 @@ def _why_not(file: Path) -> str | None:
         return ""
     try:
         if file.is_file():
-            is_json = Path(_unpacked(file.name.lower())).suffix == ".json"
-            doubtful = is_json and kind_of(file) != "table"
-            return "" if doubtful and not begins_with_rows(file) else None
+            return None if may_have_rows(file) else ""
         return "a broken link" if file.is_symlink() else "not a regular file"
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"

@@ -138,13 +138,12 @@ WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
 
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
     """Return the first format whose fields all exist, or None."""
-    lists = isinstance(record.get("prompt"), list) if record else False
-    lists = lists and record is not None and isinstance(record.get("completion"), list)
+    first = record or {}
     # Chat messages are a list too, but in that case the step is not a list.
-    steps = (record or {}).get("step", (record or {}).get("gen_step"))
-    lists = lists and isinstance(steps, list)
+    columns = first.get("prompt"), first.get("completion"), first.get("step", first.get("gen_step"))
+    lists = all(isinstance(each, list) for each in columns)
     # These formats have flat fields, and some a scalar reward alone.
-    kinds = kinds_in(record or {})
+    kinds = kinds_in(first)
     nested = any(kinds[name] == "object" and is_container(name) for name in kinds)
     parts = any(kinds[name] == "number" and is_named_reward(name) for name in kinds)
     tokens = kinds.get("response_tokens", "other")
@@ -162,7 +161,7 @@ def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
     """Return the format with this name, or None if it uses another kind of file."""
     refuse_unknown([name], NAMES, "unknown format")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
-    return next((f for f in fitting if f.fields <= set(fields)), next(iter(fitting), None))
+    return max(fitting, key=lambda form: form.fields <= set(fields), default=None)
 
 
 def format_of(
@@ -170,7 +169,7 @@ def format_of(
     asked: ReaderOptions,
     fields: Collection[str],
     numbers: Iterable[str],
-    record: Record | None = None,
+    record: Record | None,
 ) -> tuple[Format, str]:
     """Return the format of a file, and a phrase on how it was determined.
 

@@ -9,12 +9,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gdpo._shapes import Float, Int64, UInt64
-from gdpo.rollouts.arrow import pa, pc
+from gdpo.rollouts.arrow import pa
 
 NO_KEY = -(2**63)
 """Key for rollouts with neither a group nor a prompt. No other value has this key."""
 Key: TypeAlias = Int64[np.ndarray, " row"]
 Values: TypeAlias = Float[np.ndarray, " rollout"]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +84,26 @@ def restarted(
     asked = prompts[rows][first]
     if seen is None:
         return found, (given, asked)
-    place = np.minimum(np.searchsorted(seen[0], given), max(len(seen[0]) - 1, 0))
-    known = seen[0][place] == given if len(seen[0]) else np.zeros(len(given), np.bool_)
-    again = known & (seen[1][place] != asked) if len(seen[0]) else known
-    other = np.flatnonzero(again[group])
+    known, here, earlier = np.intersect1d(given, seen[0], assume_unique=True, return_indices=True)
+    again = here[seen[1][earlier] != asked[here]]
+    other = np.isin(group, again)
     keys = found.keys.copy()
-    keys[rows[other]] = pair(ids[rows[other]], asked[group[other]])
-    together = np.append(seen[0], given[~known]), np.append(seen[1], asked[~known])
-    order = np.argsort(together[0])
-    several = int(np.sum(again))
-    split = 2 * several > int(np.sum(known)) and several > 0
-    return replace(found, keys=keys, split=split, differing=several), (
-        together[0][order],
-        together[1][order],
-    )
+    keys[rows[other]] = pair(given[group[other]], asked[group[other]])
+    every, first = np.unique(np.append(seen[0], given), return_index=True)
+    split = 2 * len(again) > len(known)
+    found = replace(found, keys=keys, split=split, differing=len(again))
+    return found, (every, np.append(seen[1], asked)[first])
 
 
 def pair(one: Key, other: Key) -> Key:
     """Return one key per pair, which is never `NO_KEY`."""
-    mixed = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = one.astype(np.uint64) * _ODD
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (mixed + other.astype(np.uint64)).view(np.int64)
     return np.where(keys == NO_KEY, 0, keys)
 
 
 Keys = UInt64[np.ndarray, " row"]
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def key_of(value: Any) -> int:
@@ -130,7 +125,7 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
     if pa.types.is_integer(column.type):
-        keys = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         keys[keys == NO_KEY] = key_of(NO_KEY)
     else:
         keys = keys_of(column).view(np.int64)
@@ -156,13 +151,13 @@ def keys_of(column: Any) -> Keys:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _of_list(column)
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        column = pc.cast(column, pa.string())
+        column = column.cast(pa.string())
     return _of_dictionary(column.dictionary_encode())
 
 
 def _of_dictionary(column: Any) -> Keys:
     size = len(column.dictionary)
-    codes = pc.fill_null(column.indices, size).to_numpy(zero_copy_only=False)
+    codes = column.indices.fill_null(size).to_numpy(zero_copy_only=False)
     used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
     texts = column.dictionary.take(pa.array(used)).to_pylist()
     distinct = np.zeros(size + 1, np.uint64)
@@ -171,8 +166,8 @@ def _of_dictionary(column: Any) -> Keys:
 
 
 def _of_list(column: Any) -> Keys:
-    lengths = pc.call_function("list_value_length", [column])
-    counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = column.value_lengths().fill_null(0)
+    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     starts = np.cumsum(counts) - counts
     children = keys_of(column.flatten())
     place = np.arange(len(children)) - np.repeat(starts, counts)

@@ -263,7 +263,7 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
             return "object"
         if value is None:
             return "empty"
-        if isinstance(value, (bool, int, float)):
+        if isinstance(value, (int, float)):
             return "number"
         if isinstance(value, str):
             return "text"
@@ -352,14 +352,14 @@ def is_named_reward(path: str) -> bool:
 
 def unlikelihood(path: str) -> int:
     """Return how unlikely it is that a path is a reward, from 0 (in an object of rewards) to 3."""
-    if _prefix(path) is not None:
+    if _prefix(path):
         return 0
     return 1 if is_named_reward(path) else 2 if is_likely(path) else NEVER
 
 
 def is_named_as_reward(path: str) -> bool:
     """Return whether a text field's name suggests one or all rewards."""
-    if (prefix := _prefix(path)) is not None:
+    if prefix := _prefix(path):
         return name_in(path, prefix) is not None and not is_measures(prefix)
     return is_named_reward(path) or is_all_rewards(path)
 
@@ -372,7 +372,7 @@ def is_flag(path: str) -> bool:
 
 def fits_reward(path: str) -> bool:
     """Return whether the name of a field is one of a single reward."""
-    named = is_named_reward(path) or _prefix(path) is not None
+    named = is_named_reward(path) or bool(_prefix(path))
     named = named or (is_vocabulary(path) and _WEIGHTS.isdisjoint(words_of(path)))
     return named and not (is_all_rewards(path) or may_be_total(path))
 
@@ -412,27 +412,23 @@ def is_of_turns(path: str) -> bool:
 
 def is_measures(prefix: str) -> bool:
     """Return whether a prefix belongs to an object with rewards and other numbers."""
-    return bool(prefix) and _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
+    return _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
 
 
 def container_of(paths: Sequence[str]) -> str:
     """Return the prefix of the object that most likely contains rewards, or ""."""
-    best: tuple[int, str] | None = None
-    for path in paths:
-        prefix = _prefix(path)
-        sure = None if prefix is None else _certainty(leaf_of(prefix[:-1]))
-        if prefix is None or sure is None or name_in(path, prefix) is None:
-            continue
-        if best is None or sure < best[0]:
-            best = sure, prefix
-    return best[1] if best else ""
+    return _surest([p for path in paths if name_in(path, p := _prefix(path)) is not None])
 
 
-def _prefix(path: str) -> str | None:
-    ends = [place for place, letter in enumerate(path) if letter in "./"]
-    sure = [(_certainty(leaf_of(path[:end])), path[: end + 1]) for end in ends]
+def _prefix(path: str) -> str:
+    return _surest([path[: place + 1] for place, letter in enumerate(path) if letter in "./"])
+
+
+def _surest(prefixes: Iterable[str]) -> str:
+    """Return the first of the prefixes that most likely contain rewards, or ""."""
+    sure = [(_certainty(leaf_of(prefix[:-1])), prefix) for prefix in prefixes]
     found = [(each, prefix) for each, prefix in sure if each is not None]
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+    return min(found, key=lambda pair: pair[0], default=(0, ""))[1]
 
 
 def name_in(path: str, prefix: str) -> str | None:
@@ -507,7 +503,7 @@ def is_never(path: str, *, lenient: bool = False) -> bool:
 def may_be_total(path: str) -> bool:
     """Return whether the name suggests a total, such as `reward` or `total`."""
     prefix = _prefix(path)
-    if "." in path[len(prefix or "") :] or (prefix is None and isinstance(path, Inner)):
+    if "." in path[len(prefix) :] or (not prefix and isinstance(path, Inner)):
         return False
     return is_total(path) or "_".join(last_words(path)) in GUESSES["total"]
 
@@ -651,7 +647,7 @@ def reward_in(key: str, *, of_mean: bool) -> str | None:
 
     `of_mean`: the key was marked as a mean, so that its name need not contain `reward`.
     """
-    if (prefix := _prefix(key)) is not None:
+    if prefix := _prefix(key):
         name = name_in(key, prefix)
         return None if name is None or leaf_of(name) in _NO_REWARDS else name
     named = is_named_reward(key) or _FUNCTION_NAME.fullmatch(key) is not None

@@ -105,13 +105,13 @@ class Proposal:
     """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
     (`function`: under the names of functions), as a log names them, only a scalar reward, or where
     the user says."""
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    names: Mapping[str, str] = field(default_factory=dict)
     """Path of each reward by name."""
     prefix: str = ""
     total: str | None = None
     in_total: InTotal | None = None
     """Weights of the rewards in a total. None if they are unknown."""
-    left_out: Mapping[str, Reason] = field(default_factory=dict[str, Reason])
+    left_out: Mapping[str, Reason] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     """Fields that are named as rewards and contain text."""
     refused: str = ""

@@ -197,7 +197,7 @@ def read_rollout_files(
 
 
 def _read_file(
-    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile] = ()
+    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile]
 ) -> Iterator[RolloutTable]:
     """Yield a file's tables, and report what cannot be read. `later` are the next files."""
     if found.kind not in KINDS_READ:
@@ -330,9 +330,7 @@ def _weights(
     prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
-    if others.any():
-        line, count = int(lines[np.argmax(others)]), int(np.sum(others))
-        file.note(line, ReadProblem.WEIGHTS_DIFFER, count=count)
+    file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
     return weights
 
 
@@ -373,9 +371,7 @@ def _in_total(
     size = np.abs(parts).sum(axis=1) + np.abs(total)
     apart = np.abs(total - parts.sum(axis=1) - found.constant)
     wrong = apart > found.tolerance + 1e-5 * size  # not where the total is NaN
-    if wrong.any():
-        line, values_of = int(lines[np.argmax(wrong)]), {"total": found.total}
-        file.note(line, ReadProblem.OTHER_WEIGHTS, values_of, count=int(wrong.sum()))
+    file.note_where(wrong, lines, ReadProblem.OTHER_WEIGHTS, {"total": found.total})
     return values, weights
 
 

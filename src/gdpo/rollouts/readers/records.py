@@ -96,7 +96,7 @@ class ParsedRollout:
     """Key of the rollout and number of the output, or None if this is the only output."""
     prompt: Any = None
     completion: Any = None
-    rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rewards: Mapping[str, Any] = field(default_factory=dict)
     total: Any = None
     total_name: str = "reward"
     weights: Mapping[str, float] | None = None
@@ -106,7 +106,7 @@ class ParsedRollout:
     trained: bool = True
     truth: Any = None
     """Reference that was used to score the completion."""
-    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extras: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the record, which rescoring may need."""
     turns: RowTurns | None = None
     mixed: bool = False
@@ -128,10 +128,10 @@ def number(value: Any) -> float:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a number or boolean, not the text of one."""
-    return isinstance(value, (int, float, bool))
+    return isinstance(value, (int, float))
 
 
-def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, Any]:
+def numbers_in(record: Mapping[str, Any], *, but: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the fields that may be rewards: those with a number, text or null."""
     found: dict[str, Any] = {}
     for name, value in record.items():  # runs for every record, so it avoids calls
@@ -143,13 +143,6 @@ def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, A
         elif kind is str:
             found[name] = DoubtfulText(value) if len(value) <= LONGEST else TOO_LONG
     return found
-
-
-def doubtful(value: Any) -> Any:
-    """Return a text as `DoubtfulText`, or a placeholder if it is too long for a number."""
-    if not isinstance(value, str):
-        return value
-    return DoubtfulText(value) if len(value) <= LONGEST else TOO_LONG
 
 
 def plain(value: Any) -> Any:
@@ -238,7 +231,7 @@ def swift(record: Record) -> Iterator[ParsedRollout]:
             step=steps[i] if steps else record.get("step", record.get("gen_step")),
             prompt=columns["prompt"][i],
             completion=columns["completion"][i],
-            rewards={name: doubtful(columns[name][i]) for name in rewards},
+            rewards=numbers_in({name: columns[name][i] for name in rewards}),
             advantage=credit[i] if credit else None,
             extras={name: values[i] for name, values in others.items()},
         )
@@ -269,7 +262,7 @@ def tinker(record: Record) -> Iterator[ParsedRollout]:
             elif is_number(value):
                 by_turn.setdefault(name, {})[turn] = float(value)
     parts = {name: sum(found.values()) / len(found) for name, found in by_turn.items()}
-    parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
+    parts |= numbers_in(record.get("trajectory_metrics") or {})
     yield ParsedRollout(
         step=record["iteration"],
         group=record["group_idx"],
@@ -296,7 +289,7 @@ def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTu
 def art(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout of a trajectory, whose metrics are the rewards."""
     prompt, completion = _content(record.get("messages"))
-    measured = numbers_in(as_object(record["metrics"]), but=frozenset())
+    measured = numbers_in(as_object(record["metrics"]))
     yield ParsedRollout(
         group=record["group_index"],
         prompt=prompt,
@@ -310,7 +303,7 @@ def art(record: Record) -> Iterator[ParsedRollout]:
 def slime(record: Record) -> Iterator[ParsedRollout]:
     """Yield the rollout of a sample, whose reward is a number or an object of rewards."""
     reward = record["reward"]
-    parts = numbers_in(reward, but=frozenset()) if isinstance(reward, Mapping) else {}
+    parts = numbers_in(reward) if isinstance(reward, Mapping) else {}
     mask = record.get("loss_mask")
     length = record.get("response_length")
     yield ParsedRollout(
@@ -500,7 +493,7 @@ def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Parsed
 
     def rows(record: Record) -> Iterator[ParsedRollout]:
         yield ParsedRollout(
-            **{m: record[p] if p in record else at(record, p) for m, p in paths.items()},
+            **{meaning: at(record, path) for meaning, path in paths.items()},
             rewards={} if texts else numbers_by_path(record, but=taken),
             total_name=known.total or "reward",
             extras={k: v for k, v in record.items() if k not in taken} if texts else {},
@@ -509,7 +502,7 @@ def rows_by(known: Layout, *, texts: bool) -> Callable[[Record], Iterator[Parsed
     return rows
 
 
-def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
+def numbers_by_path(record: Record, *, but: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the numbers in a record and in its nested objects, by path.
 
     Texts at the top level and in objects of rewards are included, because a text may be a number.
@@ -517,7 +510,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
     found = numbers_in(record, but=but)
 
     def enter(inner: Mapping[Any, Any], above: str, *, rewarded: bool, depth: int) -> None:
-        for name, value in numbers_in(inner, but=frozenset()).items() if above else ():
+        for name, value in numbers_in(inner).items() if above else ():
             path = Inner(above + name)
             if path not in but and (rewarded or isinstance(value, (int, float))):
                 found[path] = value
@@ -548,9 +541,9 @@ def _opened(value: Any, path: str, record: Record, found: dict[str, Any]) -> Any
     return inner
 
 
-def at(record: Any, path: str | None) -> Any:
+def at(record: Any, path: str) -> Any:
     """Return the value at a name or dotted path, or None."""
-    if path is None or not isinstance(record, (dict, Mapping)):
+    if not isinstance(record, Mapping):
         return None
     if path in record:
         return cast("Record", record)[path]

@@ -8,6 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from gdpo._shapes import Bool, Int
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
@@ -175,9 +178,9 @@ class FileReport:
     """Paths of the numeric fields, according to the first rollouts."""
     shape: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollout or the schema."""
-    columns: Mapping[str, str] = field(default_factory=dict[str, str])
+    columns: Mapping[str, str] = field(default_factory=dict)
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that were found in the total and are used."""
     recorded: bool = False
     """Whether recorded weights are used."""
@@ -222,6 +225,17 @@ class FileReport:
         known = self.report.notices.get(key) or Notice(problem, self.path, line, values)
         found = replace(known, count=known.count + count, rows=known.rows + rows)
         self.report.notices[key] = found
+
+    def note_where(
+        self,
+        odd: Bool[np.ndarray, " row"],
+        lines: Int[np.ndarray, " row"],
+        problem: ReadProblem,
+        values: Details = NOTHING,
+    ) -> None:
+        """Add a notice about the rows for which `odd` is true, at the line of the first of them."""
+        if odd.any():
+            self.note(int(lines[np.argmax(odd)]), problem, values, count=int(odd.sum()))
 
     def note_once(self, problem: ReadProblem, values: Details) -> None:
         """Add a notice about the whole file, unless there is one already."""
@@ -268,7 +282,7 @@ class FileReport:
             self.columns = {**self.columns, "total": found.total}
         return found
 
-    def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool = False) -> None:
+    def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool) -> None:
         """Add the rewards of some rollouts, and how they were determined."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
         self.rewards_from, self.scalar = how, scalar
@@ -279,38 +293,38 @@ class ReadReport:
     """Stores the results of reading, and grows while the tables are read."""
 
     paths: tuple[Path, ...]
-    given: dict[str, str] = field(default_factory=dict[str, str])
+    given: dict[str, str] = field(default_factory=dict)
     """Options of the command that reads the files, to print them in other commands."""
-    files: list[FileReport] = field(default_factory=list[FileReport])
-    left_out: dict[Path, str] = field(default_factory=dict[Path, str])
+    files: list[FileReport] = field(default_factory=list)
+    left_out: dict[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reason."""
-    notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict[tuple[Any, ...], Notice])
-    sought: dict[str, bool] = field(default_factory=dict[str, bool])
+    notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict)
+    sought: dict[str, bool] = field(default_factory=dict)
     """Rewards that were requested by name, and whether any file has them."""
-    offered: dict[str, None] = field(default_factory=dict[str, None])
+    offered: dict[str, None] = field(default_factory=dict)
     """Numeric fields in the files that lack a requested reward."""
-    fields: dict[str, None] = field(default_factory=dict[str, None])
+    fields: dict[str, None] = field(default_factory=dict)
     """Names of fields in the files, up to the number that a message lists."""
     proposals: dict[tuple[Any, ...], Proposal] = field(
         default_factory=dict[tuple[Any, ...], Proposal]
     )
     """Proposals by run and format. Refusals by run, format and numeric fields."""
-    ids: dict[str, str] = field(default_factory=dict[str, str])
+    ids: dict[str, str] = field(default_factory=dict)
     """How a run is grouped if its first prompts contradict its group ids: `BY_BOTH` or
     `BY_PROMPT`."""
-    unrecognized: list[FileReport] = field(default_factory=list[FileReport])
+    unrecognized: list[FileReport] = field(default_factory=list)
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
-    group_sizes: Counter[int] = field(default_factory=Counter[int])
-    grouped_by: Counter[str] = field(default_factory=Counter[str])
+    group_sizes: Counter[int] = field(default_factory=Counter)
+    grouped_by: Counter[str] = field(default_factory=Counter)
     """Number of rollouts that were grouped in each way."""
     size_unused: int = 0
     """Number of rollouts with group ids, for which `group_size` was ignored."""
     mixed_blocks: int = 0
     """Number of groups formed by `group_size` that contain more than one prompt."""
-    mixed_runs: set[str] = field(default_factory=set[str])
+    mixed_runs: set[str] = field(default_factory=set)
     """Runs in which `group_size` puts several prompts into a group, although prompts recur."""
-    torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter)
     """Number of separate pieces of each step, which are not joined."""
 
     @property
@@ -534,7 +548,7 @@ def groups_of_one(report: ReadReport) -> str:
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
     taken = {column for file in files for column in file.columns.values()}
-    fit = [n for n in dict.fromkeys(names) if can_be_named(n) and n not in taken]
+    fit = [name for name in dict.fromkeys(names) if name not in taken]
     if not fit:
         return ""
     columns = report.columns(files)

@@ -5,13 +5,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from gdpo.errors import DataError
 from gdpo.rewards.gates import Range, described_ranges
 from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import (
@@ -59,6 +60,8 @@ from gdpo.rollouts.readers.records import (
     TOO_LONG,
     DoubtfulText,
     ParsedRollout,
+    Record,
+    as_object,
     is_number,
     number,
 )
@@ -72,7 +75,7 @@ _MOST_LOOKED_AT = 256
 """Maximum number of numeric fields to examine in a file in an unrecognized format."""
 _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
-_TRL_LOG = "trainer_state.json"
+STATE = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _First: TypeAlias = Callable[[Sequence[str]], Iterator[RolloutBatch]]
 """Function that yields the first rollouts of a file, and those of the later files of its run, with
@@ -90,7 +93,7 @@ class Rewards:
     paths: Mapping[str, str]
     how: str
     scalar: bool = False
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
 class RecordRewards:
@@ -240,7 +243,6 @@ class TableRewards:
         others = [path for path in (known.group, known.prompt, known.step) if path is not None]
         looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
         self._first = first([*looked, *inside, *texts[:_MOST_LOOKED_AT], *others])
-        self._own: RolloutBatch | None = None
         self._kinds, self._unread = self._opened(kinds, inside)
         self.known = known if known.total in self._kinds else replace(known, total=None)
         self.split = True
@@ -267,9 +269,11 @@ class TableRewards:
 
     def _rows(self) -> Any:
         """Return the first rows of the file as a table, or None."""
-        if self._own is None:
-            self._own = next(self._first, None)
-        return None if self._own is None else self._own.table
+        batch = next(self._first, None)
+        if batch is None:
+            return None
+        self._first = chain([batch], self._first)
+        return batch.table
 
     def _opened(
         self, kinds: dict[str, Kind], inside: Sequence[str]
@@ -331,8 +335,7 @@ class TableRewards:
         """Return the proposal among some columns with numbers or texts of numbers."""
         file, total = self._file, self.known.total
         paths = [*own, *([total] if total is not None and total not in own else []), *texts]
-        batches = [] if self._rows() is None or self._own is None else [self._own, *self._first]
-        found = _proposed(self._asked, file, self.known, batches, paths, unread)
+        found = _proposed(self._asked, file, self.known, list(self._first), paths, unread)
         self.split = file.run in file.report.ids
         if file.format != "trl":
             return found
@@ -500,6 +503,18 @@ def is_text_of_number(value: Any) -> bool:
     return type(value) is DoubtfulText and isfinite(number(value))
 
 
+def logged_steps(state: Path, *, most: int) -> list[Record]:
+    """Return what a `trainer_state.json` of at most `most` bytes logged, or raise a DataError."""
+    if state.stat().st_size > most:
+        raise DataError(f"the file is larger than {most:,} bytes")
+    try:
+        history = as_object(json.loads(state.read_bytes())).get("log_history")
+    except (ValueError, RecursionError) as error:
+        raise DataError("not a readable JSON file") from error
+    steps = cast("list[Any]", history) if isinstance(history, list) else []
+    return [step for step in steps if isinstance(step, dict)]
+
+
 def logged_rewards(file: Path) -> tuple[str, ...]:
     """Return the reward names in the newest log of the run that wrote a completions file.
 
@@ -507,7 +522,7 @@ def logged_rewards(file: Path) -> tuple[str, ...]:
     `trainer_state.json` of every checkpoint.
     """
     run = file.parent.parent if file.parent.name == "completions" else file.parent
-    logs = [run / _TRL_LOG, *run.glob(f"checkpoint-*/{_TRL_LOG}")]
+    logs = [run / STATE, *run.glob(f"checkpoint-*/{STATE}")]
     try:
         times = {log: log.stat().st_mtime_ns for log in logs if log.is_file()}
     except OSError:  # a checkpoint that is being deleted
@@ -519,12 +534,7 @@ def logged_rewards(file: Path) -> tuple[str, ...]:
 @lru_cache(maxsize=16)
 def _logged_names(log: Path, _changed: int) -> tuple[str, ...]:
     try:
-        if log.stat().st_size > _LARGEST_LOG:
-            return ()
-        state: Any = json.loads(log.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        keys = (str(key) for step in logged_steps(log, most=_LARGEST_LOG) for key in step)
+    except (OSError, DataError):
         return ()
-    history = state.get("log_history") if isinstance(state, dict) else None
-    steps = cast("list[Any]", history) if isinstance(history, list) else []
-    keys = (str(key) for step in steps if isinstance(step, dict) for key in step)
     return tuple(dict.fromkeys(match[1] for key in keys if (match := _LOGGED.fullmatch(key))))

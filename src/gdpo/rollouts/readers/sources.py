@@ -85,8 +85,8 @@ class Unpacked(io.RawIOBase):
             parts.append(part)
             held += len(part)
         found = b"".join(parts)
-        end = len(found) if held < size and self.broken is None else found.rfind(b"\n") + 1
-        if not end and self.broken is None:
+        end = found.rfind(b"\n") + 1
+        if self.broken is None and (held < size or not end):
             end = len(found)
         self._rest = found[end:] if self.broken is None else b""
         return found[:end]

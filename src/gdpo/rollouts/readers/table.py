@@ -10,7 +10,7 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
-from gdpo.rollouts.arrow import pa, pc
+from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import Column, RolloutBatch, Rows, column_in, entered, inside
 from gdpo.rollouts.readers.keys import NO_KEY, Values
 from gdpo.rollouts.readers.records import ONE_TURN, ParsedRollout, RowTurns
@@ -90,7 +90,7 @@ class RolloutTable:
     """Index into `files`."""
     row: Int[np.ndarray, " rollout"]
     """Index of the rollout within its file, counted from 0, as `read_texts` expects."""
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     """Ranges that the files declare, by reward name."""
     grouped_by: str = BY_IDS
     """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
@@ -353,7 +353,7 @@ def _of_table(
     if not (is_list and pa.types.is_struct(kind.value_type)):
         file.note(int(lines[0]), ReadProblem.NO_TURNS)
         return None
-    lengths = pc.fill_null(pc.call_function("list_value_length", [column]), 0)
+    lengths = column.value_lengths().fill_null(0)
     counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     if not counts.any() or not _few(counts, tuple(rewards), lines, file):
         return None
@@ -374,9 +374,7 @@ def _of_table(
     wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(totals))
     wrong &= counts[:, None] > 0
     for name, odd in zip(rewards, wrong.T, strict=True):
-        if odd.any():
-            first, count = int(lines[np.argmax(odd)]), int(odd.sum())
-            file.note(first, ReadProblem.TURNS_APART, {"name": name}, count=count)
+        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
     return turns
 
 

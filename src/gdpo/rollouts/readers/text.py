@@ -225,7 +225,7 @@ def _listed(path: Path, decoder: Decoder) -> _Elements | None:
     with opened_text(path) as stream, suppress(*BROKEN):
         begin = stream.read(_HEAD).lstrip()
     if _LIST.match(begin):
-        return _of_list(path, decoder)
+        return _elements(path, decoder)
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
     if begin.startswith(b"{") and is_json and not _is_lines(path):
         inner = _INNER_LIST.search(begin)
@@ -242,30 +242,27 @@ def _listed(path: Path, decoder: Decoder) -> _Elements | None:
     return None
 
 
-def _of_list(path: Path, decoder: Decoder) -> _Elements:
-    with opened_text(path) as stream:
-        yield from _elements(_Text(stream), decoder)
-
-
-def _elements(text: _Text, decoder: Decoder) -> _Elements:
+def _elements(path: Path, decoder: Decoder) -> _Elements:
     """Yield the elements of a list, None for one within which the file ends."""
-    text.take("[")
-    if text.peek() == "]":
-        text.take("]")
-        return
-    while True:
-        try:
-            if text.peek() == "":
-                raise EOFError
-            yield text.line, text.value(decoder()), ReadProblem.NO_OBJECT_IN_ROW
-        except EOFError:
-            yield text.line, None, ReadProblem.CUT_ROW
+    with opened_text(path) as stream:
+        text = _Text(stream)
+        text.take("[")
+        if text.peek() == "]":
+            text.take("]")
             return
-        if text.peek() != ",":
-            break
-        text.take(",")
-    if text.peek() != "":
-        text.take("]")
+        while True:
+            try:
+                if text.peek() == "":
+                    raise EOFError
+                yield text.line, text.value(decoder()), ReadProblem.NO_OBJECT_IN_ROW
+            except EOFError:
+                yield text.line, None, ReadProblem.CUT_ROW
+                return
+            if text.peek() != ",":
+                break
+            text.take(",")
+        if text.peek() != "":
+            text.take("]")
 
 
 def _is_lines(path: Path) -> bool:
