@@ -9,8 +9,9 @@ part whose record exists is not run again:
 - `effect-5`, `effect-10`: the effect at these steps, as `gdpo effect RUN --step N` measures it.
 - `training`, `account`: three further steps, without and with `effect_every`, on equal batches.
 
-The default sizes should fit nine minutes on an H200, as estimated from the number of operations.
-They were not run on one.
+The default sizes should fit nine minutes on an H200. This is an estimate from the number of
+operations, and from the sketches of the effect, which are made on the CPU: they were not run on a
+GPU. `--small` takes about 50 minutes on one CPU core.
 """
 
 import json
@@ -234,7 +235,7 @@ def print_pretrained(records: Path) -> None:
     read = {file.stem: json.loads(file.read_text()) for file in records.glob("*.json")}
     forks, training, account = (read[name] for name in ("forks", "training", "account"))
     print(f"{forks['device']}, {forks['versions']}, {forks['sizes']}\n")
-    head = ["reward", "mean", "influence share", "effect of a step, predicted"]
+    head = ["reward", "mean", "influence share", "predicted effect of a step"]
     row("step", [*head, *(f"recorded after {h}" for h in HORIZONS)], head=True)
     for at in forks["states"]:
         predicted = read[f"effect-{at['step']}"]
