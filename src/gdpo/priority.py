@@ -290,10 +290,9 @@ def _cases(
             rest = _Rest(opening, opened, closing, closed)
             found = {primary: _lead(mine, rest, 1.0, scores=scores)}
             for name, gate in combined.gates.items():
-                behind = np.where(both, pairs[name], 0.0 if gate.otherwise == "zero" else nan)
-                rest = _Rest(
-                    values[name], opened, [0.0 if gate.otherwise == "zero" else nan], closed
-                )
+                shut = 0.0 if gate.otherwise == "zero" else nan
+                behind = np.where(both, pairs[name], shut)
+                rest = _Rest(values[name], opened, [shut], closed)
                 alone = gate.otherwise == "missing" and not all(both)
                 lead = _lead_alone if alone else _lead
                 found[name] = lead(behind, rest, signs[name], scores=scores)

@@ -120,7 +120,6 @@ def test_a_constraint_and_a_schedule_multiply():
         ({"brevity": 0.5}, "brevity is 0.5: write"),
         ({"brevity": {"to": 0.2}}, "write .*steps"),
         ({"brevity": {"to": 0.2, "steps": 0}}, "steps must be an integer"),
-        ({"brevity": {"to": 0.2, "steps": True}}, "steps must be an integer"),
         ({"brevity": {"to": float("nan"), "steps": 3}}, "to must be a finite"),
         ({"brevity": {"to": "x", "steps": 3}}, "to must be a number"),
         ({"brevity": {"to": 10**400, "steps": 3}}, "brevity: to must be at most"),
@@ -133,7 +132,6 @@ def test_a_constraint_and_a_schedule_multiply():
         ),
         ({"brevity": {"after": {"reward": "format"}, "value": 1}}, "after is .*mean_at_least"),
         ({"brevity": {"after": {"reward": "x", "mean_at_least": 1}, "value": 2}}, "after: .*'x'"),
-        ({"brevity": {"from": 0, "to": 0, "steps": 3}}, "brevity: from and to are both 0"),
         ({"brevity": {"to": 1.0, "steps": 3}}, "brevity: from and to are both 1"),
         (
             {"brevity": {"after": {"reward": "format", "mean_at_least": 1}, "value": 1}},
@@ -155,8 +153,3 @@ def test_a_condition_outside_of_the_declared_range_is_an_error_at_once(at_least,
     nan = float("nan")
     rule_of("grpo", options, low=[nan, 0.0], high=[nan, 1.0])
     rule_of("grpo", options)
-
-
-def test_schedules_are_an_option_of_every_estimator():
-    with config_error(r"'schedule': did you mean 'schedules'"):
-        rule_of("rloo", {"schedule": {}})

@@ -79,17 +79,6 @@ def test_weights_per_prompt_are_those_of_the_loops(name):
     agree(TURN_ESTIMATORS[name](r, np.array(w), turns=turns), wanted, atol=1e-9)
 
 
-def test_an_example_by_hand():
-    """Two rollouts take both turns, the third one stops after the first."""
-    r = np.array([[[[1.0], [2.0]], [[0.0], [4.0]], [[2.0], [0.0]]]])
-    a = turn_gdpo(r, [1], turns=[[2, 2, 1]], scales=[1])
-    # Totals 3, 4, 2. At the second turn 2 and 4: the mean 3 and half of the last advantage.
-    agree(a[0], [[0.0, -1.0 + 0.0], [1.5, 1.0 + 0.75], [-1.5, 0.0]])
-
-
-# One turn
-
-
 # No signal
 
 
@@ -285,11 +274,6 @@ def test_an_infinite_reward_is_an_error_that_names_its_place():
     r[1, 2, 3, 0] = -np.inf
     with data_error(r"reward 0 .*-inf .*prompt 1, sample 2, turn 3"):
         turn_gdpo(r, W, turns=turns)
-
-
-def test_a_cap_holds():
-    r, turns = drawn(0)
-    assert np.abs(turn_gdpo(r, W, turns=turns, max_advantage=0.5)).max() == 0.5
 
 
 @pytest.mark.parametrize(

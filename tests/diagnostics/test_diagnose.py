@@ -312,15 +312,6 @@ def test_rounding_noise_of_float32_is_no_variation():
     assert of_each(diagnose(noisy, None, ["a"]), "zero_variance_groups") == [1.0]
 
 
-def test_the_order_of_prompts_and_samples_changes_nothing():
-    rng = np.random.default_rng(5)
-    rewards = some_rewards()
-    shuffled = rng.permutation(rewards)
-    shuffled = np.stack([rng.permutation(group) for group in shuffled])
-    wanted = full(diagnose(rewards, WEIGHTS, NAMES))
-    assert full(diagnose(shuffled, WEIGHTS, NAMES)) == pytest.approx(wanted, rel=1e-9)
-
-
 def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo():
     rewards = some_rewards()
     other_units = rewards * [1e3, 0.1, 1.0] + [7.0, -50.0, 1e3]
@@ -461,7 +452,6 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
         ({"weights": {"formatt": 1}}, "did you mean 'format'"),
         ({"weights": [1, NAN, 1]}, "finite"),
         ({"low": [0, 0, 1], "high": [1, 1, 1]}, r"'brevity'.* low < high, got \[1, 1\]"),
-        ({"low": {"format": 2}, "high": {"format": -2}}, r"'format'.* got \[2, -2\]"),
         ({"low": {"brevty": 0}}, "low: .*'brevty'.* did you mean 'brevity'"),
         ({"high": [1, 2]}, "high"),
         ({"high": [1, 2, np.inf]}, "high .*finite"),

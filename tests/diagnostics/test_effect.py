@@ -55,13 +55,6 @@ def test_presence_is_what_replaying_the_batch_without_the_weight_changes(name, m
     np.testing.assert_array_equal(found.presence, [(whole - each).ravel() for each in without])
 
 
-def test_a_single_reward_is_all_that_there_is():
-    rewards = batch()[..., :1]
-    found = Coefficients.of(rewards, [1.0], gdpo)
-    np.testing.assert_array_equal(found.presence[0], found.advantages)
-    np.testing.assert_allclose(found.parts[0], found.advantages)
-
-
 DO_NOT_ADD_UP = {"dara_asymmetric", "gd2po_hard", "gd2po_snr", "gdpo_leave_one_out", "rvpo"}
 
 
@@ -108,13 +101,6 @@ def test_copies_of_a_reward_split_by_weight():
     rewards = batch()[..., :1] * [1, 100]
     first, second = Coefficients.of(rewards, [3, 1], gdpo).parts
     np.testing.assert_allclose(first, 3 * second)
-
-
-def test_a_reward_with_weight_0_adds_nothing():
-    found = Coefficients.of(batch(), [1, 0, 0.5], gdpo)
-    assert np.any(found.gradient[1])
-    assert not np.any(found.presence[1])
-    assert not np.any(found.parts[1])
 
 
 @pytest.mark.parametrize("estimator", [grpo, gdpo])

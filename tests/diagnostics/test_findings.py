@@ -122,13 +122,10 @@ def test_missing_values_differ_from_nothing():
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        (1.0, Kind.SATURATED),
         (0.96, Kind.SATURATED),
         (0.94, Kind.CONSTANT),
-        (0.5, Kind.CONSTANT),
         (0.06, Kind.CONSTANT),
         (0.04, Kind.OUT_OF_REACH),
-        (0.0, Kind.OUT_OF_REACH),
     ],
 )
 def test_the_position_of_a_constant_reward_in_its_range_gives_one_of_three_kinds(value, kind):

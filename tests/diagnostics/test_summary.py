@@ -50,15 +50,6 @@ def test_notes_are_marked_differently_from_warnings():
     assert "!" not in text
 
 
-def test_a_reward_that_is_pushed_against_its_weight_has_a_negative_share():
-    random = np.random.default_rng(0)
-    x = random.random((64, 8))
-    rewards = np.stack([x, 0.9 * x + 0.3 * random.random((64, 8)), -x], axis=-1)
-    lines = str(diagnose(rewards, [1, 1, 0.5], ["a", "b", "brief"])).splitlines()
-    assert " −" in lines[4]
-    assert "−" not in lines[2] + lines[3]
-
-
 def test_many_findings_are_truncated_and_the_worst_two_always_shown():
     names = [f"reward_{k}" for k in range(17)]
     diagnosis = diagnose(np.zeros((64, 8, 17)), None, names, low=[0] * 17, high=[1] * 17)

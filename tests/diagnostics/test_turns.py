@@ -5,7 +5,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from gdpo.advantages import TURN_ESTIMATORS, gdpo, turn_gdpo
+from gdpo.advantages import TURN_ESTIMATORS, gdpo
 from gdpo.diagnostics import diagnose, diagnose_turns
 from gdpo.diagnostics.turns import pooled_turns
 from gdpo.errors import ConfigError, DataError
@@ -85,14 +85,6 @@ def test_the_advantage_of_a_rollout_counts_for_all_its_turns():
     named = diagnose_turns(rewards, None, B, turns=counts, estimator="gdpo")
     for one, other in zip(named.turns, of_turns.turns, strict=True):
         assert_same(one.rewards, other.rewards)
-
-
-def test_with_one_turn_the_numbers_are_those_of_diagnose():
-    rewards, _ = simulated(longest=1)
-    a = turn_gdpo(rewards, [1, 1], turns=np.ones((16, 6)))
-    (turn,) = diagnose_turns(rewards, None, B, turns=np.ones((16, 6))).turns
-    wanted = diagnose(rewards[:, :, 0], None, B, advantages=a[:, :, 0])
-    assert_same(turn.rewards, wanted.rewards)
 
 
 def test_what_lies_beyond_the_last_turn_and_padding_do_not_matter():

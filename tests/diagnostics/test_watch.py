@@ -258,12 +258,6 @@ def test_a_reward_never_applies_if_36_groups_and_all_so_far_lack_it(groups):
     assert due == [(at, Kind.NEVER_APPLIES, at * groups)]
 
 
-def test_a_reward_that_some_steps_lack_does_not_never_apply():
-    for seed in range(3):
-        history = history_of(never(40, 1, rate=0.3, seed=seed))
-        assert Kind.NEVER_APPLIES not in {held.finding.kind for held in history.held()}
-
-
 def test_a_reward_that_came_late_was_missing_only_before_and_one_that_few_groups_lack_is_named():
     other = never(32, 16, rate=1.0)
     (before,) = [h for h in at_the_end(never(8, 16) + other) if h.past]
@@ -463,17 +457,6 @@ def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
     ]
     stds = np.std([diagnosis.influence.shares for diagnosis in drawn], axis=0)
     assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
-
-
-def test_a_level_of_the_advantages_of_each_prompt_changes_no_share():
-    random = np.random.default_rng(6)
-    rewards = random.standard_normal((64, 8, 2))
-    advantages = rewards.sum(axis=-1) - rewards.sum(axis=-1).mean(axis=1, keepdims=True)
-    levels = 20 * random.standard_normal((64, 1))
-    plain, moved = (
-        of_two(rewards, advantages=a).influence for a in (advantages, advantages + levels)
-    )
-    assert_allclose(moved.shares, plain.shares, rtol=1e-9)
 
 
 def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_reward_goes():

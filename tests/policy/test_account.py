@@ -101,19 +101,6 @@ def test_steps_meet_the_next_batch_in_the_parts_that_the_rewards_put_in(decay):
     np.testing.assert_allclose(found.measured, change[-1] - change[0])
 
 
-def test_the_rest_is_the_momentum_from_before_and_what_is_no_reward():
-    _, facts = trained(Window, decay=0)
-    old = sum(0.9 ** (BEFORE - 1 - s) * 0.1 * facts[s]["put"].sum(0) for s in range(BEFORE))
-    carried = [
-        0.9 ** (step - BEFORE + 1) * old * facts[step]["scale"]
-        for step in range(BEFORE, BEFORE + STEPS)
-    ]
-    rest = expected(facts)[..., 2] - expected(facts)[..., :2].sum(-1)
-    met = zip(facts[BEFORE + 1 :], carried, strict=True)
-    wanted = [(fact["toward"] @ way).reshape(2, *SHAPE) for fact, way in met]
-    np.testing.assert_allclose(rest, torch.stack(wanted).mean(-1).numpy(), rtol=1e-4, atol=1e-9)
-
-
 def test_a_gradient_that_no_reward_explains_goes_into_the_rest():
     window, facts = trained(Window, extra=0.05)
     assert np.isfinite(np.stack(window._products)).all()

@@ -10,11 +10,9 @@ from gdpo.policy.steps import OptimizerStep, clip_of
 
 SHAPES = {"matrix": (3, 4), "vector": (5,), "number": ()}
 REAL = [
-    (torch.optim.Adam, {}),
     (torch.optim.Adam, {"weight_decay": 0.1, "betas": (0.7, 0.9), "eps": 1e-3, "amsgrad": True}),
     (torch.optim.AdamW, {"weight_decay": 0.1, "maximize": True}),
     (torch.optim.AdamW, {"fused": True}),
-    (torch.optim.SGD, {}),
     (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.2, "weight_decay": 0.1}),
     (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
     (torch.optim.RMSprop, {"momentum": 0.5}),

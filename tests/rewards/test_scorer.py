@@ -53,18 +53,14 @@ class Unreadable:
     ("returned", "kind"),
     [
         (math.nan, "not a number"),
-        (np.float32("nan"), "not a number"),
         ("1", "not a number"),
         (b"1", "not a number"),
         ([1], "not a number"),
-        (1j, "not a number"),
         (Odd(), "not a number"),
         (Unreadable(), "not a number"),
         (10**400, "not a number"),
         (1.001, "out of range"),
         (-0.001, "out of range"),
-        (math.inf, "out of range"),
-        (-math.inf, "out of range"),
     ],
     ids=lambda value: type(value).__name__,
 )

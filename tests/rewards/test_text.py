@@ -37,7 +37,6 @@ CASES = {
     "a user and a system message": ([says("a"), says("U", "user"), says("S", "system")], "a", "a"),
     "a name for a role that is not the model's": ([says("a"), says("x", "function")], "a", "a"),
     "no role": ([{"content": "3"}, RESULT], "3", "3"),
-    "a role that is None": ([says("3", None)], "3", "3"),
     "parts": ([says([part("It is "), part("3")])], "It is 3", "It is 3"),
     "parts of other types": (
         [says([{"type": "image"}, part("3"), {"type": "reasoning", "text": "7"}, "!"])],

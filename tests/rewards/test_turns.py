@@ -9,7 +9,7 @@ import pytest
 from tests.refusals import reward_error
 
 from gdpo.errors import ConfigError
-from gdpo.rewards import Example, Gate, Reward, Scorer, apply_gates, score
+from gdpo.rewards import Example, Gate, Reward, Scorer, apply_gates
 from gdpo.testing import check_reward
 
 
@@ -45,10 +45,6 @@ def test_each_turn_is_scored_on_what_was_written_up_to_it_and_equal_histories_on
     assert result.turns == {"count": [[2, 1], [2], [2, 1]]}
     assert result.values.tolist() == [[3, 1], [2, 0], [3, 1]]
     assert SEEN == [["aa"], ["aa", "go on", "a"]]
-
-
-def test_without_messages_a_text_is_one_turn():
-    assert score([COUNT], ["aba"], [{}]).turns == {"count": [[2]]}
 
 
 def test_a_completion_without_a_message_of_the_model_has_no_score():

@@ -283,8 +283,6 @@ def _with_outcomes(batch: _PreparedTurns, a: Rounded, outcome: Sequence[bool] | 
         raise ConfigError(
             f"outcome must have one boolean for each of the {count} rewards, got {list(outcome)}"
         )
-    if not any(outcome):
-        return a
     xp, totals = a.xp, _totals(batch)
     mask = xp.asarray(list(outcome), device=device(a.values))[:, None]
     error = xp.where(mask, totals.error, a.error)

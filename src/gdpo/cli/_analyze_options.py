@@ -72,7 +72,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
     reading = _reading(given)
     page, no_page = _page_of(paths, output)
     weights = given.get("--weights")
-    ranges = _ranges_of(given["--range"]) if "--range" in given else {}
+    low, high = _ranges_of(given["--range"]) if "--range" in given else ({}, {})
     others = [name for name in given if name not in ("--rewards", "--columns", "--output")]
     of_metrics = {"--rewards", "--weights"}
     of_metrics |= {"--output"} if output in (NONE, JSON) else set()
@@ -82,8 +82,8 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         reading=reading,
         weights=None if weights is None else _numbers_of(weights, "--weights"),
         sizes_are_weights=_SIZES in given,
-        low={name: low for name, (low, _) in ranges.items() if low is not None},
-        high={name: high for name, (_, high) in ranges.items() if high is not None},
+        low=low,
+        high=high,
         rescore=given.get("--rescore"),
         estimators=_estimators_of(given.get("--estimators")),
         primary=given.get("--primary"),
@@ -196,19 +196,18 @@ def _numbers_of(given: str, option: str) -> dict[str, float]:
     }
 
 
-def _ranges_of(given: str) -> dict[str, tuple[float | None, float | None]]:
-    """Return the lowest and the highest value of each reward. None: not given."""
-    found: dict[str, tuple[float | None, float | None]] = {}
+def _ranges_of(given: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the given lowest values of the rewards by name, and the highest values."""
+    found = dict[str, float](), dict[str, float]()
     form = "NAME=LOW:HIGH, as in correctness=0:1"
     for name, text in _pairs_of(given, "--range", form).items():
         low, colon, high = (part.strip() for part in text.partition(":"))
         where = f"--range {name}={text}"
         if not colon or not (low or high):
             raise ConfigError(f"{where}: write {form}")
-        found[name] = (
-            _number(low, where) if low else None,
-            _number(high, where) if high else None,
-        )
+        for ends, end in zip(found, (low, high), strict=True):
+            if end:
+                ends[name] = _number(end, where)
     return found
 
 

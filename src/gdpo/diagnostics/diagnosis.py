@@ -238,8 +238,6 @@ class Scored:
     """`[prompt, sample, reward]`."""
     weights: Any
     """`[reward]` or `[prompt, reward]`."""
-    estimator: str | None
-    """Estimator of the step's advantages. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,7 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
         return Influence(tuple(names), len(pushes), of_step, pushes.T @ pushes)
 
 
-def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
+def pooled(steps: Sequence[Influence]) -> Influence:
     """Return the sums over several steps. A reward that a step lacks adds 0."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
     fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]

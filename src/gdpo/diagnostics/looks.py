@@ -106,7 +106,6 @@ class _Reward:
     """Signed share of the weight."""
     share: float
     margin: float
-    all_groups: int
     groups: int
     """Number of groups that the reward applies to."""
     live: int
@@ -134,7 +133,6 @@ def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
         weight=weight,
         share=float(influence.shares[k]),
         margin=float(influence.margins[k]) if margins else nan,
-        all_groups=influence.groups,
         groups=int(applies),
         live=int(live),
         std=float(sums.std[k]) / live if live else 0.0,

@@ -122,7 +122,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     related, degrees = _correlations(batch.z, batch.std)
     conflict, chance_conflict = _conflict(batch.z, batch.weights)
     influence = influence_of(a, batch, names)
-    scored = Scored(tuple(names), r, w, called)
+    scored = Scored(tuple(names), r, w)
     diagnosis = Diagnosis(
         estimator=called,
         prompts=x.shape[0],

@@ -319,7 +319,8 @@ class FindingHistory:
                 if found.kind in OF_INFLUENCE:
                     severity = severity_of(found.kind, block, found.rewards[0], self._thresholds)
                 place = _place(found.kind, severity)
-                known = [_place(held.kind, held.severity) for held in self._of(found.rewards)]
+                held = [each.finding for each in self._of(found.rewards)]
+                known = [_place(each.kind, each.severity) for each in held]
                 if found.rewards in self._measuring or (known and place >= min(known)):
                     continue
                 # A reward that was learned within a long block has a small share in it.
@@ -358,19 +359,17 @@ class FindingHistory:
             self._hold_instead(found, measuring.first)
 
     def _hold_instead(self, found: Finding, first: int) -> None:
-        for each in self._of(found.rewards):
-            key = each.kind, each.rewards
-            lesser = self._held[key]
+        for lesser in self._of(found.rewards):
             if _is_apart(lesser, found, self.steps - 1):
                 continue
-            del self._held[key]
-            if each.severity is Severity.WARNING:
+            del self._held[lesser.finding.kind, found.rewards]
+            if lesser.finding.severity is Severity.WARNING:
                 first = min(first, lesser.spans[0][0])
         self._hold(found, first)
 
-    def _of(self, rewards: tuple[str, ...]) -> list[Finding]:
-        keys = [key for key in self._held if key[0] in OF_SUMS and key[1] == rewards]
-        return [self._held[key].finding for key in keys]
+    def _of(self, rewards: tuple[str, ...]) -> list[_Recorded]:
+        held = self._held.items()
+        return [each for (kind, of), each in held if kind in OF_SUMS and of == rewards]
 
     def _hold(self, finding: Finding, first: int) -> None:
         held = self._held.setdefault((finding.kind, finding.rewards), _Recorded(finding))

@@ -252,11 +252,11 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
             drawn = np.clip(binned(table, points), -1.0, 1.0)
             lines.append(Line(shown.rewards[name], place % COLOURS, *drawn))
         x = binned(np.array(run.steps, np.float64)[None], points)[0]
-        charts.append(_drawn(title, "influence share", x, lines, low=0.0))
+        charts.append(_drawn(title, "influence share", x, lines, ends=[0.0]))
         constant = [
             (run, shown.rewards[n], run.over_time(n, "zero_variance_groups")) for n in names
         ]
-        charts.append(_chart(title, "zero-variance groups", constant, points, low=0.0))
+        charts.append(_chart(title, "zero-variance groups", constant, points, ends=[0.0]))
     return charts
 
 
@@ -292,7 +292,7 @@ def _chart(
     curves: Iterable[tuple[RunAnalysis, str, Points]],
     points: int,
     *,
-    low: float | None = None,
+    ends: Sequence[float] = (),
 ) -> Chart:
     """Return a chart whose horizontal axis has the steps of all its runs."""
     found = list(curves)
@@ -303,7 +303,7 @@ def _chart(
         placed[np.searchsorted(steps, run.steps)] = values
         (drawn,) = binned(running_mean(placed[None], smoothing(len(steps))), points)
         lines.append(Line(name, place % COLOURS, drawn))
-    return _drawn(title, label, binned(steps[None], points)[0], lines, low=low)
+    return _drawn(title, label, binned(steps[None], points)[0], lines, ends=ends)
 
 
 def _drawn(
@@ -312,14 +312,12 @@ def _drawn(
     x: Points,
     lines: Sequence[Line],
     *,
-    low: float | None = None,
-    high: float | None = None,
+    ends: Sequence[float] = (),
 ) -> Chart:
-    """Return a chart whose vertical axis has all values, and `low` and `high`, if given."""
+    """Return a chart whose vertical axis has all values, and `ends`."""
     drawn = (each for line in lines for each in (line.value, line.low, line.high))
     values = np.concatenate([each for each in drawn if each is not None])
     known = values[np.isfinite(values)]
-    ends = [each for each in (low, high) if each is not None]
     known = np.append(known if len(known) else [0.0, 1.0], ends)
     least, most = float(known.min()), float(known.max())
     size = max(abs(least), abs(most))
@@ -353,6 +351,6 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
         for what, lines in (("influence share", influence), ("zero-variance groups", constant)):
-            chart = _drawn(title, what, x, lines, low=0.0, high=1.0)
+            chart = _drawn(title, what, x, lines, ends=[0.0, 1.0])
             charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts

@@ -523,16 +523,17 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend]
         "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
         "trend": lambda r: as_trend(r.change, r.margin),
     }
-    if any(isfinite(reward.std) for reward in rewards):
+    has_influence = any(isfinite(reward.influence_share) for reward in rewards)
+    has_std = any(isfinite(reward.std) for reward in rewards)
+    if has_std and not has_influence:
         columns["std: first → last"] = lambda r: (
             f"{as_number(r.first_std)} → {as_number(r.last_std)}"
         )
     columns["weight share"] = lambda r: as_share(r.weight_share)
-    if any(isfinite(reward.influence_share) for reward in rewards):
-        columns.pop("std: first → last", None)
+    if has_influence:
         columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
         columns["influence share"] = lambda r: as_share(r.influence_share)
-    elif any(isfinite(reward.std) for reward in rewards):
+    elif has_std:
         columns["weight × std"] = lambda r: as_share(r.std_share)
     return columns
 

@@ -80,7 +80,7 @@ def phrase(answer: str) -> str | None:
         >>> phrase(r"\text{No solutions.}"), phrase("There is no solution"), phrase("2 apples")
         ('no solution', 'no solution', None)
     """
-    text = re.sub(rf"{_SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip()
+    text = _unwrapped(answer)
     if not _WORDS.fullmatch(text):
         return None
     words = re.sub(r"[\s,.-]+", " ", text.lower()).strip()
@@ -98,8 +98,12 @@ def same_letters(answer: str, other: str) -> bool:
 
 
 def _squeezed(answer: str) -> str:
-    text = re.sub(rf"{_SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip().rstrip(" .")
-    return re.sub(r"(?<![0-9]) | (?![0-9])", "", text)
+    return re.sub(r"(?<![0-9]) | (?![0-9])", "", _unwrapped(answer).rstrip(" ."))
+
+
+def _unwrapped(answer: str) -> str:
+    r"""Return an answer without the command around the words in `\text{...}`, and single spaces."""
+    return re.sub(rf"{_SPACE}+", " ", _IN_TEXT.sub(r" \1 ", answer)).strip()
 
 
 # Names before an equals sign.

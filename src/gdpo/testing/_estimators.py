@@ -133,11 +133,9 @@ def _check_fixed(subject: "_Subject", library: str) -> None:
     if find_spec(library) is None:
         return
     module = import_module(library if library != "jax" else "jax.numpy")
-    torch = library == "torch"
-    to_array = (lambda values: module.from_numpy(np.array(values))) if torch else module.asarray
     try:
         for check in _ON_FIXED_BATCHES:
-            check(replace(subject, to_array=to_array))
+            check(replace(subject, to_array=module.asarray))
     except AssertionError as error:
         raise AssertionError(f"with {library}: {error}") from error
 
