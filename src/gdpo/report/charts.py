@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gdpo._shapes import Float
+from gdpo._shapes import Bool, Float
 from gdpo.report.text import number
 
 COLOURS = 8
@@ -120,31 +120,18 @@ class Chart:
 
     def path(self, values: Points) -> str:
         """Return the SVG path of a line, with gaps at NaN."""
-        parts, drawing, before = [""], False, 0.0
-        for step, value in zip(self.x.tolist(), values.tolist(), strict=True):
-            if not isfinite(value):
-                drawing = False
-                continue
-            x, y = self.across(step), self.up(value)
-            if not drawing:
-                parts.append(f"M{x:g} {y:g}")
-            elif not self.stairs:
-                parts.append(f"L{x:g} {y:g}")
-            elif y != before or step == self.x[-1]:
-                parts.append(f"H{x:g}V{y:g}")
-            drawing, before = True, y
-        if len(parts) == 2:  # a zero-length line with a round cap draws a single point as a dot
-            parts.append("h0")
-        return "".join(parts)
+        known = np.isfinite(values)
+        parts = ["M" + "L".join(self._corners(values, *ends)) for ends in _runs(known)]
+        # A zero-length line with a round cap draws a single point as a dot.
+        return "".join(parts) + ("h0" if np.sum(known) == 1 else "")
 
     def band(self, line: Line) -> str:
         """Return the SVG path of a line's band, with gaps at NaN."""
         if line.low is None or line.high is None:
             return ""
         known = np.isfinite(line.low) & np.isfinite(line.high)
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
         shapes: list[str] = []
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
+        for start, end in _runs(known):
             top = self._corners(line.high, start, end)
             bottom = self._corners(line.low, start, end)[::-1]
             shapes.append("M" + "L".join([*top, *bottom]) + "Z")
@@ -178,6 +165,12 @@ class Chart:
             if not flat:
                 corners.append(f"{self.across(self.x[i]):g} {self.up(values[i]):g}")
         return corners
+
+
+def _runs(known: Bool[np.ndarray, " point"]) -> Iterator[tuple[int, int]]:
+    """Yield the first place of each run of known points, and the place after its last one."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
+    yield from zip(edges[::2], edges[1::2], strict=True)
 
 
 def ticks(low: float, high: float) -> list[float]:
