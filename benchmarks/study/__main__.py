@@ -8,8 +8,7 @@
   and group sizes. Counts the seeds that have the format at the end.
 
 With `--warm-starts`, each seed starts from its own policy, so that the intervals are over warm
-starts; `python -m benchmarks.study.warm_starts` decides what is registered. Otherwise, all seeds
-of a part start from one policy.
+starts. Otherwise, all seeds of a part start from one policy.
 
 Each run is a run directory, and each cell a comparison with a report.html. Rerun the command to
 resume. Prints Markdown tables; with `--tables` it prints the tables of existing runs and trains

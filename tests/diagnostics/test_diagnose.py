@@ -312,6 +312,15 @@ def test_rounding_noise_of_float32_is_no_variation():
     assert of_each(diagnose(noisy, None, ["a"]), "zero_variance_groups") == [1.0]
 
 
+def test_the_order_of_prompts_and_samples_changes_nothing():
+    rng = np.random.default_rng(5)
+    rewards = some_rewards()
+    shuffled = rng.permutation(rewards)
+    shuffled = np.stack([rng.permutation(group) for group in shuffled])
+    wanted = full(diagnose(rewards, WEIGHTS, NAMES))
+    assert full(diagnose(shuffled, WEIGHTS, NAMES)) == pytest.approx(wanted, rel=1e-9)
+
+
 def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo():
     rewards = some_rewards()
     other_units = rewards * [1e3, 0.1, 1.0] + [7.0, -50.0, 1e3]

@@ -31,6 +31,13 @@ def batch(missing=0.0, seed=0, dtype=np.float64):
 # ---- coefficients
 
 
+def test_a_reward_with_weight_0_adds_nothing():
+    found = Coefficients.of(batch(), [1, 0, 0.5], gdpo)
+    assert np.any(found.gradient[1])
+    assert not np.any(found.presence[1])
+    assert not np.any(found.parts[1])
+
+
 @pytest.mark.parametrize("missing", [0, 0.4, 1])
 def test_the_gradients_coefficients_are_those_of_a_loop(missing):
     rewards = batch(missing)
