@@ -87,10 +87,8 @@ def varlen(query, key, value, ends, key_ends, longest, longest_key, *, scale, wi
     return found
 
 
-@pytest.mark.parametrize("block", [2, 256])
 @pytest.mark.parametrize("attend", [_flat._by_segment, _flat._at_once])
-def test_each_token_attends_to_its_prompt_and_to_its_completion(attend, block, monkeypatch):
-    monkeypatch.setattr(_flat, "_BLOCK", block)
+def test_each_token_attends_to_its_prompt_and_to_its_completion(attend, monkeypatch):
     monkeypatch.setattr(_flat, "varlen_attn", varlen)
     nothing = torch.zeros(0, dtype=torch.long)
     row = FlatRow(nothing, nothing, [[3, 4, 2], [5, 1, 1]], nothing, nothing)

@@ -76,26 +76,27 @@ class Accounting(TrainerCallback):
         """
         self._taken = output, rewards, weights, advantages
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Drop the window of a training that was interrupted."""
         self._window = None
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Say that a window has no account because the training has ended."""
         if self._window is not None:
-            first = state.global_step - self._window.steps
+            first = self._trainer.state.global_step - self._window.steps
             steps = (first, first + WINDOW - 1, first + WINDOW)
             logger.warning("gdpo, steps %d to %d: no account, which needs step %d, too", *steps)
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Add the batch to the open window, and begin a window if it is time for one."""
-        self._harmless(self._add, state.global_step)
+        self._harmless(self._add)
 
-    def _add(self, step: int) -> None:
+    def _add(self) -> None:
         (taken, self._taken), (window, self._window) = (self._taken, None), (self._window, None)
         if taken is None:  # `watch` has left the batch out
             return
         trainer, (output, rewards, *others) = self._trainer, taken
+        step = trainer.state.global_step
         if "pixel_values" in output:
             raise ConfigError("the account reads no images: remove effect_every")
         batch = Batch.of_trl(output, rewards)

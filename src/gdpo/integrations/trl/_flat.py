@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as attend
 from transformers import AttentionInterface
@@ -227,24 +228,14 @@ def _attend(
     return found[None], None
 
 
-_BLOCK = 256
-"""Number of queries that attend at a time: their mask leaves few keys out."""
-
-
 def _by_segment(
     row: FlatRow, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
     found, (queries, keys) = list[torch.Tensor](), row.lengths
-    for q, k, v in zip(query.split(queries), key.split(keys), value.split(keys), strict=True):
-        end = len(k) - len(q)
-        is_causal = not end
-        for part in q.split(len(q) if is_causal else _BLOCK):
-            end += len(part)
-            a, b, c = (x.transpose(0, 1)[None] for x in (part, k[:end], v[:end]))
-            more = end - len(part)
-            mask = None if is_causal else torch.ones(len(part), end, dtype=torch.bool).tril(more)
-            out = attend(a, b, c, mask, is_causal=is_causal, scale=scale, enable_gqa=True)
-            found.append(out[0].transpose(0, 1))
+    for each in zip(query.split(queries), key.split(keys), value.split(keys), strict=True):
+        q, k, v = (x.transpose(0, 1)[None] for x in each)
+        mask = causal_lower_right(q.shape[2], k.shape[2])
+        found.append(attend(q, k, v, mask, scale=scale, enable_gqa=True)[0].transpose(0, 1))
     return torch.cat(found)
 
 

@@ -64,8 +64,8 @@ class Observer(TrainerCallback):
                 logger.warning("gdpo, step %d: %s", step, finding.line)
         return found
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if state.is_world_process_zero and self._run.steps:
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if self._trainer.accelerator.is_main_process and self._run.steps:
             Harmless("the training has no verdict because of an error")(self._conclude)
 
     def _conclude(self) -> None:
