@@ -106,11 +106,6 @@ class Coefficients:
         gradient, presence, parts = np.reshape([gradient, whole - without, parts], (3, count, -1))
         return Coefficients(gradient, presence, parts, whole.ravel(), rest)
 
-    @property
-    def adds_up(self) -> bool:
-        """Return whether the parts add up to the advantages, except for rounding."""
-        return bool(self.rest <= _ROUNDING * abs(self.advantages).max())
-
 
 def _parts(whole: Scores, z: Terms, centred: Terms) -> tuple[Terms, float]:
     """Return the parts in the first form that adds up, or in the last one, and what they leave."""

@@ -83,9 +83,7 @@ class Accounting(TrainerCallback):
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Say that a window has no account because the training has ended."""
         if self._window is not None:
-            first = self._trainer.state.global_step - self._window.steps
-            steps = (first, first + WINDOW - 1, first + WINDOW)
-            logger.warning("gdpo, steps %d to %d: no account, which needs step %d, too", *steps)
+            logger.warning("gdpo: the last steps have no account, which needs the step after them")
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Add the batch to the open window, and begin a window if it is time for one."""

@@ -18,7 +18,6 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as attend
@@ -108,26 +107,17 @@ def flat_row_of(ids: torch.Tensor, mask: torch.Tensor, keep: int) -> FlatRow | N
 class FlatRows(SpeedUp):
     instead = "share_prompts: each rollout computes its own prompt"
 
-    def score(
-        self,
-        score: Score,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        **options: Any,
-    ) -> Any:
-        given = (input_ids, attention_mask, logits_to_keep)
-        row = None if self.is_off else flat_row_of(*given)
+    def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
+        row = None if self.is_off else flat_row_of(*rows)
         if row is None:
-            return score(model, *given, **options)
-        targets = input_ids[:, -logits_to_keep:].flatten()[row.scored]
+            return score(model, *rows, **options)
+        input_ids, _, keep = rows
+        targets = input_ids[:, -keep:].flatten()[row.scored]
         # The head predicts each id from the hidden state before it.
         ids = torch.cat([targets[:1], targets])[None]
-        base = without_adapter(self._trainer.accelerator.unwrap_model(model))
-        with _reading(base, row):
+        with _reading(without_adapter(self._trainer.accelerator.unwrap_model(model)), row):
             found = score(model, ids, torch.ones_like(ids), len(targets), **options)
-        empty = torch.zeros(len(input_ids) * logits_to_keep, device=ids.device)
+        empty = torch.zeros(len(input_ids) * keep, device=ids.device)
         logps, entropies = (
             each
             if each is None
@@ -177,12 +167,7 @@ _CHECKPOINT = "_gradient_checkpointing_func"
 
 def _again(attending: Any, checkpoint: Any, forward: Callable[..., Any], *args: Any) -> Any:
     """Checkpoint a layer that attends in the same way when the backward pass calls it again."""
-
-    def within(*inputs: Any) -> Any:
-        with attending():
-            return forward(*inputs)
-
-    return checkpoint(within, *args)
+    return checkpoint(attending()(forward), *args)
 
 
 _NAME = "gdpo_flat_row"
@@ -282,7 +267,7 @@ def _not_flat_because(trainer: Any) -> str | None:
     model = without_adapter(trainer.model)
     if (attention := model.config._attn_implementation) not in _REPLACED:
         return f"attn_implementation={attention!r} may compute something else"
-    adapters = trainer.model.peft_config.values() if is_peft_model(trainer.model) else ()
+    adapters = getattr(trainer.model, "peft_config", {}).values()
     if any(getattr(adapter, "alora_invocation_tokens", None) for adapter in adapters):
         return "the adapter looks for its invocation tokens in the ids"
     return kind_not_covered(model)

@@ -291,24 +291,18 @@ class Packer(SpeedUp):
         places = [places for _, places in dealt(pieces, int(calls))]
         return [*([[]] * (parts - len(places))), *places]
 
-    def score(
-        self,
-        score: Score,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        **options: Any,
-    ) -> Any:
+    def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
         """In a trial, score rows without their padding, which `packed` removes in the training."""
-        packing, start = self.packing, input_ids.shape[1] - logits_to_keep
+        packing = self.packing
         if packing is None or not self.is_tried:
-            return score(model, input_ids, attention_mask, logits_to_keep, **options)
+            return score(model, *rows, **options)
+        input_ids, attention_mask, keep = rows
+        start = input_ids.shape[1] - keep
         prompt = packing.prompt_width(attention_mask[:, :start].sum(1).tolist(), start)
-        width = packing.width(last_places(attention_mask[:, start:]).tolist(), logits_to_keep)
+        width = packing.width(last_places(attention_mask[:, start:]).tolist(), keep)
         kept = slice(start - prompt, start + width)
         logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
-        return pad(logps, (0, logits_to_keep - width)), None, None
+        return pad(logps, (0, keep - width)), None, None
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -385,17 +379,16 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
         logps = -(1.0 + ids[:, -keep:] % 5) / 4
         return logps, -logps, torch.zeros((), device=ids.device)
 
-    def loss(micro_batches: Sequence[MicroBatch]) -> float:
-        return float(
-            sum(trainer._compute_loss(None, each).detach().double() for each in micro_batches)
-        )
-
     with lent(trainer):
         metrics = copy.deepcopy(trainer._metrics)
         trainer._get_per_token_logps_and_entropies = log_probabilities
         trainer._metrics, trainer.current_gradient_accumulation_steps = metrics, len(window)
-        theirs = loss(window)
-        ours = loss(packer.pack(window, packing))
+        theirs, ours = (
+            float(
+                sum(trainer._compute_loss(None, each).detach().double() for each in micro_batches)
+            )
+            for micro_batches in (window, packer.pack(window, packing))
+        )
     if math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5):
         return None
     return f"TRL's loss for a made-up batch changes from {theirs:.6g} to {ours:.6g} when packed"

@@ -194,7 +194,11 @@ def _difference(found: Any, estimator: str, trainer: Any) -> float:
 
 
 Score: TypeAlias = Callable[..., Any]
-"""TRL's method `_get_per_token_logps_and_entropies`, or one with its arguments."""
+"""TRL's method `_get_per_token_logps_and_entropies`, or one with its arguments.
+
+They are a model and rows: ids and mask `[rollout, token]`, and how many of the last columns
+are completions.
+"""
 
 
 class SpeedUp:
@@ -263,7 +267,8 @@ class Trial:
             return
         self._longest = prompt + completion
         rows = made_up_rows(self._trainer, 4, prompt=prompt, completion=completion)
-        if any(map(_has_hooks, self._trainer.model.parameters())):
+        parameters = self._trainer.model.parameters()
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
             _switch_off(used, lambda: "a hook of a parameter would see made-up gradients")
             return
         with _on_trial(self._trainer.model, used):
@@ -320,10 +325,6 @@ def _switch_off(used: Sequence[SpeedUp], difference: Callable[[], str | None]) -
         if reason := tried(difference):
             each.is_off = True
             each.say(reason)
-
-
-def _has_hooks(parameter: Any) -> bool:
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def made_up_rows(

@@ -91,22 +91,14 @@ class CompletionOnlyHead(SpeedUp):
 
     instead = "completion_only_head: TRL's head is used"
 
-    def score(
-        self,
-        score: Score,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        **options: Any,
-    ) -> Any:
+    def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
         """Return what TRL's method returns for these arguments."""
-        reason = self.not_here_because(model, len(input_ids) * logits_to_keep, options)
-        if reason:
+        input_ids, _, keep = rows
+        if reason := self.not_here_because(model, len(input_ids) * keep, options):
             self.say(reason)
         if reason or self.is_off:
-            return score(model, input_ids, attention_mask, logits_to_keep, **options)
-        logps, entropies = self._score(model, input_ids, attention_mask, logits_to_keep)
+            return score(model, *rows, **options)
+        logps, entropies = self._score(model, *rows)
         return logps, entropies if options.get("compute_entropy") else None, None
 
     def _score(
