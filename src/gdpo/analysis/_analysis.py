@@ -133,7 +133,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
-    sample = GroupSampler()
+    sample = GroupSampler() if sampled else None
     names: dict[str, None] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)
@@ -149,26 +149,23 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
-        if sampled and sample.turn():
+        if sample is not None and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
-    _refuse_absent(reading.report)
-    main = (primary,) if primary else ()
-    ranges = (*(low or ()), *(high or ()))
-    refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
-    for run in done.runs:
-        run.sort()
-    done.sample = sample.groups
-    done.replayed = [] if replay is None else replay.results()
-    return done
-
-
-def _refuse_absent(report: ReadReport) -> None:
+    report = reading.report
     for name in report.absent:
         fields = f", only the fields {listed(report.fields)}" if report.fields else ""
         has = f"the files contain no numbers{fields}"
         if report.offered:
             has = did_you_mean(name, report.offered)
         raise ConfigError(f"reward {name!r} is in none of the files: {has}")
+    main = (primary,) if primary else ()
+    ranges = (*(low or ()), *(high or ()))
+    refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
+    for run in done.runs:
+        run.sort()
+    done.sample = [] if sample is None else sample.groups
+    done.replayed = [] if replay is None else replay.results()
+    return done
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:

@@ -417,16 +417,13 @@ def is_measures(prefix: str) -> bool:
 
 def container_of(paths: Sequence[str]) -> str:
     """Return the prefix of the object that most likely contains rewards, or ""."""
-    return _surest([p for path in paths if name_in(path, p := _prefix(path)) is not None])
+    found = [p for path in paths if name_in(path, p := _prefix(path)) is not None]
+    return min(found, key=lambda prefix: _certainty(leaf_of(prefix[:-1])) or 0, default="")
 
 
 def _prefix(path: str) -> str:
-    return _surest([path[: place + 1] for place, letter in enumerate(path) if letter in "./"])
-
-
-def _surest(prefixes: Iterable[str]) -> str:
-    """Return the first of the prefixes that most likely contain rewards, or ""."""
-    sure = [(_certainty(leaf_of(prefix[:-1])), prefix) for prefix in prefixes]
+    ends = [place for place, letter in enumerate(path) if letter in "./"]
+    sure = [(_certainty(leaf_of(path[:end])), path[: end + 1]) for end in ends]
     found = [(each, prefix) for each, prefix in sure if each is not None]
     return min(found, key=lambda pair: pair[0], default=(0, ""))[1]
 

@@ -140,7 +140,12 @@ class Proposal:
             where = f"the numbers that add up to {self.total!r}, with weights"
         elif self.total is not None and self.kind not in ("total", "asked"):
             where += f"; {self.total!r} is their total"
-        return where + passed_over(self.left_out)
+        phrases = [
+            f"; {because}" + listed([path for path, why in self.left_out.items() if why == each])
+            for each, because in _BECAUSE.items()
+            if each in self.left_out.values()
+        ]
+        return where + "".join(phrases)
 
     def name_of(self, path: str) -> str | None:
         """Return the name of the reward at a path, which may first occur in a later rollout."""
@@ -160,16 +165,6 @@ class Proposal:
 
 
 NOTHING_PROPOSED = Proposal()
-
-
-def passed_over(left_out: Mapping[str, Reason]) -> str:
-    """Return the end of a phrase, with the numeric fields not read as rewards."""
-    phrases = [
-        because + listed([path for path, reason in left_out.items() if reason == each])
-        for each, because in _BECAUSE.items()
-        if each in left_out.values()
-    ]
-    return "".join(f"; {phrase}" for phrase in phrases)
 
 
 def propose(
