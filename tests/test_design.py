@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_930,
+        "core": 209_945,
         "lab": 116_952,
         "tests": 420_678,
         "benchmarks": 98_000,
         "files": 263,
-        "functions": 2_743,
+        "functions": 2_742,
     }
     found = {
         "core": tokens_of(core),

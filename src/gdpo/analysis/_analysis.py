@@ -151,13 +151,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         found = None if replay is None else replay.add(batch)
         if sample is not None and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
-    report = reading.report
-    for name in report.absent:
-        fields = f", only the fields {listed(report.fields)}" if report.fields else ""
-        has = f"the files contain no numbers{fields}"
-        if report.offered:
-            has = did_you_mean(name, report.offered)
-        raise ConfigError(f"reward {name!r} is in none of the files: {has}")
+    _refuse_absent(reading.report)
     main = (primary,) if primary else ()
     ranges = (*(low or ()), *(high or ()))
     refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
@@ -166,6 +160,15 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     done.sample = [] if sample is None else sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
+
+
+def _refuse_absent(report: ReadReport) -> None:
+    for name in report.absent:
+        fields = f", only the fields {listed(report.fields)}" if report.fields else ""
+        has = f"the files contain no numbers{fields}"
+        if report.offered:
+            has = did_you_mean(name, report.offered)
+        raise ConfigError(f"reward {name!r} is in none of the files: {has}")
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:

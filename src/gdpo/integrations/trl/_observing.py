@@ -65,7 +65,7 @@ class Observer(TrainerCallback):
         return found
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if self._trainer.accelerator.is_main_process and self._run.steps:
+        if self._trainer.state.is_world_process_zero and self._run.steps:
             Harmless("the training has no verdict because of an error")(self._conclude)
 
     def _conclude(self) -> None:

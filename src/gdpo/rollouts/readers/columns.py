@@ -312,9 +312,10 @@ class RolloutBatch:
             column = pc.if_else(column.is_nan(), None, column)
             with suppress(pa.ArrowInvalid):
                 column = column.cast(pa.int64())
-        missing = column.is_null().to_numpy(zero_copy_only=False)
-        values = {"path": str(getattr(self.known, meaning))}
-        self.file.note_where(missing, self.lines, ReadProblem.SOME_WITHOUT, values)
+        if column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            values = {"path": str(getattr(self.known, meaning))}
+            self.file.note_where(missing, self.lines, ReadProblem.SOME_WITHOUT, values)
         return group_keys(column)
 
     def _groups(self, steps: Key) -> dict[str, Key]:

@@ -330,7 +330,8 @@ def _weights(
     prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
-    file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
+    if others.any():
+        file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
     return weights
 
 
