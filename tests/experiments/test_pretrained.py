@@ -47,8 +47,3 @@ def test_no_problem_is_in_two_parts():
         "other_kinds": 128,
         "worked": 960,
     }
-
-
-def test_each_warm_start_has_problems_of_its_own():
-    first, second = ({row["problem"] for row in problems(start)["worked"]} for start in (1, 2))
-    assert len(first & second) < 0.5 * len(first)

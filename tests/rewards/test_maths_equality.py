@@ -3,15 +3,7 @@
 import threading
 
 import pytest
-
-from gdpo.rewards.maths import maths_answer
-
-BOXED = maths_answer()
-
-
-def verdict(answer, gold):
-    return BOXED.function(rf"\boxed{{{answer}}}", {"answer": gold})
-
+from tests.rewards.test_maths import BOXED, verdict
 
 # One line each: the row's answer, then the model's.
 

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.sandbox.process_tree import alive, eventually, family, kill, workers
 
 from gdpo.errors import ConfigError
 from gdpo.lab.sandbox import Calls, Limits, Sandbox, SandboxError
+from gdpo.lab.sandbox._workers import SandboxLaunch, SandboxWorker, WorkerDied
 from gdpo.lab.sandbox.sandbox import default_sandbox
 
 pytestmark = needs_sandbox
@@ -168,6 +170,17 @@ def test_nothing_is_left_when_a_sandbox_is_closed_dropped_or_in_the_middle_of_a_
     thread.join()
     assert isinstance(outcome[0], SandboxError)
     assert eventually(lambda: family() == before)
+
+
+def test_a_sandbox_that_is_closed_while_it_starts_writes_to_no_closed_pipe():
+    """The worker is ready only when its pipe has been closed."""
+    late = "import sys; sys.stdin.read(); sys.stdout.buffer.write(bytes([1, 0, 0, 0, 1]))"
+    worker = SandboxWorker(SandboxLaunch((sys.executable, "-c", late), {}, "", None))
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(worker.run, None)
+        assert eventually(worker._in_use.locked)
+        worker.close()
+        assert isinstance(running.exception(), WorkerDied)
 
 
 def test_a_closed_sandbox_runs_nothing():

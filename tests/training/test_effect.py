@@ -126,6 +126,7 @@ def test_the_record_of_a_step_has_the_tokens_that_were_generated(trained, measur
 
 
 def test_each_batch_has_other_prompts(trained, measured, monkeypatch):
+    path = trained(*PLAIN).run.path
     told, training, generate = [], [], ResumableTrainer._generate_groups
 
     def generated(trainer, inputs):
@@ -133,7 +134,7 @@ def test_each_batch_has_other_prompts(trained, measured, monkeypatch):
         return generate(trainer, inputs)
 
     monkeypatch.setattr(ResumableTrainer, "_generate_groups", generated)
-    measure_run(trained(*PLAIN).run.path, lambda *each: told.append(each), 2, 5)
+    measure_run(path, lambda *each: told.append(each), 2, 5)
     (drawn,) = measured
     prompts = [tuple(ids[: len(ids) - len(said)]) for b in drawn for ids, said in rows_of(b)]
     assert len(set(prompts)) == 6
@@ -230,15 +231,19 @@ def test_ctrl_c_leaves_nothing_behind(finished, tmp_path, monkeypatch):
     assert contents(finished.run.path) == before
 
 
-def test_a_run_that_cannot_be_measured_is_one_message(gdpo_says, finished, tmp_path):
-    run = finished.run
-
-    def refused(*arguments):
+@pytest.fixture
+def refused(gdpo_says):
+    def said(*arguments):
         code, out, err = gdpo_says("effect", *arguments)
         assert (code, out) == (2, "")
         assert len(err.splitlines()) == 1
         return err
 
+    return said
+
+
+def test_a_run_that_cannot_be_measured_is_one_message(refused, finished, tmp_path):
+    run = finished.run
     assert "is not a run of gdpo. Pass a run directory" in refused(tmp_path)
     assert "--groups must be an integer of at least 1" in refused(run.path, "--groups", "0")
     page = tmp_path / "none" / "page.html"
@@ -298,14 +303,8 @@ def test_the_usual_size_of_the_gradient_is_that_of_a_batch_with_signal(
 
 
 def test_files_that_cannot_be_measured_are_one_message(
-    gdpo_says, finished, tiny_policy, tmp_path, capfd
+    refused, finished, tiny_policy, tmp_path, capfd
 ):
-    def refused(*arguments):
-        code, out, err = gdpo_says("effect", *arguments)
-        assert (code, out) == (2, "")
-        assert len(err.splitlines()) == 1
-        return err
-
     files = record(finished)
     assert "needs 3 steps" in refused(tiny_policy, *files[:2])
     assert "Steps found: 1" in refused(tiny_policy, *files, "--step", "1")

@@ -50,7 +50,8 @@ class WorkerHung(Exception):
         self.by_clock = by_clock
 
 
-def _until(deadline: float) -> Left:
+def _within(seconds: float) -> Left:
+    deadline = time.monotonic() + seconds
     return lambda: deadline - time.monotonic()
 
 
@@ -89,7 +90,7 @@ class SandboxWorker:
     def __init__(self, launch: SandboxLaunch) -> None:
         self._launch = launch
         self._ready = False
-        self._in_use = threading.Lock()
+        self._in_use, self._starting = threading.Lock(), threading.Lock()
         self.jobs = 0
         """Number of jobs started so far."""
         self._process = subprocess.Popen(
@@ -101,8 +102,7 @@ class SandboxWorker:
             start_new_session=True,
             bufsize=0,
         )
-        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._streams = [stream for stream in streams if stream is not None]
+        self._streams: Any = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._stdin, self._stdout, self._stderr = (s.fileno() for s in self._streams)
         os.set_blocking(self._stdin, False)
 
@@ -115,18 +115,20 @@ class SandboxWorker:
         """
         with self._in_use:
             if not self._ready:
-                start = _until(time.monotonic() + _TO_START)
                 try:
-                    read_frame(self._stdout, _LONGEST_VERDICT, start)
+                    read_frame(self._stdout, _LONGEST_VERDICT, _within(_TO_START))
                 except (Closed, FrameTooLate, TooLong) as error:
                     raise WorkerDied(self._last_words()) from error
-                self._ready = True
+                with self._starting:
+                    if self._streams[0].closed:
+                        raise WorkerDied("the sandbox was closed")
+                    self._ready = True
             return self._run(job)
 
     def _run(self, job: SandboxJob) -> tuple[dict[str, Any], bool]:
         self.jobs += 1
         nonce = secrets.token_hex(16)
-        left = _until(time.monotonic() + job.limits.longest_seconds + _GRACE)
+        left = _within(job.limits.longest_seconds + _GRACE)
         try:
             for message in self._messages(job, nonce):
                 write_frame(self._stdin, message, left)
@@ -145,11 +147,12 @@ class SandboxWorker:
         return answer, over["clean"] and over["graded"]
 
     def close(self) -> None:
-        if self._ready:
-            self._process.send_signal(self._launch.stop)
-        else:
-            # If bwrap were killed while it sets up the box, its child would wait for it forever.
-            self._streams[0].close()
+        with self._starting:  # no thread may write to a closed pipe, or to a file in its place
+            if self._ready:
+                self._process.send_signal(self._launch.stop)
+            else:
+                # If bwrap were killed while it sets up the box, its child would wait forever.
+                self._streams[0].close()
         try:
             self._process.wait(timeout=_TO_END)
         except subprocess.TimeoutExpired:

@@ -136,13 +136,13 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class LoopCallback(TrainerCallback):
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
             trainer.begin_update()
 
-        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_log(self, _: Any, state: Any, *__: Any, logs: Any, **___: Any) -> None:
             loop.logged(
                 state.global_step,
-                kwargs.get("logs") or {},
+                logs,
                 is_main_process=state.is_world_process_zero,
             )
 
@@ -153,7 +153,7 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
             if stop or save or state.global_step >= state.max_steps:
                 control.should_save = True
 
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_save(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
             loop.saved_at = time.monotonic()
 
     return LoopCallback()
