@@ -40,6 +40,8 @@ def groups_of(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class FlatRow:
+    """Stores the rollouts of some padded rows as one row of tokens, group by group."""
+
     ids: torch.Tensor
     positions: torch.Tensor
     """The columns of the tokens in the padded rows."""
@@ -105,6 +107,8 @@ def flat_row_of(ids: torch.Tensor, mask: torch.Tensor, keep: int) -> FlatRow | N
 
 
 class FlatRows(SpeedUp):
+    """Scores rollouts as a `FlatRow`. Rows whose masks have holes are left to the code below it."""
+
     instead = "share_prompts: each rollout computes its own prompt"
 
     def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
@@ -143,12 +147,12 @@ def _reading(model: Any, row: FlatRow) -> Generator[None]:
         output.last_hidden_state = states[:, pad(row.before, (0, 1))]
 
     decoder, attending = model.get_decoder(), partial(_attending, model.config, row)
+    own = [vars(each) for each in model.modules() if getattr(each, "gradient_checkpointing", False)]
+    checkpoints = [each[_CHECKPOINT] for each in own]
     handles = [
         decoder.register_forward_pre_hook(exchange, with_kwargs=True),
         decoder.register_forward_hook(select),
     ]
-    own = [vars(each) for each in model.modules() if getattr(each, "gradient_checkpointing", False)]
-    checkpoints = [each[_CHECKPOINT] for each in own]
     for each in own:
         each[_CHECKPOINT] = partial(_again, attending, each[_CHECKPOINT])
     try:

@@ -22,6 +22,7 @@ class RolloutTokens:
 
 
 def shortest(rows: Sequence[RolloutTokens]) -> int:
+    """Return the place of the rollout with the fewest tokens."""
     return min(range(len(rows)), key=lambda i: rows[i].prompt + rows[i].completion)
 
 
