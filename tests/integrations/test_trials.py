@@ -214,6 +214,28 @@ def test_a_trial_is_repeated_for_longer_rollouts(tiny_policy, tmp_path):
     assert not trainer._packer.is_off
 
 
+class GatedShift(torch.nn.Module):
+    """Adds the row shifted by a token, behind a gate that is closed at first."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.gate = inner, torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, states):
+        return self.inner(states) + self.gate * states.roll(1, 1)
+
+
+def test_what_a_closed_gate_hides_is_not_used(tiny_policy, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    layer = model.get_decoder().layers[-1]
+    layer.mlp = GatedShift(layer.mlp)
+    trainer = trainer_of(tiny_policy, tmp_path, model=model)
+    model.train()
+    trainer._speed_ups.run(20, 12)
+    assert trainer._packer.flat.is_off
+    assert layer.mlp.gate == 0
+
+
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
 def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_path, caplog):
     seen, trainer = [], trainer_of(tiny_policy, tmp_path)

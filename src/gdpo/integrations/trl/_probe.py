@@ -347,19 +347,32 @@ def made_up_rows(
     return ids.where(mask != 0, tokenizer_of(trainer).pad_token_id), mask, completion
 
 
+_OPENED = 0.1
+"""The value of parameters in a trial that are 0 in the training."""
+
+
 @contextmanager
 def _on_trial(model: Any, speed_ups: Sequence[SpeedUp]) -> Generator[None]:
-    """Restore gradients and random states at the end. Until then, there is no dropout."""
+    """Restore gradients and random states at the end. Until then, there is no dropout.
+
+    Parameters that are 0 have another value: a closed gate would hide what the training opens.
+    """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    closed = [p for p, _ in gradients if p.requires_grad and not p.any()]
+    zeros = [parameter.detach().clone() for parameter in closed]
     changed = [(own, key, 0.0) for _, own, key in dropouts(model)]
     changed += [(vars(each), "is_tried", True) for each in speed_ups]
     before = [(own, key, own.get(key)) for own, key, _ in changed]
     try:
         for own, key, value in changed:
             own[key] = value
+        for parameter in closed:
+            parameter.data.fill_(_OPENED)
         with kept_random_states():
             yield
     finally:
+        for parameter, zero in zip(closed, zeros, strict=True):
+            parameter.data.copy_(zero)
         for own, key, value in before:
             own[key] = value
         for parameter, gradient in gradients:
