@@ -135,7 +135,8 @@ def rewards_of(setting):
 
 
 def prompts_of(setting):
-    return ["?" * (setting.prompt or 5 + 3 * i % 16) for i in range(64)]
+    """Return prompts of which no two are equal, as equal ones would be read once."""
+    return [chr(48 + i).ljust(setting.prompt or 5 + 3 * i % 16, "?") for i in range(64)]
 
 
 def limit(setting):
