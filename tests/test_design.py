@@ -326,11 +326,11 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_945,
+        "core": 210_008,
         "lab": 116_952,
         "tests": 420_676,
         "benchmarks": 98_000,
-        "files": 263,
+        "files": 264,
         "functions": 2_742,
     }
     found = {

@@ -14,7 +14,7 @@ from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
 from gdpo.rollouts.readers import RolloutTable, TurnArrays
-from gdpo.rollouts.readers.table import places
+from gdpo.rollouts.table import places
 
 Bounds: TypeAlias = Mapping[str, float] | None
 """Known bounds, by the name of the reward."""

@@ -19,7 +19,7 @@ from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.records import ParsedRollout, RowTurns
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import MOST, RecordRewards
-from gdpo.rollouts.readers.table import joined
+from gdpo.rollouts.table import joined
 
 
 def table(turns, *, names=("a", "b"), groups=None, file="x"):
@@ -215,7 +215,7 @@ def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
 @pytest.mark.parametrize("most", [2 * 3 * 4 - 1, 3 * 3 * 4 - 1])
 def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, monkeypatch, most):
     """In one file, or after its step has been joined with another one."""
-    monkeypatch.setattr("gdpo.rollouts.readers.table.MOST", most)
+    monkeypatch.setattr("gdpo.rollouts.table.MOST", most)
     three = (turn(1.0, 0.5), turn(0.0, 0.5), turn(0.0, 0.5))
     record(tmp_path, [rollout(0, three), rollout(1, None)])
     write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])

@@ -23,26 +23,27 @@ from gdpo.rollouts.readers.columns import (
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.keys import Values, mostly_shared
+from gdpo.rollouts.readers.keys import mostly_shared
 from gdpo.rollouts.readers.propose import InTotal
 from gdpo.rollouts.readers.report import (
-    BY_BOTH,
-    BY_IDS,
-    BY_PROMPT,
     FileReport,
     ReadProblem,
     ReadReport,
 )
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
-from gdpo.rollouts.readers.table import (
+from gdpo.rollouts.readers.turns import turns_of
+from gdpo.rollouts.table import (
+    BY_BOTH,
+    BY_IDS,
+    BY_PROMPT,
     FOUND,
     RECORDED,
     RolloutTable,
+    Values,
     fits,
     joined,
     places,
-    turns_of,
     whole_rollouts,
 )
 
