@@ -1,7 +1,12 @@
-"""Stores the rollouts of a step as columns of numbers, in the same form for every framework."""
+"""Stores rollouts as columns of numbers and by group, in the same form for every framework.
+
+Everything that has rewards becomes a `RolloutTable`, which is checked once, where it is made. A
+rollout without turns has one turn.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import nan
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +15,6 @@ import numpy as np
 from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
-from gdpo.rollouts.record import RewardArrays, common_weights
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
 NO_KEY = -(2**63)
@@ -19,7 +23,12 @@ BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
 BY_BOTH = "group id and prompt"
 """How rollouts are grouped."""
 RECORDED, FOUND = "recorded", "found in the total"
+UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 """How the weights of the rewards were obtained."""
+Bounds: TypeAlias = Mapping[str, float] | None
+"""Known bounds, by the name of the reward."""
+Ends: TypeAlias = tuple[list[float] | None, list[float] | None]
+"""Lowest and highest values in the order of the rewards. NaN, or None for all: unknown."""
 MOST = 2**26
 """Maximum number of values in the arrays for the turns of a step. Each value takes 8 bytes."""
 
@@ -46,15 +55,51 @@ class TableTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnArrays:
-    """Stores the turns of one step by group, as the estimators for turns expect them."""
+class RewardArrays:
+    """Stores the rollouts of a table by group. Smaller groups are padded."""
 
-    rewards: Float[np.ndarray, "prompt sample turn reward"]
+    table: "RolloutTable"
+    placed: Int[np.ndarray, "prompt sample"]
+    """Row of each rollout in the table, or -1 for padding."""
+    rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
-    turns: Int[np.ndarray, "prompt sample"]
-    """Number of turns of each rollout. 0: padding, or a rollout whose turns are unknown."""
-    advantages: Float[np.ndarray, "prompt sample turn"]
-    """Recorded advantages. NaN if unknown, and 0 beyond the last turn."""
+    weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
+    """One weight per reward, or the weights of each prompt if they differ. NaN: the reward does not
+    apply to the prompt."""
+    advantages: Float[np.ndarray, "prompt sample"] | None
+    """Recorded advantages, with 0 as padding, or None if some are missing."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rewards, in the order of the last axis."""
+        return self.table.names
+
+    @property
+    def there(self) -> Bool[np.ndarray, "prompt sample"]:
+        """True where the arrays contain a rollout, False for padding."""
+        return self.placed >= 0
+
+    @property
+    def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
+        """Number of tokens in each completion. NaN if unknown, and for padding."""
+        return _by_group(self.table.num_tokens, self.placed)
+
+    @property
+    def turns(self) -> Int[np.ndarray, "prompt sample"]:
+        """Number of turns of each rollout. 0: padding, or a rollout whose turns are unknown."""
+        return _by_group(self.table.by_turn.counts, self.placed, padding=0)
+
+    @property
+    def turn_rewards(self) -> Float[np.ndarray, "prompt sample turn reward"]:
+        """Raw rewards of each turn. NaN as in `rewards`, and beyond the last turn."""
+        return _by_group(self.table.by_turn.rewards, self.placed)
+
+    @property
+    def turn_advantages(self) -> Float[np.ndarray, "prompt sample turn"]:
+        """Recorded advantages of each turn. NaN if unknown, and 0 beyond the last turn."""
+        given = self.table.by_turn
+        taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
+        return _by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,71 +141,121 @@ class RolloutTable:
     """Key of the rollout and number of the turn of each row, if the rows may be turns. The key is
     `NO_KEY` if a row is a rollout."""
     weights_from: str = RECORDED
+    left_out: int = 0
+    """Number of rollouts of the step that were left out, because they were not trained on."""
     turns: TableTurns | None = None
-    """The turns, or None if the files have no rewards for each turn. `rewards` are then totals: the
-    sums in gdpo's record, the means of the metrics of the turns in tinker's files."""
+    """The turns, if the files have rewards for each turn. `rewards` are then totals: the sums in
+    gdpo's record, the means of the metrics of the turns in tinker's files. None: each rollout has
+    one turn."""
+
+    def __post_init__(self) -> None:
+        columns = [getattr(self, name) for name in (*COLUMNS, *_OPTIONAL)]
+        columns += [self.turns and self.turns.counts, self.turns and self.turns.rewards]
+        assert {len(each) for each in columns if each is not None} == {len(self)}, "rows differ"
+        wide = [self.rewards, self.weights, self.turns and self.turns.rewards]
+        assert {each.shape[-1] for each in wide if each is not None} == {len(self.names)}, "names"
+
+    @staticmethod
+    def of(
+        names: Sequence[str],
+        rewards: Float[np.ndarray, "rollout reward"],
+        groups: Int[np.ndarray, " rollout"],
+        **columns: Any,
+    ) -> "RolloutTable":
+        """Return a table of rollouts that are in no file. Other columns are unknown."""
+        size = len(rewards)
+        whole = {name: np.zeros(size, np.int64) for name in ("steps", "file")}
+        unknown = dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.full(size, nan))
+        others = {"weights": None, "trained": np.ones(size, np.bool_), "row": np.arange(size)}
+        given = {"names": tuple(names), "rewards": rewards, "groups": groups} | columns
+        return RolloutTable(run="", format="", files=(), **whole | unknown | others | given)
 
     def __len__(self) -> int:
         return len(self.steps)
 
+    @property
+    def by_turn(self) -> TableTurns:
+        """The turns of all rollouts, without a copy."""
+        columns = (self.rewards[:, None], self.advantages[:, None], self.num_tokens[:, None])
+        return self.turns or TableTurns(np.ones(len(self), np.int64), *columns)
+
     def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
         """Return a table of some of the rollouts."""
-        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
-        weights = None if self.weights is None else self.weights[rows]
-        turns = None if self.turns is None else self.turns.take(rows)
-        parts = None if self.parts is None else self.parts[rows]
-        return replace(self, weights=weights, turns=turns, parts=parts, **columns)
+        names = [name for name in (*COLUMNS, *_OPTIONAL) if getattr(self, name) is not None]
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, turns=self.turns and self.turns.take(rows), **columns)
+
+    def trained_on(self) -> "RolloutTable":
+        """Return a table of the rollouts that were trained on."""
+        rows = np.flatnonzero(self.trained)
+        if len(rows) == len(self):
+            return self
+        return replace(self.take(rows), left_out=len(self) - len(rows))
+
+    def weighted(self, weights: Mapping[str, float]) -> "RolloutTable":
+        """Return the table with these weights. The other rewards keep theirs."""
+        named = np.array([weights.get(name, nan) for name in self.names])
+        own = np.ones_like(self.rewards) if self.weights is None else self.weights
+        others = "1" if self.weights is None else self.weights_from
+        given = f"as given, others {others}" if np.isnan(named).any() else "as given"
+        found = np.where(np.isnan(named), own, named)
+        return replace(self, weights=found, weights_from=given)
+
+    def bounds(self, low: Bounds, high: Bounds) -> Ends:
+        """Return the given bounds of each reward, or else the declared ones."""
+        found: list[list[float] | None] = []
+        for end, given in enumerate((low, high)):
+            known = {name: ends[end] for name, ends in self.ranges.items()} | dict(given or {})
+            bounds = [known.get(name, nan) for name in self.names]
+            found.append(None if np.all(np.isnan(bounds)) else bounds)
+        return found[0], found[1]
 
     def grouped(self) -> RewardArrays:
-        """Return rewards and advantages by group. Smaller groups are padded with NaN.
+        """Return the rollouts by group.
 
         Raises:
             DataError: If most of a large array would be padding.
         """
-        prompt, sample, shape = self._places(len(self.names))
-        rewards = np.full((*shape, len(self.names)), np.nan)
-        rewards[prompt, sample] = self.rewards
-        advantages = np.zeros(shape)
-        advantages[prompt, sample] = np.nan_to_num(self.advantages)
-        if self.weights is None:
-            return RewardArrays(self.names, (1.0,) * len(self.names), rewards, advantages)
-        weights = np.full((shape[0], len(self.names)), np.nan)
-        for k, column in enumerate(self.weights.T):
-            known = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
-            weights[prompt[known], k] = column[known]
-        return RewardArrays(self.names, common_weights(weights), rewards, advantages)
-
-    def grouped_turns(self) -> TurnArrays | None:
-        """Return the turns by group, in the same places as in `grouped`, or None without turns.
-
-        Raises the error of `grouped`.
-        """
-        if self.turns is None:
-            return None
-        longest = self.turns.rewards.shape[1]
-        prompt, sample, shape = self._places(longest * len(self.names))
-        rewards = np.full((*shape, longest, len(self.names)), np.nan)
-        rewards[prompt, sample] = self.turns.rewards
-        counts = np.zeros(shape, np.int64)
-        counts[prompt, sample] = self.turns.counts
-        advantages = np.zeros((*shape, longest))
-        taken = np.arange(longest) < self.turns.counts[:, None]
-        advantages[prompt, sample] = np.where(taken, self.turns.advantages, 0.0)
-        return TurnArrays(rewards, counts, advantages)
-
-    def _places(
-        self, values: int
-    ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"], tuple[int, int]]:
         prompt, sample = places(self.groups)
-        shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
-        cells = shape[0] * shape[1]
+        shape = (int(prompt.max(initial=-1)) + 1, int(sample.max(initial=-1)) + 1)
+        cells, values = shape[0] * shape[1], self.by_turn.rewards[:1].size
         if cells > 2 * len(self) and cells * values > _PADDED:
             raise DataError(
                 f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
                 f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
                 "or pass the number of rollouts per prompt (group_size)"
             )
-        return prompt, sample, shape
+        placed = np.full(shape, -1)
+        placed[prompt, sample] = np.arange(len(self))
+        known = bool(np.all(np.isfinite(self.advantages)))
+        return RewardArrays(
+            table=self,
+            placed=placed,
+            rewards=_by_group(self.rewards, placed),
+            weights=self._weights_of(prompt, shape[0]),
+            advantages=_by_group(self.advantages, placed, padding=0) if known else None,
+        )
+
+    def _weights_of(
+        self, prompt: Int[np.ndarray, " rollout"], prompts: int
+    ) -> tuple[float, ...] | Float[np.ndarray, "prompt reward"]:
+        """Return the weights of each prompt: the first that its rollouts have, or 1 without any."""
+        if self.weights is None:
+            return (1.0,) * len(self.names)
+        weights = np.full((prompts, len(self.names)), nan)
+        for k, column in enumerate(self.weights.T):
+            known = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
+            weights[prompt[known], k] = column[known]
+        same = prompts and np.all(weights == weights[0])
+        return tuple(weights[0].tolist()) if same else weights
+
+
+def _by_group(
+    values: Any, placed: Int[np.ndarray, "prompt sample"], *, padding: float = nan
+) -> Any:
+    found = np.take(values, placed, axis=0)
+    found[placed < 0] = padding
+    return found
 
 
 _PADDED = 5_000_000
@@ -171,6 +266,8 @@ COLUMNS = (
     *("file", "row"),
 )
 """Fields of a `RolloutTable` that have one value per rollout."""
+_OPTIONAL = ("weights", "parts")
+"""Further ones, which may be None."""
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
