@@ -15,7 +15,7 @@ import numpy as np
 from gdpo._shapes import Float, Int
 from gdpo.advantages.stages import namespace
 from gdpo.errors import DataError
-from gdpo.rollouts import Turn
+from gdpo.rollouts.table import TableTurns
 
 
 def turn_of_tokens(mask: Any) -> Any:
@@ -54,20 +54,6 @@ def messages_of(
         for number, (start, stop) in enumerate(pairwise(ends))
         if start < stop
     ]
-
-
-def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
-
-
-def recorded_turns(
-    names: Sequence[str],
-    rewards: Sequence[Sequence[float]],
-    advantages: Sequence[float],
-    num_tokens: Sequence[int],
-) -> tuple[Turn, ...]:
-    turns = zip(rewards, advantages, num_tokens, strict=False)
-    return tuple(Turn(named(names, row), advantage, count) for row, advantage, count in turns)
 
 
 def on_tokens(advantages: Any, mask: Any) -> Any:
@@ -136,27 +122,6 @@ def check_count(
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    rewards: Float[np.ndarray, "prompt sample turn reward"]
-    """Rewards, with 0 beyond the last turn. A reward of the whole rollout is at the last turn.
-    NaN at every turn: the reward does not apply to the rollout."""
-    num_tokens: Int[np.ndarray, "prompt sample turn"]
-    """Number of tokens that the model generated in each turn; 0 beyond the last turn."""
-    starts: Int[np.ndarray, " row"]
-    """Index, in the rollout, of the first turn of each row."""
-
-    @property
-    def counts(self) -> Int[np.ndarray, "prompt sample"]:
-        return np.count_nonzero(self.num_tokens, axis=-1)
-
-    def means(
-        self, advantages: Float[np.ndarray, "prompt sample turn"]
-    ) -> Float[np.ndarray, "prompt sample"]:
-        """Return each rollout's mean advantage per turn. Beyond its last turn, all are 0."""
-        return advantages.sum(-1) / np.maximum(self.counts, 1)
-
-
-@dataclass(frozen=True, slots=True)
 class TurnPlaces:
     """Stores where the turns of a batch are. Several rows may belong to the same rollout."""
 
@@ -176,30 +141,27 @@ class TurnPlaces:
 
     def turns(
         self,
-        totals: Float[np.ndarray, "prompt sample reward"],
+        totals: Float[np.ndarray, "rollout reward"],
         columns: Sequence[Sequence[Any]],
-        places: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " row"]],
-    ) -> Turns:
-        """Return the rewards of each turn.
+        rollouts: Int[np.ndarray, " row"],
+    ) -> TableTurns:
+        """Return the turns of each rollout, with rewards of 0 beyond the last one.
 
         `totals` has NaN where a reward does not apply. Each of the `columns` has one number, or one
-        for each turn, for each row. `places` are the prompt and sample of each row; -1 if it is
-        left out.
+        for each turn, for each row. A reward of the whole rollout is at the last turn. `rollouts`
+        is the rollout of each row; -1 if it is left out.
         """
-        prompts, samples = places
         longest = max(1, int(self.counts.max(initial=0)))
-        num_tokens = np.zeros((*totals.shape[:2], longest), dtype=np.int64)
-        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
-        lengths = self.lengths[rows, own]
-        num_tokens[prompts[rows], samples[rows], self.starts[rows] + own] = lengths
-        rewards = np.zeros((*num_tokens.shape, totals.shape[-1]))
-        last = np.maximum(np.count_nonzero(num_tokens, axis=-1) - 1, 0)
-        np.put_along_axis(rewards, last[..., None, None], totals[:, :, None], axis=2)
-        represents = np.asarray(self.outputs) == np.arange(len(prompts))
-        for row in np.flatnonzero(represents & (prompts >= 0)).tolist():
-            p, s = prompts[row], samples[row]
+        num_tokens = np.zeros((len(totals), longest))
+        rows, own = np.nonzero(self.lengths * (rollouts >= 0)[:, None])
+        num_tokens[rollouts[rows], self.starts[rows] + own] = self.lengths[rows, own]
+        counts = np.count_nonzero(num_tokens, axis=1)
+        rewards = np.zeros((*num_tokens.shape, totals.shape[1]))
+        rewards[np.arange(len(totals)), np.maximum(counts - 1, 0)] = totals
+        represents = np.asarray(self.outputs) == np.arange(len(rollouts))
+        for row in np.flatnonzero(represents & (rollouts >= 0)).tolist():
             for k, column in enumerate(columns):
-                if is_per_turn(column[row]) and isfinite(totals[p, s, k]):
-                    rewards[p, s, : len(column[row]), k] = column[row]
-        rewards = np.where(np.isnan(totals)[:, :, None], nan, rewards)
-        return Turns(rewards, num_tokens, self.starts)
+                if is_per_turn(column[row]) and isfinite(totals[rollouts[row], k]):
+                    rewards[rollouts[row], : len(column[row]), k] = column[row]
+        rewards = np.where(np.isnan(totals)[:, None], nan, rewards)
+        return TableTurns(counts, rewards, np.full(num_tokens.shape, nan), num_tokens)

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ import numpy as np
 from gdpo._files import from_json, to_json, written_whole
 from gdpo.errors import DataError
 from gdpo.rollouts.arrow import pa, pq
-from gdpo.rollouts.table import RewardArrays, RolloutTable
+from gdpo.rollouts.table import RewardArrays, RolloutTable, places
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]
 """Plain text, or chat messages with `role` and `content`."""
@@ -232,6 +233,52 @@ def _fields(content: Any) -> dict[str, Any] | None:
     return found if is_message else None
 
 
+def recorded(table: RolloutTable) -> list[dict[str, Any]]:
+    """Return the numbers of each rollout, as fields of a `Rollout`."""
+    prompt, sample = places(table.groups)
+    assert table.weights is not None, "a record has weights"
+    return [
+        {
+            "group_id": group,
+            "sample_id": place,
+            "rewards": _named(table.names, rewards),
+            "weights": dict(zip(table.names, weights, strict=True)),
+            "advantage": advantage,
+            "num_tokens": int(count),
+            "trained": trained,
+            "turns": turns,
+        }
+        for group, place, rewards, weights, advantage, count, trained, turns in zip(
+            prompt.tolist(),
+            sample.tolist(),
+            table.rewards.tolist(),
+            table.weights.tolist(),
+            table.advantages.tolist(),
+            table.num_tokens.tolist(),
+            table.trained.tolist(),
+            _turns(table),
+            strict=True,
+        )
+    ]
+
+
+def _turns(table: RolloutTable) -> list[tuple[Turn, ...] | None]:
+    if (given := table.turns) is None:
+        return [None] * len(table)
+    columns = (given.rewards.tolist(), given.advantages.tolist(), given.num_tokens.tolist())
+    return [
+        tuple(
+            Turn(_named(table.names, rewards), advantage, int(tokens))
+            for rewards, advantage, tokens in islice(zip(*of_turns, strict=True), count)
+        )
+        for count, *of_turns in zip(given.counts.tolist(), *columns, strict=True)
+    ]
+
+
+def _named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
+    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
+
+
 def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     """Return recorded rollouts as arrays, grouped by step and `group_id`.
 
@@ -255,11 +302,11 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
                 f"step {rollout.step}, group {rollout.group_id}: the weights differ within the "
                 "group: pass rollouts of one run"
             )
-    places = {key: place for place, key in enumerate(firsts)}
+    order = {key: place for place, key in enumerate(firsts)}
     table = RolloutTable.of(
         names,
         np.array([[each.rewards[name] for name in names] for each in rollouts], np.float64),
-        np.array([places[each.step, each.group_id] for each in rollouts]),
+        np.array([order[each.step, each.group_id] for each in rollouts]),
         weights=np.array([[*each.weights.values()] for each in rollouts], np.float64),
         advantages=np.array([each.advantage for each in rollouts]),
     )

@@ -79,27 +79,33 @@ class RewardArrays:
         """True where the arrays contain a rollout, False for padding."""
         return self.placed >= 0
 
+    def by_rollout(self, values: Any) -> Any:
+        """Return values `[prompt, sample, ...]` in the order of the table."""
+        found = np.empty((len(self.table), *values.shape[2:]))
+        found[self.placed[self.there]] = values[self.there]
+        return found
+
     @property
     def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
         """Number of tokens in each completion. NaN if unknown, and for padding."""
-        return _by_group(self.table.num_tokens, self.placed)
+        return by_group(self.table.num_tokens, self.placed)
 
     @property
     def turns(self) -> Int[np.ndarray, "prompt sample"]:
         """Number of turns of each rollout. 0: padding, or a rollout whose turns are unknown."""
-        return _by_group(self.table.by_turn.counts, self.placed, padding=0)
+        return by_group(self.table.by_turn.counts, self.placed, padding=0)
 
     @property
     def turn_rewards(self) -> Float[np.ndarray, "prompt sample turn reward"]:
         """Raw rewards of each turn. NaN as in `rewards`, and beyond the last turn."""
-        return _by_group(self.table.by_turn.rewards, self.placed)
+        return by_group(self.table.by_turn.rewards, self.placed)
 
     @property
     def turn_advantages(self) -> Float[np.ndarray, "prompt sample turn"]:
         """Recorded advantages of each turn. NaN if unknown, and 0 beyond the last turn."""
         given = self.table.by_turn
         taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
-        return _by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0)
+        return by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +237,9 @@ class RolloutTable:
         return RewardArrays(
             table=self,
             placed=placed,
-            rewards=_by_group(self.rewards, placed),
+            rewards=by_group(self.rewards, placed),
             weights=self._weights_of(prompt, shape[0]),
-            advantages=_by_group(self.advantages, placed, padding=0) if known else None,
+            advantages=by_group(self.advantages, placed, padding=0) if known else None,
         )
 
     def _weights_of(
@@ -250,9 +256,8 @@ class RolloutTable:
         return tuple(weights[0].tolist()) if same else weights
 
 
-def _by_group(
-    values: Any, placed: Int[np.ndarray, "prompt sample"], *, padding: float = nan
-) -> Any:
+def by_group(values: Any, placed: Int[np.ndarray, "prompt sample"], *, padding: float = nan) -> Any:
+    """Return a column of a table in the places of its rollouts."""
     found = np.take(values, placed, axis=0)
     found[placed < 0] = padding
     return found

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
@@ -16,10 +17,10 @@ from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations._turns import named
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.readers import ReadReport
-from gdpo.rollouts.record import Declared
+from gdpo.rollouts.record import Declared, recorded
+from gdpo.rollouts.table import RolloutTable
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
@@ -198,38 +199,43 @@ class RolloutLog(TrainerCallback):
     def write(
         self,
         facts: Sequence[Mapping[str, Any]],
+        table: RolloutTable,
         *,
         mode: str,
         step: int,
-        rewards: torch.Tensor,
-        advantages: torch.Tensor,
-        weights: Sequence[Mapping[str, float]],
-        trained: Sequence[bool],
     ) -> None:
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
-        `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
-        Each prompt has its weights by name, and whether it is trained on.
+        `facts` is the result of `gathered`, and `table` has the numbers of the same rollouts.
         """
-        samples = rewards.shape[1]
-        scored = zip(
-            facts, rewards.flatten(0, 1).tolist(), advantages.flatten().tolist(), strict=True
-        )
         rollouts = [
-            Rollout(
-                run=self._run,
-                step=step,
-                group_id=i // samples,
-                sample_id=i % samples,
-                rewards=named(list(weights[0]), values),
-                weights=weights[i // samples],
-                advantage=advantage,
-                trained=trained[i // samples],
-                **fact,
-            )
-            for i, (fact, values, advantage) in enumerate(scored)
+            Rollout(run=self._run, step=step, **{**fact, **numbers})
+            for fact, numbers in zip(facts, recorded(table), strict=True)
         ]
         self._writers[mode].write(step, rollouts)
+
+
+def table_of(
+    names: Sequence[str],
+    rewards: torch.Tensor,
+    advantages: torch.Tensor,
+    weights: Any,
+    facts: Sequence[Mapping[str, Any]],
+    *,
+    trained: Sequence[bool],
+) -> RolloutTable:
+    """Return the rollouts of a batch as a table. `trained` has a value for each prompt."""
+    prompts, samples, count = rewards.shape
+    groups = np.repeat(np.arange(prompts), samples)
+    return RolloutTable.of(
+        names,
+        rewards.flatten(0, 1).double().numpy(),
+        groups,
+        advantages=advantages.flatten().double().numpy(),
+        num_tokens=np.array([fact["num_tokens"] for fact in facts], np.float64),
+        weights=np.broadcast_to(weights, (prompts, count))[groups],
+        trained=np.array(trained)[groups],
+    )
 
 
 def _without_images(text: Any) -> Any:

@@ -6,10 +6,11 @@ takes the place of the tool mask. Without a mask, a rollout is one turn.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from gdpo.errors import ConfigError, RewardError
@@ -18,10 +19,11 @@ from gdpo.integrations._turns import (
     check_count,
     is_per_turn,
     messages_of,
-    recorded_turns,
     spans_of,
 )
 from gdpo.rewards.text import after_tag, is_from_model
+from gdpo.rollouts.table import RolloutTable
+from gdpo.rollouts.table import padded as padded_turns
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
@@ -167,24 +169,29 @@ def spread(
     return torch.where(totals.isnan()[:, None], torch.nan, rewards)
 
 
-def recorded(
-    facts: Sequence[Mapping[str, Any]],
+def with_turns(
+    table: RolloutTable,
     turns: TurnRewards,
     advantages: torch.Tensor,
-    names: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Return the facts about each rollout, with its turns for the record.
+    facts: Sequence[Mapping[str, Any]],
+) -> RolloutTable:
+    """Return the table of a batch with the turns of its rollouts.
 
     `turns` of a fact holds the number of tokens of each turn. Without turn advantages, every turn
     has the rollout's advantage.
     """
+    taken = turns.taken.numpy()
     if advantages.ndim == 2:
-        advantages = advantages[..., None].expand(turns.taken.shape)
-    rewards, own = turns.rewards.flatten(0, 1).tolist(), advantages.flatten(0, 1).tolist()
-    return [
-        {**fact, "turns": recorded_turns(names, of_turns, each, fact["turns"])}
-        for fact, of_turns, each in zip(facts, rewards, own, strict=True)
-    ]
+        advantages = advantages[..., None].expand(taken.shape)
+    return replace(
+        table,
+        turns=padded_turns(
+            turns.counts.flatten().numpy(),
+            list(turns.rewards.double().numpy()[taken].T),
+            advantages.double().numpy()[taken],
+            np.array([count for fact in facts for count in fact["turns"]], np.float64),
+        ),
+    )
 
 
 _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")

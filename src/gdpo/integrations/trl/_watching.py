@@ -20,7 +20,7 @@ from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._accounting import Accounting, check_accounting
 from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
-from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog
+from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog, table_of
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._trainer import GDPOTrainer
@@ -227,18 +227,13 @@ class _Watched(TrainerCallback):
         samples = trainer.num_generations if training else trainer.num_generations_eval
         rewards = self._scored[0].view(-1, samples, self._scored[0].shape[-1])
         advantages = advantages.view(rewards.shape[:2])
-        weights = dict(zip(self._names, trainer.reward_weights.tolist(), strict=True))
+        names = self._names
+        weights = dict(zip(names, trainer.reward_weights.tolist(), strict=True))
         if self._log is not None and trainer.accelerator.is_main_process:
-            self._log.write(
-                facts,
-                mode=mode,
-                step=trainer.state.global_step + training,
-                rewards=rewards,
-                advantages=advantages,
-                weights=[weights] * len(rewards),
-                trained=[True] * len(rewards),
-            )
-        names = list(weights)
+            given, trained = list(weights.values()), [True] * len(rewards)
+            table = table_of(names, rewards, advantages, given, facts, trained=trained)
+            step = trainer.state.global_step + training
+            self._log.write(facts, table, mode=mode, step=step)
         diagnosis = self._observer.diagnosis(rewards, weights, names, advantages)
         metrics = self._observer.metrics(diagnosis)
         if training:

@@ -5,12 +5,13 @@ A reward may be a list with one number for each turn of the rollout.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from gdpo._naming import did_you_mean
-from gdpo._shapes import Bool, Int
+from gdpo._shapes import Bool, Float, Int
 from gdpo.errors import ConfigError
 from gdpo.integrations._turns import TurnPlaces, check_count, is_per_turn, summed, tokens_of_turns
 from gdpo.integrations.rows import Columns, Groups, Settings, as_groups, reward_columns
@@ -78,18 +79,26 @@ class Carried:
         groups = as_groups(
             rewards, list(prompt_ids), lengths, outputs=self.outputs, padding=self.padding
         )
+        table = groups.arrays.table
+        rewards, turns, weights = table.rewards, None, None
+        if column is not None:
+            of_rows = self._weights(settings, column)[table.row]
+            rewards = np.where(np.isnan(of_rows), nan, rewards)
+            weights = np.nan_to_num(of_rows)
         if located is not None:
-            given, places = [self.columns[n] for n in names], (groups.prompts, groups.samples)
-            groups = replace(groups, turns=located.turns(groups.rewards, given, places))
-        if column is None:
-            return groups
+            given = [self.columns[name] for name in names]
+            turns = located.turns(rewards, given, groups.rollouts)
+            groups = replace(groups, starts=located.starts)
+        return groups.with_columns(names=names, rewards=rewards, turns=turns, weights=weights)
+
+    def _weights(self, settings: Settings, column: str) -> Float[np.ndarray, "row reward"]:
         if column not in self.columns:
             raise ConfigError(
                 f"algorithm.gdpo_weights_column is {column!r}, but the batch has no such column: "
                 f"{did_you_mean(column, list(self.columns))}. Add the column to the data files"
             )
         cells = self.columns[column]
-        return groups.with_weights(weights_of_cells(cells, names, settings.weights, column=column))
+        return weights_of_cells(cells, settings.names, settings.weights, column=column)
 
     def _located(self, names: Sequence[str], response_mask: Any) -> TurnPlaces:
         lengths = tokens_of_turns(self.written(response_mask).cpu().numpy())
