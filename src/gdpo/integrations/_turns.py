@@ -5,17 +5,15 @@ tokens of a tool or a user.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
-from math import inf, isfinite, isinf, isnan, nan
+from math import inf, isinf, isnan, nan
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo._shapes import Float, Int
+from gdpo._shapes import Int
 from gdpo.advantages.stages import namespace
 from gdpo.errors import DataError
-from gdpo.rollouts.table import TableTurns
 
 
 def turn_of_tokens(mask: Any) -> Any:
@@ -119,49 +117,3 @@ def check_count(
             "for each turn, with 0 where a turn earns nothing, or a single number for the whole "
             "rollout"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TurnPlaces:
-    """Stores where the turns of a batch are. Several rows may belong to the same rollout."""
-
-    lengths: Int[np.ndarray, "row turn"]
-    """Number of tokens of each turn of each row; 0 beyond the last turn."""
-    outputs: Sequence[int]
-    """For each row, the index of the row that represents its rollout."""
-    starts: Int[np.ndarray, " row"]
-    """Index, in the rollout, of the first turn of each row."""
-
-    @property
-    def counts(self) -> Int[np.ndarray, " row"]:
-        of_rows = np.count_nonzero(self.lengths, axis=1)
-        found = np.zeros(len(self.lengths), dtype=np.int64)
-        np.add.at(found, np.asarray(self.outputs, dtype=np.int64), of_rows)
-        return found
-
-    def turns(
-        self,
-        totals: Float[np.ndarray, "rollout reward"],
-        columns: Sequence[Sequence[Any]],
-        rollouts: Int[np.ndarray, " row"],
-    ) -> TableTurns:
-        """Return the turns of each rollout, with rewards of 0 beyond the last one.
-
-        `totals` has NaN where a reward does not apply. Each of the `columns` has one number, or one
-        for each turn, for each row. A reward of the whole rollout is at the last turn. `rollouts`
-        is the rollout of each row; -1 if it is left out.
-        """
-        longest = max(1, int(self.counts.max(initial=0)))
-        num_tokens = np.zeros((len(totals), longest))
-        rows, own = np.nonzero(self.lengths * (rollouts >= 0)[:, None])
-        num_tokens[rollouts[rows], self.starts[rows] + own] = self.lengths[rows, own]
-        counts = np.count_nonzero(num_tokens, axis=1)
-        rewards = np.zeros((*num_tokens.shape, totals.shape[1]))
-        rewards[np.arange(len(totals)), np.maximum(counts - 1, 0)] = totals
-        represents = np.asarray(self.outputs) == np.arange(len(rollouts))
-        for row in np.flatnonzero(represents & (rollouts >= 0)).tolist():
-            for k, column in enumerate(columns):
-                if is_per_turn(column[row]) and isfinite(totals[rollouts[row], k]):
-                    rewards[rollouts[row], : len(column[row]), k] = column[row]
-        rewards = np.where(np.isnan(totals)[:, None], nan, rewards)
-        return TableTurns(counts, rewards, np.full(num_tokens.shape, nan), num_tokens)

@@ -142,10 +142,6 @@ class Groups:
     starts: Int[np.ndarray, " row"]
     """Index, in the rollout, of the first turn of each row."""
 
-    def with_columns(self, **columns: Any) -> "Groups":
-        """Return the groups with other columns of their table."""
-        return replace(self, arrays=replace(self.arrays.table, **columns).grouped())
-
     def per_rollout(self, values: Float[np.ndarray, " row"]) -> Float[np.ndarray, "prompt sample"]:
         """Return the value of each rollout, from the row that represents it. Padding gets 0."""
         return by_group(values[self.arrays.table.row], self.arrays.placed, padding=0)

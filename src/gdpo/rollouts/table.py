@@ -170,11 +170,11 @@ class RolloutTable:
     ) -> "RolloutTable":
         """Return a table of rollouts that are in no file. Other columns are unknown."""
         size = len(rewards)
-        whole = {name: np.zeros(size, np.int64) for name in ("steps", "file")}
-        unknown = dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.full(size, nan))
-        others = {"weights": None, "trained": np.ones(size, np.bool_), "row": np.arange(size)}
-        given = {"names": tuple(names), "rewards": rewards, "groups": groups} | columns
-        return RolloutTable(run="", format="", files=(), **whole | unknown | others | given)
+        given: dict[str, Any] = dict.fromkeys(("steps", "file"), np.zeros(size, np.int64))
+        given |= dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.full(size, nan))
+        given |= {"weights": None, "trained": np.ones(size, np.bool_), "row": np.arange(size)}
+        given |= {"names": tuple(names), "rewards": rewards, "groups": groups} | columns
+        return RolloutTable(run="", format="", files=(), **given)
 
     def __len__(self) -> int:
         return len(self.steps)
