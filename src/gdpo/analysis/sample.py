@@ -98,7 +98,7 @@ def _group(
     there = there[file == file[0]]
     shown = np.sort(there[np.argsort(-apart[place, there], kind="stable")][:_SAMPLES])
     used = table.take(placed[place, shown])
-    if used.turns is not None and used.turns.rewards.size > _VALUES:
+    if used.by_turn.rewards.size > _VALUES:
         used = replace(used, turns=None)
     return SampledGroup(
         table=used,

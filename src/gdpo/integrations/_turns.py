@@ -66,6 +66,17 @@ def on_tokens(advantages: Any, mask: Any) -> Any:
     return xp.where(written, values, xp.zeros_like(values))
 
 
+def of_rollouts(advantages: Any, turns: Any) -> Any:
+    """Return the advantage of each rollout: the mean over its turns, if each has its own.
+
+    Beyond the last turn, all are 0.
+    """
+    if advantages.ndim == 2:
+        return advantages
+    xp = namespace(advantages)
+    return xp.sum(advantages, axis=-1) / xp.astype(xp.where(turns > 1, turns, 1), advantages.dtype)
+
+
 def tokens_of_turns(mask: Int[np.ndarray, "row token"]) -> Int[np.ndarray, "row turn"]:
     """Return the number of tokens of each turn of each row, and 0 beyond the last turn."""
     rows, tokens = np.nonzero(mask)

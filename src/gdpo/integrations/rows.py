@@ -20,7 +20,7 @@ from gdpo.advantages.registry import weights_by_name
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, DataError
-from gdpo.integrations._turns import is_number
+from gdpo.integrations._turns import is_number, of_rollouts
 from gdpo.rewards.scorer import check_distinct
 from gdpo.rollouts.table import RewardArrays, RolloutTable, by_group
 
@@ -328,13 +328,6 @@ class Computed:
     """Name of the framework's estimator, if it computed the advantages. None: the settings' rule
     did."""
 
-    @property
-    def of_rollouts(self) -> Float[np.ndarray, "prompt sample"]:
-        """The advantage of each rollout: the mean over its turns, if each has its own."""
-        if self.advantages.ndim == 2:
-            return self.advantages
-        return self.advantages.sum(-1) / np.maximum(self.groups.arrays.turns, 1)
-
     def record(self) -> RolloutTable:
         """Return the rollouts with what was trained on, for the record."""
         arrays, names = self.groups.arrays, self.settings.names
@@ -345,7 +338,11 @@ class Computed:
             each = arrays.by_rollout(self.advantages).reshape(len(table), -1)
             of_turns = np.broadcast_to(each, table.turns.num_tokens.shape)
             columns["turns"] = replace(table.turns, advantages=of_turns)
-        return replace(table, advantages=arrays.by_rollout(self.of_rollouts), **columns)
+        return replace(
+            table,
+            advantages=arrays.by_rollout(of_rollouts(self.advantages, arrays.turns)),
+            **columns,
+        )
 
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
@@ -359,7 +356,7 @@ class Computed:
             self.weights,
             self.settings.names,
             estimator=self.watched or self.settings.rule.name,
-            advantages=self.of_rollouts,
+            advantages=of_rollouts(self.advantages, self.groups.arrays.turns),
         )
         diagnosis = watch.update(found)
         for finding in watch.due:

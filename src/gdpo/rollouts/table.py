@@ -155,11 +155,11 @@ class RolloutTable:
     one turn."""
 
     def __post_init__(self) -> None:
-        columns = [getattr(self, name) for name in (*COLUMNS, *_OPTIONAL)]
-        columns += [self.turns and self.turns.counts, self.turns and self.turns.rewards]
+        turns = self.by_turn
+        columns = [turns.counts, *(getattr(self, name) for name in (*COLUMNS, *_OPTIONAL))]
         assert {len(each) for each in columns if each is not None} == {len(self)}, "rows differ"
-        wide = [self.rewards, self.weights, self.turns and self.turns.rewards]
-        assert {each.shape[-1] for each in wide if each is not None} == {len(self.names)}, "names"
+        wide = [self.rewards, turns.rewards, self.rewards if self.weights is None else self.weights]
+        assert {each.shape[-1] for each in wide} == {len(self.names)}, "names and rewards differ"
 
     @staticmethod
     def of(
@@ -282,31 +282,22 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     """
     if len(tables) == 1:
         return tables[0]
-    first = tables[0]
     names = tuple(dict.fromkeys(name for table in tables for name in table.names))
     files = tuple(dict.fromkeys(path for table in tables for path in table.files))
-    columns = {
-        name: np.concatenate([getattr(table, name) for table in tables])
-        for name in COLUMNS
-        if name not in ("rewards", "file")
-    }
-    columns["rewards"] = np.concatenate([_in_order(t.rewards, t.names, names) for t in tables])
-    columns["file"] = np.concatenate(
-        [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
-    )
-    parts = [table.parts for table in tables if table.parts is not None]
-    weights = [_in_order(t.weights, t.names, names) for t in tables if t.weights is not None]
+    parts = [_as_part(table, names, files) for table in tables]
+    columns: dict[str, Any] = {}
+    for name in (*COLUMNS, *_OPTIONAL):
+        values = [getattr(part, name) for part in parts]
+        columns[name] = None if any(each is None for each in values) else np.concatenate(values)
     ranges = {(name, known) for table in tables for name, known in table.ranges.items()}
     declared = [name for name, _ in ranges]
     return replace(
-        first,
+        tables[0],
         names=names,
-        weights=np.concatenate(weights) if len(weights) == len(tables) else None,
         files=files,
         **columns,
         # A range that differs between tables is unknown.
         ranges={name: known for name, known in ranges if declared.count(name) == 1},
-        parts=np.concatenate(parts) if len(parts) == len(tables) else None,
         turns=_joined_turns(tables, names),
     )
 
@@ -343,12 +334,18 @@ def places(
     return prompt, sample
 
 
-def _in_order(
-    values: Float[np.ndarray, "rollout some"], of: Sequence[str], names: Sequence[str]
-) -> Float[np.ndarray, "rollout reward"]:
-    columns = np.full((len(values), len(names)), np.nan)
-    columns[:, [names.index(name) for name in of]] = values
-    return columns
+def _as_part(table: RolloutTable, names: tuple[str, ...], files: tuple[Path, ...]) -> RolloutTable:
+    """Return a table without turns, with all rewards and files of its step."""
+
+    def wide(values: Any) -> Any:
+        columns = np.full((len(table), len(names)), nan)
+        columns[:, [names.index(name) for name in table.names]] = values
+        return columns
+
+    weights = None if table.weights is None else wide(table.weights)
+    file = np.array([files.index(path) for path in table.files])[table.file]
+    rewards = wide(table.rewards)
+    return replace(table, names=names, rewards=rewards, weights=weights, file=file, turns=None)
 
 
 def whole_rollouts(table: RolloutTable) -> RolloutTable:

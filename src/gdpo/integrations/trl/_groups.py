@@ -58,12 +58,6 @@ class GeneratedGroups:
         ones = torch.ones(self.rewards.shape[:2], dtype=torch.int64)
         return self.turns or TurnRewards(self.rewards[:, :, None], ones)
 
-    def of_rollouts(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantage of each rollout: the mean over its turns, if each has its own."""
-        if advantages.ndim == 2:
-            return advantages
-        return advantages.sum(-1) / self.by_turn.counts.clamp(min=1).to(advantages)
-
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
         shape = self.rewards.shape[:2]
         if advantages.ndim == 3:

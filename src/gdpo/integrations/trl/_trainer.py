@@ -20,7 +20,7 @@ from trl.trainer.utils import get_config_model_id
 from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError
-from gdpo.integrations._turns import on_tokens
+from gdpo.integrations._turns import of_rollouts, on_tokens
 from gdpo.integrations.trl._accounting import Accounting
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
@@ -409,7 +409,7 @@ class GDPOTrainer(GRPOTrainer):
         generated = self._filter.generated(inputs)
         batch = self._filter.trained(generated)
         advantages = self._replace_advantages(batch)
-        self._log(mode, generated[0], batch, batch.of_rollouts(advantages))
+        self._log(mode, generated[0], batch, of_rollouts(advantages, batch.by_turn.counts))
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         config: Any = self.args
@@ -505,7 +505,7 @@ class GDPOTrainer(GRPOTrainer):
         table = table_of(
             self.reward_func_names,
             groups.rewards,
-            groups.of_rollouts(advantages),
+            of_rollouts(advantages, groups.by_turn.counts),
             self._objective.rule.recorded_weights(self._weights(groups)),
             facts,
             trained=[place is not None for place in groups.places],

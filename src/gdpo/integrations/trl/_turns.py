@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations._turns import (
@@ -22,8 +23,7 @@ from gdpo.integrations._turns import (
     spans_of,
 )
 from gdpo.rewards.text import after_tag, is_from_model
-from gdpo.rollouts.table import RolloutTable
-from gdpo.rollouts.table import padded as padded_turns
+from gdpo.rollouts.table import RolloutTable, padded
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
@@ -110,8 +110,8 @@ class TurnRewards:
     """Stores the rewards of each turn, and how many turns each rollout took, on all ranks.
 
     Args:
-        rewards: `[prompt, sample, turn, reward]`. NaN at every turn: the reward does not apply to
-            the rollout. Otherwise 0 beyond the last turn.
+        rewards: `[prompt, sample, turn, reward]`. NaN: the reward does not apply to the rollout.
+            Values beyond the last turn are not used.
         counts: Number of turns, `[prompt, sample]`.
     """
 
@@ -133,21 +133,9 @@ def joined(
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    longest = max(part.rewards.shape[2] for part in known)
-    return TurnRewards(
-        torch.stack([padded(known[i].rewards[group], longest) for i, group in sources]),
-        torch.stack([known[i].counts[group] for i, group in sources]),
-    )
-
-
-def padded(rewards: torch.Tensor, longest: int) -> torch.Tensor:
-    """Return rewards with more turns: 0, or NaN for rewards that do not apply to the rollout."""
-    *others, turns, count = rewards.shape
-    if longest == turns:
-        return rewards
-    more = torch.zeros(*others, longest - turns, count, dtype=rewards.dtype)
-    more = torch.where(rewards.isnan().any(-2, keepdim=True), torch.nan, more)
-    return torch.cat([rewards, more], -2)
+    rewards = [known[i].rewards[group].transpose(0, 1) for i, group in sources]
+    counts = torch.stack([known[i].counts[group] for i, group in sources])
+    return TurnRewards(pad_sequence(rewards, batch_first=True).transpose(1, 2), counts)
 
 
 def spread(
@@ -185,7 +173,7 @@ def with_turns(
         advantages = advantages[..., None].expand(taken.shape)
     return replace(
         table,
-        turns=padded_turns(
+        turns=padded(
             turns.counts.flatten().numpy(),
             list(turns.rewards.double().numpy()[taken].T),
             advantages.double().numpy()[taken],

@@ -13,7 +13,6 @@ import torch
 from transformers import TrainerCallback
 
 from gdpo.advantages import AdvantageRule
-from gdpo.analysis.replay import Tally
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
@@ -135,10 +134,9 @@ class _Other:
         diagnosis = self.watch.update(
             diagnose(rewards, weights, list(weights), estimator=self.name, advantages=theirs)
         )
-        tally = Tally()
-        tally.add(advantages.flatten().double().numpy(), theirs.flatten().double().numpy())
+        flips = (advantages.double() * theirs.double() < 0).double().mean().item()
         shares = {f"{r.name}/influence_share": r.influence_share for r in diagnosis.rewards}
-        metrics = {"sign_flips": tally.sign_flips, **shares}
+        metrics = {"sign_flips": flips, **shares}
         return {f"estimators/{self.name}/{k}": v for k, v in metrics.items() if v is not None}
 
 

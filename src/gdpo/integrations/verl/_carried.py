@@ -25,18 +25,19 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     verl's row keys have the format `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
-    last: dict[str, int] = {}
-    for row, (rollout, _, output) in enumerate(parts):
-        if rollout not in last or int(output) > int(parts[last[rollout]][2]):
-            last[rollout] = row
+    last = {parts[row][0]: row for row in _in_order(keys)}
     return [last[rollout] for rollout, _, _ in parts]
 
 
+def _in_order(keys: Sequence[str]) -> list[int]:
+    """Return the rows by their output number."""
+    return sorted(range(len(keys)), key=lambda row: int(keys[row].rpartition("_")[2]))
+
+
 def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
-    parts = [key.rpartition("_") for key in keys]
     found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
-    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
-        rollout = parts[row][0]
+    for row in _in_order(keys):
+        rollout = keys[row].rpartition("_")[0]
         found[row] = so_far.get(rollout, 0)
         so_far[rollout] = int(found[row] + counts[row])
     return found

@@ -90,7 +90,7 @@ class RolloutReading(Iterator[RolloutTable]):
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
             table = self._one_row_each(table)
             table = replace(table, groups=self._groups(table))
-            several = table.turns is not None and table.turns.counts.max() > 1
+            several = table.by_turn.counts.max() > 1
             # gdpo's own files have turns only if the rewards were given for each turn.
             yield table if several or table.format == "gdpo" else replace(table, turns=None)
 
