@@ -79,12 +79,6 @@ class RewardArrays:
         """True where the arrays contain a rollout, False for padding."""
         return self.placed >= 0
 
-    def by_rollout(self, values: Any) -> Any:
-        """Return values `[prompt, sample, ...]` in the order of the table."""
-        found = np.empty((len(self.table), *values.shape[2:]))
-        found[self.placed[self.there]] = values[self.there]
-        return found
-
     @property
     def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
         """Number of tokens in each completion. NaN if unknown, and for padding."""
@@ -106,6 +100,12 @@ class RewardArrays:
         given = self.table.by_turn
         taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
         return by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0)
+
+    def by_rollout(self, values: Any) -> Any:
+        """Return values `[prompt, sample, ...]` in the order of the table."""
+        found = np.empty((len(self.table), *values.shape[2:]))
+        found[self.placed[self.there]] = values[self.there]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ class RolloutTable:
         given: dict[str, Any] = dict.fromkeys(("steps", "file"), np.zeros(size, np.int64))
         given |= dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.full(size, nan))
         given |= {"weights": None, "trained": np.ones(size, np.bool_), "row": np.arange(size)}
-        given |= {"names": tuple(names), "rewards": rewards, "groups": groups} | columns
-        return RolloutTable(run="", format="", files=(), **given)
+        given |= {"run": "", "format": "", "files": (), "names": tuple(names)}
+        return RolloutTable(**given | {"rewards": rewards, "groups": groups} | columns)
 
     def __len__(self) -> int:
         return len(self.steps)

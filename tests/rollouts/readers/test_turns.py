@@ -24,21 +24,13 @@ from gdpo.rollouts.table import joined
 
 def table(turns, *, names=("a", "b"), groups=None, file="x"):
     size = len(turns.counts)
-    numbers = dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.zeros(size))
-    return RolloutTable(
-        run="",
-        format="gdpo",
-        names=names,
-        weights=None,
+    return RolloutTable.of(
+        names,
+        np.zeros((size, len(names))),
+        np.zeros(size, np.int64) if groups is None else np.array(groups),
+        advantages=np.zeros(size),
         files=(Path(file),),
-        steps=np.ones(size, np.int64),
-        groups=np.zeros(size, np.int64) if groups is None else np.array(groups),
-        rewards=np.zeros((size, len(names))),
-        trained=np.ones(size, np.bool_),
-        file=np.zeros(size, np.int64),
-        row=np.arange(size),
         turns=turns,
-        **numbers,
     )
 
 
@@ -85,6 +77,11 @@ def test_rollouts_joined_from_a_table_without_turns_have_an_unknown_number_of_tu
     assert joined([without, without]).turns is None
 
 
+def test_a_table_with_a_reward_without_a_name_is_refused():
+    with pytest.raises(AssertionError, match="names"):
+        replace(table(TWO), names=("a",))
+
+
 def test_turns_are_grouped_as_the_rewards_are():
     arrays = table(TWO, groups=[7, 3, 7]).grouped()
     assert arrays.turns.tolist() == [[3, 0], [1, 2]]
@@ -97,7 +94,7 @@ def test_turns_are_grouped_as_the_rewards_are():
 
 def test_a_rollout_without_turns_has_one_turn():
     given = replace(table(TWO, groups=[7, 3, 7]), turns=None)
-    given.rewards[:], given.advantages[:] = [[1, 2], [3, 4], [5, 6]], [0.5, -1, 2]
+    given.advantages[:] = [0.5, -1, 2]
     assert np.shares_memory(given.by_turn.rewards, given.rewards)
     arrays = given.grouped()
     assert arrays.turns.tolist() == [[1, 0], [1, 1]]
