@@ -17,7 +17,7 @@ import numpy as np
 from gdpo._files import from_json, to_json, written_whole
 from gdpo.errors import DataError
 from gdpo.rollouts.arrow import pa, pq
-from gdpo.rollouts.table import RewardArrays, RolloutTable, places
+from gdpo.rollouts.table import RewardArrays, RolloutTable, TableTurns, places
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]
 """Plain text, or chat messages with `role` and `content`."""
@@ -147,7 +147,7 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
     turn = pa.struct(
         [("rewards", by_name), ("advantage", pa.float64()), ("num_tokens", pa.int64())]
     )
-    has_turns = any(rollout.turns is not None for rollout in rollouts)
+    of_turns = [] if all(r.turns is None for r in rollouts) else [("turns", pa.list_(turn))]
     schema = pa.schema(
         [
             ("run", pa.string()),
@@ -163,7 +163,7 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
             ("finish_reason", pa.string()),
             ("extra", pa.string()),
             ("trained", pa.bool_()),
-            *([("turns", pa.list_(turn))] if has_turns else []),
+            *of_turns,
         ]
     )
     return pa.Table.from_pylist([_to_row(rollout) for rollout in rollouts], schema=schema)
@@ -235,44 +235,31 @@ def _fields(content: Any) -> dict[str, Any] | None:
 
 def recorded(table: RolloutTable) -> list[dict[str, Any]]:
     """Return the numbers of each rollout, as fields of a `Rollout`."""
-    prompt, sample = places(table.groups)
+    (prompt, sample), names = places(table.groups), table.names
     assert table.weights is not None, "a record has weights"
-    return [
-        {
-            "group_id": group,
-            "sample_id": place,
-            "rewards": _named(table.names, rewards),
-            "weights": dict(zip(table.names, weights, strict=True)),
-            "advantage": advantage,
-            "num_tokens": int(count),
-            "trained": trained,
-            "turns": turns,
-        }
-        for group, place, rewards, weights, advantage, count, trained, turns in zip(
-            prompt.tolist(),
-            sample.tolist(),
-            table.rewards.tolist(),
-            table.weights.tolist(),
-            table.advantages.tolist(),
-            table.num_tokens.tolist(),
-            table.trained.tolist(),
-            _turns(table),
-            strict=True,
-        )
-    ]
+    columns: dict[str, list[Any]] = {
+        "group_id": prompt.tolist(),
+        "sample_id": sample.tolist(),
+        "rewards": [_named(names, each) for each in table.rewards.tolist()],
+        "weights": [dict(zip(names, each, strict=True)) for each in table.weights.tolist()],
+        "advantage": table.advantages.tolist(),
+        "num_tokens": table.num_tokens.astype(np.int64).tolist(),
+        "trained": table.trained.tolist(),
+        "turns": [None] * len(table) if table.turns is None else _turns(names, table.turns),
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _turns(table: RolloutTable) -> list[tuple[Turn, ...] | None]:
-    if (given := table.turns) is None:
-        return [None] * len(table)
-    columns = (given.rewards.tolist(), given.advantages.tolist(), given.num_tokens.tolist())
-    return [
-        tuple(
-            Turn(_named(table.names, rewards), advantage, int(tokens))
-            for rewards, advantage, tokens in islice(zip(*of_turns, strict=True), count)
-        )
-        for count, *of_turns in zip(given.counts.tolist(), *columns, strict=True)
-    ]
+def _turns(names: Sequence[str], given: TableTurns) -> list[tuple[Turn, ...]]:
+    taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
+    rewards, *numbers = (
+        each[taken].tolist() for each in (given.rewards, given.advantages, given.num_tokens)
+    )
+    turns = (
+        Turn(_named(names, earned), advantage, int(tokens))
+        for earned, advantage, tokens in zip(rewards, *numbers, strict=True)
+    )
+    return [tuple(islice(turns, count)) for count in given.counts.tolist()]
 
 
 def _named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:

@@ -174,7 +174,8 @@ class RolloutTable:
         given |= dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.full(size, nan))
         given |= {"weights": None, "trained": np.ones(size, np.bool_), "row": np.arange(size)}
         given |= {"run": "", "format": "", "files": (), "names": tuple(names)}
-        return RolloutTable(**given | {"rewards": rewards, "groups": groups} | columns)
+        given |= {"rewards": rewards, "groups": groups, **columns}
+        return RolloutTable(**given)
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -169,12 +169,11 @@ class RolloutLog(TrainerCallback):
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
         ends_of_text: Set[int],
-        *,
-        turn_tokens: Sequence[Sequence[int]] | None = None,
+        turn_tokens: Sequence[Sequence[int]],
     ) -> None:
         """Store this process's rollouts until their advantages are computed.
 
-        `turn_tokens` holds the number of tokens of each turn, or is None if turns are not recorded.
+        `turn_tokens` holds the number of tokens of each turn.
         """
         self._local = [
             {
@@ -183,14 +182,12 @@ class RolloutLog(TrainerCallback):
                 "num_tokens": len(ids),
                 "finish_reason": "stop" if ids and int(ids[-1]) in ends_of_text else "length",
                 "extra": {k: v for k, v in row.items() if k not in ("prompt", "image", "images")},
+                "turns": tokens,
             }
-            for row, prompt, completion, ids in zip(
-                inputs, prompts, completions, completion_ids, strict=True
+            for row, prompt, completion, ids, tokens in zip(
+                inputs, prompts, completions, completion_ids, turn_tokens, strict=True
             )
         ]
-        if turn_tokens is not None:
-            for fact, tokens in zip(self._local, turn_tokens, strict=True):
-                fact["turns"] = tokens
 
     def gathered(self) -> list[dict[str, Any]]:
         """Return the collected rollouts of all processes. Every process must call this method."""

@@ -382,7 +382,7 @@ class GDPOTrainer(GRPOTrainer):
         inputs = zip(batch["inputs"], self._located.opened, strict=False)
         of_record = {
             "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
-            "turn_tokens": None if turns is None else self._located.num_tokens,
+            "turn_tokens": self._located.num_tokens,
         }
         return for_trl, GeneratedGroups(
             rewards=rewards.view(-1, samples, len(names)),

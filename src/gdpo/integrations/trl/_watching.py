@@ -209,7 +209,8 @@ class _Watched(TrainerCallback):
         self._scored.append(rewards.detach().clone().cpu())
         if self._log is not None:
             ends = ends_of_text(self._trainer)
-            self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
+            one_turn = [[len(ids)] for ids in completion_ids_list]
+            self._log.collect(inputs, prompts, completions, completion_ids_list, ends, one_turn)
 
     def _observe(
         self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]], output: Any

@@ -182,7 +182,7 @@ def with_totals(val_metrics_update: Function) -> Function:
     ) -> Any:
         algorithm = trainer.config.algorithm
         names = algorithm.get("gdpo_reward_keys") or ()
-        if (uses_gdpo(algorithm) or watches(algorithm)) and has_turns(infos, names):
+        if uses_gdpo(algorithm) or watches(algorithm):
             infos = {**infos, **{name: summed(infos[name]) for name in names if name in infos}}
         return val_metrics_update(trainer, sources, uids, infos, *args, **kwargs)
 

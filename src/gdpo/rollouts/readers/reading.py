@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -259,7 +260,7 @@ def _table_of(
     scored: Mapping[str, Column],
     batch: RolloutBatch,
     rows: Rows,
-    of_step: Mapping[str, np.ndarray],
+    of_step: Mapping[str, Any],
     file: FileReport,
 ) -> RolloutTable:
     """Return the rollouts of a step as a table. Without `rewards`, they were scored again."""
