@@ -38,8 +38,8 @@ def advantage_difference(folder, estimator="gdpo", options=None):
         step, of_turns = table.trained_on().grouped(), {}
         rewards, advantages = step.rewards, step.advantages
         if table.turns is not None:
-            rewards, advantages = step.turn_rewards, step.turn_advantages
-            of_turns = {"turns": step.turns}
+            rewards, advantages = step.turns.rewards, step.turns.advantages
+            of_turns = {"turns": step.turns.counts}
         rule = rule or AdvantageRule(estimator, step.names, options, turns=bool(of_turns))
         expected = rule(rewards, step.weights, **of_turns)
         if not of_turns:

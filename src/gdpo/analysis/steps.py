@@ -145,9 +145,9 @@ def _diagnose_turns(
     """
     if batch.table.turns is None or not np.any(batch.table.turns.counts):
         return None
-    names, turns, rewards = batch.names, batch.turns, batch.turn_rewards
-    taken = np.arange(rewards.shape[2]) < turns[..., None]
-    advantages: Any = batch.turn_advantages
+    names, turns = batch.names, batch.turns
+    taken = np.arange(turns.rewards.shape[2]) < turns.counts[..., None]
+    advantages: Any = turns.advantages
     if not np.all(np.isfinite(advantages[taken])):
         advantages = batch.advantages
     if advantages is None:
@@ -155,10 +155,10 @@ def _diagnose_turns(
         rule = AdvantageRule(estimator, names, low=ends[0], high=ends[1])
         advantages = rule(batch.rewards, batch.weights)
     return diagnose_turns(
-        rewards,
+        turns.rewards,
         batch.weights,
         names,
-        turns=turns,
+        turns=turns.counts,
         advantages=advantages,
         estimator=estimator,
     )

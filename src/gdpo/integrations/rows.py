@@ -142,10 +142,6 @@ class Groups:
     starts: Int[np.ndarray, " row"]
     """Index, in the rollout, of the first turn of each row."""
 
-    def per_rollout(self, values: Float[np.ndarray, " row"]) -> Float[np.ndarray, "prompt sample"]:
-        """Return the value of each rollout, from the row that represents it. Padding gets 0."""
-        return by_group(values[self.arrays.table.row], self.arrays.placed, padding=0)
-
     def per_row(self, advantages: Float[np.ndarray, "prompt sample *turn"]) -> np.ndarray:
         """Return the advantages of each row, starting at its first turn; padding rows get 0."""
         none = np.zeros((1, *advantages.shape[2:]))
@@ -225,7 +221,7 @@ def as_groups(
         tuple(map(str, range(rewards.shape[1]))),
         rewards[counted],
         np.array(groups, np.int64),
-        num_tokens=np.bincount(rollouts[real], token_counts[real], len(counted)),
+        num_tokens=np.bincount(rollouts[real], token_counts[real], len(counted)).astype(float),
         row=counted,
     )
     return Groups(table.grouped(), rollouts, np.zeros_like(rows))
@@ -283,7 +279,8 @@ def advantages_of(
     check_finite(arrays.rewards, settings.names)
     weights = given_weights(groups, settings)
     if rule.wants_turns:
-        advantages = rule(arrays.turn_rewards, weights, turns=arrays.turns)
+        turns = arrays.turns
+        advantages = rule(turns.rewards, weights, turns=turns.counts)
     else:
         tokens = np.nan_to_num(arrays.num_tokens)
         advantages = rule(arrays.rewards, weights, token_counts=tokens)
@@ -316,8 +313,9 @@ def _holds_numbers(column: Any) -> bool:
 class Computed:
     settings: Settings
     groups: Groups
-    advantages: Float[np.ndarray, "prompt sample *turn"]
-    """Advantages of each turn, if the estimator wants turns."""
+    advantages: Float[np.ndarray, "prompt sample"]
+    of_turns: Float[np.ndarray, "prompt sample *turn"]
+    """Advantages of each turn, if the estimator wants turns. Otherwise, those of the rollouts."""
     weights: Weights
     """The weights in force in this batch, `[reward]` or `[prompt, reward]`."""
     recorded: Weights
@@ -335,14 +333,10 @@ class Computed:
         weights = np.broadcast_to(self.recorded, (prompts, len(names)))[table.groups]
         columns = {"names": names, "weights": weights, "turns": table.turns}
         if table.turns is not None:
-            each = arrays.by_rollout(self.advantages).reshape(len(table), -1)
+            each = arrays.by_rollout(self.of_turns).reshape(len(table), -1)
             of_turns = np.broadcast_to(each, table.turns.num_tokens.shape)
             columns["turns"] = replace(table.turns, advantages=of_turns)
-        return replace(
-            table,
-            advantages=arrays.by_rollout(of_rollouts(self.advantages, arrays.turns)),
-            **columns,
-        )
+        return replace(table, advantages=arrays.by_rollout(self.advantages), **columns)
 
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
@@ -356,7 +350,7 @@ class Computed:
             self.weights,
             self.settings.names,
             estimator=self.watched or self.settings.rule.name,
-            advantages=of_rollouts(self.advantages, self.groups.arrays.turns),
+            advantages=self.advantages,
         )
         diagnosis = watch.update(found)
         for finding in watch.due:
@@ -373,5 +367,7 @@ def compute(groups: Groups, settings: Settings) -> Computed:
     given, rule = given_weights(groups, settings), settings.rule
     weights, recorded = rule.weights_in_force(given), rule.recorded_weights(given)
     changing = rule.metrics(settings.names, settings.weights)
-    advantages = advantages_of(groups, settings)  # this updates the state of the rule
-    return Computed(settings, groups, advantages, weights, recorded, changing)
+    of_turns = advantages_of(groups, settings)  # this updates the state of the rule
+    counts = by_group(groups.arrays.table.by_turn.counts, groups.arrays.placed, padding=0)
+    advantages = of_rollouts(of_turns, counts)
+    return Computed(settings, groups, advantages, of_turns, weights, recorded, changing)

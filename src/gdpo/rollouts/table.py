@@ -35,15 +35,15 @@ MOST = 2**26
 
 @dataclass(frozen=True, slots=True)
 class TableTurns:
-    """Stores the turns of a table's rollouts, padded to the largest number of turns."""
+    """Stores the turns of rollouts, in a row or by group, padded to the largest number of turns."""
 
-    counts: Int[np.ndarray, " rollout"]
+    counts: Int[np.ndarray, "*rollout"]
     """Number of turns of each rollout. 0: the rollout has no turns, or they are unknown."""
-    rewards: Float[np.ndarray, "rollout turn reward"]
+    rewards: Float[np.ndarray, "*rollout turn reward"]
     """Raw rewards of the turns. NaN beyond the last turn, and as in `RolloutTable.rewards`."""
-    advantages: Float[np.ndarray, "rollout turn"]
+    advantages: Float[np.ndarray, "*rollout turn"]
     """Recorded advantages. NaN beyond the last turn, or if unknown."""
-    num_tokens: Float[np.ndarray, "rollout turn"]
+    num_tokens: Float[np.ndarray, "*rollout turn"]
     """Number of tokens that the model generated. NaN as in `advantages`."""
 
     def take(self, rows: Int[np.ndarray, " some"] | slice) -> "TableTurns":
@@ -68,6 +68,8 @@ class RewardArrays:
     apply to the prompt."""
     advantages: Float[np.ndarray, "prompt sample"] | None
     """Recorded advantages, with 0 as padding, or None if some are missing."""
+    num_tokens: Float[np.ndarray, "prompt sample"]
+    """Number of tokens in each completion. NaN if unknown, and for padding."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,26 +82,19 @@ class RewardArrays:
         return self.placed >= 0
 
     @property
-    def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
-        """Number of tokens in each completion. NaN if unknown, and for padding."""
-        return by_group(self.table.num_tokens, self.placed)
+    def turns(self) -> TableTurns:
+        """The turns of all rollouts. Advantages are 0 beyond the last turn, and counts in padding.
 
-    @property
-    def turns(self) -> Int[np.ndarray, "prompt sample"]:
-        """Number of turns of each rollout. 0: padding, or a rollout whose turns are unknown."""
-        return by_group(self.table.by_turn.counts, self.placed, padding=0)
-
-    @property
-    def turn_rewards(self) -> Float[np.ndarray, "prompt sample turn reward"]:
-        """Raw rewards of each turn. NaN as in `rewards`, and beyond the last turn."""
-        return by_group(self.table.by_turn.rewards, self.placed)
-
-    @property
-    def turn_advantages(self) -> Float[np.ndarray, "prompt sample turn"]:
-        """Recorded advantages of each turn. NaN if unknown, and 0 beyond the last turn."""
+        Without turns, each rollout has one.
+        """
         given = self.table.by_turn
         taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
-        return by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0)
+        return TableTurns(
+            by_group(given.counts, self.placed, padding=0),
+            by_group(given.rewards, self.placed),
+            by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0),
+            by_group(given.num_tokens, self.placed),
+        )
 
     def by_rollout(self, values: Any) -> Any:
         """Return values `[prompt, sample, ...]` in the order of the table."""
@@ -235,26 +230,19 @@ class RolloutTable:
         placed = np.full(shape, -1)
         placed[prompt, sample] = np.arange(len(self))
         known = bool(np.all(np.isfinite(self.advantages)))
+        weights = np.full((shape[0], len(self.names)), 1.0 if self.weights is None else nan)
+        for k, column in enumerate(() if self.weights is None else self.weights.T):
+            given = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
+            weights[prompt[given], k] = column[given]
+        same = shape[0] and np.all(weights == weights[0])
         return RewardArrays(
             table=self,
             placed=placed,
             rewards=by_group(self.rewards, placed),
-            weights=self._weights_of(prompt, shape[0]),
+            weights=tuple(weights[0].tolist()) if same else weights,
             advantages=by_group(self.advantages, placed, padding=0) if known else None,
+            num_tokens=by_group(self.num_tokens, placed),
         )
-
-    def _weights_of(
-        self, prompt: Int[np.ndarray, " rollout"], prompts: int
-    ) -> tuple[float, ...] | Float[np.ndarray, "prompt reward"]:
-        """Return the weights of each prompt: the first that its rollouts have, or 1 without any."""
-        if self.weights is None:
-            return (1.0,) * len(self.names)
-        weights = np.full((prompts, len(self.names)), nan)
-        for k, column in enumerate(self.weights.T):
-            known = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
-            weights[prompt[known], k] = column[known]
-        same = prompts and np.all(weights == weights[0])
-        return tuple(weights[0].tolist()) if same else weights
 
 
 def by_group(values: Any, placed: Int[np.ndarray, "prompt sample"], *, padding: float = nan) -> Any:
@@ -337,16 +325,12 @@ def places(
 
 def _as_part(table: RolloutTable, names: tuple[str, ...], files: tuple[Path, ...]) -> RolloutTable:
     """Return a table without turns, with all rewards and files of its step."""
-
-    def wide(values: Any) -> Any:
-        columns = np.full((len(table), len(names)), nan)
-        columns[:, [names.index(name) for name in table.names]] = values
-        return columns
-
-    weights = None if table.weights is None else wide(table.weights)
+    order, wide = [names.index(name) for name in table.names], dict[str, Any]()
+    for name in ("rewards", "weights") if table.weights is not None else ("rewards",):
+        wide[name] = np.full((len(table), len(names)), nan)
+        wide[name][:, order] = getattr(table, name)
     file = np.array([files.index(path) for path in table.files])[table.file]
-    rewards = wide(table.rewards)
-    return replace(table, names=names, rewards=rewards, weights=weights, file=file, turns=None)
+    return replace(table, names=names, file=file, turns=None, **wide)
 
 
 def whole_rollouts(table: RolloutTable) -> RolloutTable:

@@ -83,13 +83,11 @@ def test_a_table_with_a_reward_without_a_name_is_refused():
 
 
 def test_turns_are_grouped_as_the_rewards_are():
-    arrays = table(TWO, groups=[7, 3, 7]).grouped()
-    assert arrays.turns.tolist() == [[3, 0], [1, 2]]
-    assert_array_equal(arrays.turn_rewards[0, 0], [[10, 11], [12, 13], [14, 15]])
-    assert_array_equal(arrays.turn_rewards[1, 1], [[20, 21], [22, 23], [nan, nan]])
-    assert_array_equal(
-        arrays.turn_advantages, [[[1, 1.2, 1.4], [0, 0, 0]], [[0, 0, 0], [2, 2.2, 0]]]
-    )
+    arrays = table(TWO, groups=[7, 3, 7]).grouped().turns
+    assert arrays.counts.tolist() == [[3, 0], [1, 2]]
+    assert_array_equal(arrays.rewards[0, 0], [[10, 11], [12, 13], [14, 15]])
+    assert_array_equal(arrays.rewards[1, 1], [[20, 21], [22, 23], [nan, nan]])
+    assert_array_equal(arrays.advantages, [[[1, 1.2, 1.4], [0, 0, 0]], [[0, 0, 0], [2, 2.2, 0]]])
 
 
 def test_a_rollout_without_turns_has_one_turn():
@@ -97,15 +95,15 @@ def test_a_rollout_without_turns_has_one_turn():
     given.advantages[:] = [0.5, -1, 2]
     assert np.shares_memory(given.by_turn.rewards, given.rewards)
     arrays = given.grouped()
-    assert arrays.turns.tolist() == [[1, 0], [1, 1]]
-    assert_array_equal(arrays.turn_rewards, arrays.rewards[:, :, None])
-    assert_array_equal(arrays.turn_advantages, [[[-1], [0]], [[0.5], [2]]])
+    assert arrays.turns.counts.tolist() == [[1, 0], [1, 1]]
+    assert_array_equal(arrays.turns.rewards, arrays.rewards[:, :, None])
+    assert_array_equal(arrays.turns.advantages, [[[-1], [0]], [[0.5], [2]]])
 
 
 def test_an_unknown_advantage_of_a_turn_stays_unknown_by_group():
     unknown = replace(TWO, advantages=np.full((3, 3), nan))
-    arrays = table(unknown).grouped()
-    assert_array_equal(arrays.turn_advantages[0, 0], [nan, 0, 0])
+    arrays = table(unknown).grouped().turns
+    assert_array_equal(arrays.advantages[0, 0], [nan, 0, 0])
 
 
 def rollout(sample, turns, *, step=3, group=0):

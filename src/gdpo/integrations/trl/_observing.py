@@ -17,10 +17,12 @@ from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.integrations._harmless import Harmless
+from gdpo.integrations._turns import of_rollouts
+from gdpo.integrations.trl._turns import TurnRewards
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.record import Declared, recorded
-from gdpo.rollouts.table import RolloutTable
+from gdpo.rollouts.table import RolloutTable, padded
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
@@ -220,18 +222,32 @@ def table_of(
     facts: Sequence[Mapping[str, Any]],
     *,
     trained: Sequence[bool],
+    turns: TurnRewards | None = None,
 ) -> RolloutTable:
-    """Return the rollouts of a batch as a table. `trained` has a value for each prompt."""
+    """Return the rollouts of a batch as a table.
+
+    `trained` has a value for each prompt. Advantages `[prompt, sample]` count for every turn.
+    """
     prompts, samples, count = rewards.shape
-    groups = np.repeat(np.arange(prompts), samples)
+    groups, of_turns, whole = np.repeat(np.arange(prompts), samples), None, advantages
+    if turns is not None:
+        taken, whole = turns.taken.numpy(), of_rollouts(advantages, turns.counts)
+        each = advantages.reshape(prompts, samples, -1).expand(taken.shape)
+        of_turns = padded(
+            turns.counts.flatten().numpy(),
+            list(turns.rewards.double().numpy()[taken].T),
+            each.double().numpy()[taken],
+            np.array([count for fact in facts for count in fact["turns"]], np.float64),
+        )
     return RolloutTable.of(
         names,
         rewards.flatten(0, 1).double().numpy(),
         groups,
-        advantages=advantages.flatten().double().numpy(),
+        advantages=whole.flatten().double().numpy(),
         num_tokens=np.array([fact["num_tokens"] for fact in facts], np.float64),
         weights=np.broadcast_to(weights, (prompts, count))[groups],
         trained=np.array(trained)[groups],
+        turns=of_turns,
     )
 
 

@@ -56,7 +56,7 @@ from gdpo.integrations.trl._rewards import (
     name_of,
     ranged,
 )
-from gdpo.integrations.trl._turns import Located, TurnRewards, spread, warning_of_loss, with_turns
+from gdpo.integrations.trl._turns import Located, TurnRewards, spread, warning_of_loss
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import bound_memory, head_of
 from gdpo.integrations.trl.vllm_versions import check_vllm
@@ -505,13 +505,12 @@ class GDPOTrainer(GRPOTrainer):
         table = table_of(
             self.reward_func_names,
             groups.rewards,
-            of_rollouts(advantages, groups.by_turn.counts),
+            advantages,
             self._objective.rule.recorded_weights(self._weights(groups)),
             facts,
             trained=[place is not None for place in groups.places],
+            turns=groups.turns,
         )
-        if groups.turns is not None:
-            table = with_turns(table, groups.turns, advantages, facts)
         step = self.state.global_step + (mode == "train")
         self._rollout_log.write(facts, table, mode=mode, step=step)
 

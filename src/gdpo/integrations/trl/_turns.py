@@ -6,11 +6,10 @@ takes the place of the tool mask. Without a mask, a rollout is one turn.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -23,7 +22,6 @@ from gdpo.integrations._turns import (
     spans_of,
 )
 from gdpo.rewards.text import after_tag, is_from_model
-from gdpo.rollouts.table import RolloutTable, padded
 
 Messages: TypeAlias = list[dict[str, Any]]
 """Chat messages. Those of the model have the role `assistant`."""
@@ -155,31 +153,6 @@ def spread(
             rewards[rollout, :, column] = 0
             rewards[rollout, : len(values), column] = torch.tensor(values, dtype=totals.dtype)
     return torch.where(totals.isnan()[:, None], torch.nan, rewards)
-
-
-def with_turns(
-    table: RolloutTable,
-    turns: TurnRewards,
-    advantages: torch.Tensor,
-    facts: Sequence[Mapping[str, Any]],
-) -> RolloutTable:
-    """Return the table of a batch with the turns of its rollouts.
-
-    `turns` of a fact holds the number of tokens of each turn. Without turn advantages, every turn
-    has the rollout's advantage.
-    """
-    taken = turns.taken.numpy()
-    if advantages.ndim == 2:
-        advantages = advantages[..., None].expand(taken.shape)
-    return replace(
-        table,
-        turns=padded(
-            turns.counts.flatten().numpy(),
-            list(turns.rewards.double().numpy()[taken].T),
-            advantages.double().numpy()[taken],
-            np.array([count for fact in facts for count in fact["turns"]], np.float64),
-        ),
-    )
 
 
 _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdpo._naming import did_you_mean
-from gdpo._shapes import Bool, Float, Int
+from gdpo._shapes import Bool, Int
 from gdpo.errors import ConfigError
 from gdpo.integrations._turns import check_count, is_per_turn, summed, tokens_of_turns
 from gdpo.integrations.rows import Columns, Groups, Settings, as_groups, reward_columns
@@ -25,19 +25,16 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     verl's row keys have the format `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
-    last = {parts[row][0]: row for row in _in_order(keys)}
+    in_order = sorted(range(len(keys)), key=lambda row: int(parts[row][2]))
+    last = {parts[row][0]: row for row in in_order}
     return [last[rollout] for rollout, _, _ in parts]
 
 
-def _in_order(keys: Sequence[str]) -> list[int]:
-    """Return the rows by their output number."""
-    return sorted(range(len(keys)), key=lambda row: int(keys[row].rpartition("_")[2]))
-
-
 def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
+    parts = [key.rpartition("_") for key in keys]
     found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
-    for row in _in_order(keys):
-        rollout = keys[row].rpartition("_")[0]
+    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
+        rollout = parts[row][0]
         found[row] = so_far.get(rollout, 0)
         so_far[rollout] = int(found[row] + counts[row])
     return found
@@ -59,11 +56,6 @@ class Carried:
     """1 for the tokens that the model generated, for each row, before verl rejects tokens. None:
     the mask that verl passes."""
 
-    @property
-    def outputs(self) -> list[int] | None:
-        """For each row, the row that represents its rollout. None: every row is a rollout."""
-        return None if self.keys is None else last_outputs(self.keys)
-
     def groups(self, settings: Settings, prompt_ids: Any, response_mask: Any) -> Groups:
         names, column = settings.names, settings.weights_column
         totals = {name: summed(self.columns[name]) for name in names if name in self.columns}
@@ -74,12 +66,20 @@ class Carried:
             given_by="compute_score, next to 'score'",
         )
         lengths = response_mask.sum(-1).cpu().numpy()
+        outputs = None if self.keys is None else last_outputs(self.keys)
         groups = as_groups(
-            rewards, list(prompt_ids), lengths, outputs=self.outputs, padding=self.padding
+            rewards, list(prompt_ids), lengths, outputs=outputs, padding=self.padding
         )
         table = replace(groups.arrays.table, names=names)
         if column is not None:
-            weights = self._weights(settings, column)[table.row]
+            if column not in self.columns:
+                raise ConfigError(
+                    f"algorithm.gdpo_weights_column is {column!r}, but the batch has no such "
+                    f"column: {did_you_mean(column, list(self.columns))}. Add the column to the "
+                    "data files"
+                )
+            cells = self.columns[column]
+            weights = weights_of_cells(cells, names, settings.weights, column=column)[table.row]
             applying = np.where(np.isnan(weights), nan, table.rewards)
             table = replace(table, rewards=applying, weights=np.nan_to_num(weights))
         starts = groups.starts
@@ -89,15 +89,6 @@ class Carried:
                 starts = first_turns(self.keys, np.count_nonzero(lengths, axis=1))
             table = replace(table, turns=self._turns(table, lengths, groups.rollouts, starts))
         return Groups(table.grouped(), groups.rollouts, starts)
-
-    def _weights(self, settings: Settings, column: str) -> Float[np.ndarray, "row reward"]:
-        if column not in self.columns:
-            raise ConfigError(
-                f"algorithm.gdpo_weights_column is {column!r}, but the batch has no such column: "
-                f"{did_you_mean(column, list(self.columns))}. Add the column to the data files"
-            )
-        cells = self.columns[column]
-        return weights_of_cells(cells, settings.names, settings.weights, column=column)
 
     def _turns(
         self,

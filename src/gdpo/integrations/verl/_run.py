@@ -127,7 +127,7 @@ class VerlRun:
             )
         groups = carried.groups(settings, index, response_mask)
         self.latest = computed = compute(groups, settings)
-        tokens = like.new_tensor(groups.per_row(computed.advantages))
+        tokens = like.new_tensor(groups.per_row(computed.of_turns))
         if settings.rule.wants_turns:
             tokens = on_tokens(tokens, carried.written(response_mask))
         else:

@@ -31,6 +31,7 @@ from gdpo.integrations.verl.settings import (
     uses_gdpo,
     watches,
 )
+from gdpo.rollouts.table import by_group
 
 Function = Callable[..., Any]
 
@@ -239,12 +240,14 @@ def observe(run: VerlRun, algorithm: Any, data: Any, carried: Carried) -> None:
     name = as_text(algorithm.get("adv_estimator"))
     rows = of_rows(run, data.batch["advantages"], mask, name)
     given = settings.weights
-    advantages = groups.per_rollout(rows)
-    run.latest = Computed(settings, groups, advantages, given, given, {}, watched=name)
+    table, placed = groups.arrays.table, groups.arrays.placed
+    advantages = by_group(rows[table.row], placed, padding=0)
+    computed = (settings, groups, advantages, advantages, given, given, {})
+    run.latest = Computed(*computed, watched=name)
     if is_plain(name) or "token_level_scores" not in data.batch.keys():  # noqa: SIM118
         return
     scores = data.batch["token_level_scores"].sum(-1).cpu().numpy()
-    scores = groups.per_rollout(scores)
+    scores = by_group(scores[table.row], placed, padding=0)
     total = np.nansum(groups.arrays.rewards * np.asarray(given), axis=-1)
     if not np.allclose(scores, total, rtol=1e-3, atol=1e-3 * max(np.abs(scores).max(), 1e-30)):
         weights = dict(zip(settings.names, given, strict=True))
