@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.advantages import AdvantageRule
+from gdpo.analysis.steps import batch_of
 from gdpo.rollouts import read_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 
@@ -35,7 +36,7 @@ def advantage_difference(folder, estimator="gdpo", options=None):
     rule, largest = None, 0.0
     for file in steps(folder):
         (table,) = read_rollout_files(file)
-        step, of_turns = table.trained_on().grouped(), {}
+        step, of_turns = batch_of(table), {}
         rewards, advantages = step.rewards, step.advantages
         if table.turns is not None:
             rewards, advantages = step.turns.rewards, step.turns.advantages

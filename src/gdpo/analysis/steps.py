@@ -1,7 +1,7 @@
 """Analyzes one step of a run: rewards, completion lengths and truncation."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
@@ -58,9 +58,11 @@ def batch_of(
     table: RolloutTable, weights: Mapping[str, float] | None = None
 ) -> RewardArrays | None:
     """Return the arrays of one step, or None without rewards or trained rollouts."""
-    used = table.trained_on()
-    if not table.names or not len(used):
+    rows, used = np.flatnonzero(table.trained), table
+    if not table.names or not len(rows):
         return None
+    if len(rows) < len(table):
+        used = replace(table.take(rows), left_out=len(table) - len(rows))
     return (used if weights is None else used.weighted(weights)).grouped()
 
 
@@ -131,7 +133,7 @@ def analyze_step(
         cut=known_mean(used.cut),
         num_tokens=known_mean(used.num_tokens),
         with_length=tuple(_with_length(batch).tolist()),
-        turns=_diagnose_turns(batch, by, ends),
+        turns=None if used.turns is None else _diagnose_turns(batch, by, ends),
     )
 
 
@@ -143,9 +145,9 @@ def _diagnose_turns(
     If some turn has no recorded advantages, that of the rollout, recorded or computed from the
     totals, counts for all turns.
     """
-    if batch.table.turns is None or not np.any(batch.table.turns.counts):
-        return None
     names, turns = batch.names, batch.turns
+    if not np.any(turns.counts):
+        return None
     taken = np.arange(turns.rewards.shape[2]) < turns.counts[..., None]
     advantages: Any = turns.advantages
     if not np.all(np.isfinite(advantages[taken])):

@@ -61,6 +61,8 @@ class RewardArrays:
     table: "RolloutTable"
     placed: Int[np.ndarray, "prompt sample"]
     """Row of each rollout in the table, or -1 for padding."""
+    there: Bool[np.ndarray, "prompt sample"]
+    """True where the arrays contain a rollout, False for padding."""
     rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
     weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
@@ -75,11 +77,6 @@ class RewardArrays:
     def names(self) -> tuple[str, ...]:
         """Names of the rewards, in the order of the last axis."""
         return self.table.names
-
-    @property
-    def there(self) -> Bool[np.ndarray, "prompt sample"]:
-        """True where the arrays contain a rollout, False for padding."""
-        return self.placed >= 0
 
     @property
     def turns(self) -> TableTurns:
@@ -187,13 +184,6 @@ class RolloutTable:
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         return replace(self, turns=self.turns and self.turns.take(rows), **columns)
 
-    def trained_on(self) -> "RolloutTable":
-        """Return a table of the rollouts that were trained on."""
-        rows = np.flatnonzero(self.trained)
-        if len(rows) == len(self):
-            return self
-        return replace(self.take(rows), left_out=len(self) - len(rows))
-
     def weighted(self, weights: Mapping[str, float]) -> "RolloutTable":
         """Return the table with these weights. The other rewards keep theirs."""
         named = np.array([weights.get(name, nan) for name in self.names])
@@ -238,6 +228,7 @@ class RolloutTable:
         return RewardArrays(
             table=self,
             placed=placed,
+            there=placed >= 0,
             rewards=by_group(self.rewards, placed),
             weights=tuple(weights[0].tolist()) if same else weights,
             advantages=by_group(self.advantages, placed, padding=0) if known else None,

@@ -9,10 +9,9 @@ import numpy as np
 from gdpo.analysis.replay import Replay, Replayed, TrainedWith
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.sample import KEPT, GroupSampler, SampledGroup
-from gdpo.analysis.steps import analyze_step, batch_of
+from gdpo.analysis.steps import Bounds, analyze_step, batch_of
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import read_rollout_files
-from gdpo.rollouts.table import Bounds
 
 _STEPS = 200
 """Maximum number of steps to analyze per run. In longer runs, the analyzed steps are evenly
