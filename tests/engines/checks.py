@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.advantages import AdvantageRule
-from gdpo.rollouts import read_rollouts, reward_arrays
+from gdpo.analysis.steps import batch_of
+from gdpo.rollouts import read_rollouts
+from gdpo.rollouts.readers import read_rollout_files
 
 CLOSE = 1e-5
 """Largest allowed difference of an advantage: float32 has seven digits."""
@@ -33,12 +35,12 @@ def advantage_difference(folder, estimator="gdpo", options=None):
     """
     rule, largest = None, 0.0
     for file in steps(folder):
-        rollouts = [each for each in read_rollouts(file) if each.trained]
-        step, of_turns = reward_arrays(rollouts), {}
+        (table,) = read_rollout_files(file)
+        step, of_turns = batch_of(table), {}
         rewards, advantages = step.rewards, step.advantages
-        if rollouts[0].turns is not None:
-            turns, rewards, advantages = turn_arrays(rollouts, step.names)
-            of_turns = {"turns": turns}
+        if table.turns is not None:
+            rewards, advantages = step.turns.rewards, step.turns.advantages
+            of_turns = {"turns": step.turns.counts}
         rule = rule or AdvantageRule(estimator, step.names, options, turns=bool(of_turns))
         expected = rule(rewards, step.weights, **of_turns)
         if not of_turns:
@@ -48,21 +50,6 @@ def advantage_difference(folder, estimator="gdpo", options=None):
     assert rule is not None, f"{folder} contains no step"
     assert largest < CLOSE, f"an advantage differs by {largest} from {estimator}"
     return largest
-
-
-def turn_arrays(rollouts, names):
-    """Return turns `[prompt, sample]`, rewards `[prompt, sample, turn, reward]` and advantages."""
-    shape = [1 + max(getattr(r, key) for r in rollouts) for key in ("group_id", "sample_id")]
-    longest = max(len(r.turns) for r in rollouts)
-    turns, advantages = np.zeros(shape, dtype=int), np.zeros((*shape, longest))
-    rewards = np.zeros((*shape, longest, len(names)))
-    for rollout in rollouts:
-        at = rollout.group_id, rollout.sample_id
-        turns[at] = len(rollout.turns)
-        for t, turn in enumerate(rollout.turns):
-            advantages[*at, t] = turn.advantage
-            rewards[*at, t] = [turn.rewards[name] for name in names]  # None becomes NaN
-    return turns, rewards, advantages
 
 
 def steps(folder):

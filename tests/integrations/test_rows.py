@@ -131,4 +131,4 @@ def test_an_infinite_reward_is_an_error_that_names_it():
 def test_a_batch_of_padding_alone_gets_0():
     rewards = np.ones((3, 2))
     groups = as_groups(rewards, ["pad"] * 3, np.zeros(3, int), padding=np.ones(3, bool))
-    assert_array_equal(groups.per_row(np.zeros(groups.rewards.shape[:2])), np.zeros(3))
+    assert_array_equal(groups.per_row(np.zeros(groups.arrays.rewards.shape[:2])), np.zeros(3))

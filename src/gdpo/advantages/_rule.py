@@ -228,6 +228,10 @@ class AdvantageRule:
             now = now * np.where(np.isnan(multipliers), 1.0, multipliers)
         return now.tolist() if now.ndim == 1 else now
 
+    def recorded_weights(self, weights: Weights) -> Any:
+        """Return the weights for the record: a replay multiplies by those of constraints itself."""
+        return weights if self.duals is not None else self.weights_in_force(weights)
+
     @property
     def factors(self) -> list[tuple[float, float]]:
         """Return the smallest and largest factor of each weight in a run."""

@@ -9,21 +9,14 @@ from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import GroupSampler, SampledGroup
-from gdpo.analysis.steps import (
-    UNKNOWN_WEIGHTS,
-    Bounds,
-    StepAnalysis,
-    TrainedStep,
-    analyze_step,
-    batch_of,
-    refuse_unnamed,
-)
+from gdpo.analysis.steps import StepAnalysis, analyze_step, batch_of, refuse_unnamed
 from gdpo.analysis.verdict import Action, Verdict, verdict_of
 from gdpo.diagnostics.readings import Meaning
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.names import listed
+from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, RewardArrays
 
 _VIEWED = ("grpo", "gdpo")
 """Estimators that are shown by default. They are stateless: only sampled steps call them."""
@@ -55,7 +48,7 @@ class Analysis:
     problems: dict[str, int] = field(default_factory=dict)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
-    def add(self, batch: TrainedStep, step: StepAnalysis) -> None:
+    def add(self, batch: RewardArrays, step: StepAnalysis) -> None:
         """Add the next step of a run."""
         run = next((run for run in self.runs if run.run == step.run), None)
         if run is None:

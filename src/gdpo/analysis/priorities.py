@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.analysis.steps import TrainedStep
 from gdpo.priority import MOST_VALUES, Combination, Continuous, Priority, Values, priority
 from gdpo.rewards.gates import Gate, Otherwise
+from gdpo.rollouts.table import RewardArrays
 
 BOTH = ("grpo", "gdpo")
 """Estimators for which the answer is given."""
@@ -37,7 +37,7 @@ class PriorityOverall:
     _main: Counter[float] = field(default_factory=Counter)
     """Number of rollouts with each value of the primary reward."""
 
-    def add(self, batch: TrainedStep) -> None:
+    def add(self, batch: RewardArrays) -> None:
         """Add a step of the run. Steps without the primary reward are left out."""
         names = batch.table.names
         if self.primary not in names:

@@ -12,9 +12,9 @@ import numpy as np
 
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
-from gdpo.analysis.steps import TrainedStep
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
 from gdpo.errors import GdpoError
+from gdpo.rollouts.table import RewardArrays
 
 RECORDED = "recorded"
 """Name that represents the recorded advantages in a list of estimators."""
@@ -189,14 +189,14 @@ class Replay:
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
         self._compared: dict[str, _Compared] = {}
 
-    def advantages(self, batch: TrainedStep) -> dict[str, Advantages]:
+    def advantages(self, batch: RewardArrays) -> dict[str, Advantages]:
         """Return the advantages of a step, keyed by estimator, with NaN where there are none."""
         if not self.names:
             first = "grpo" if batch.advantages is None else RECORDED
             self.names = tuple(dict.fromkeys((first, *self._among)))
         return {name: self._advantages(name, batch) for name in self.names}
 
-    def add(self, batch: TrainedStep) -> dict[str, Advantages]:
+    def add(self, batch: RewardArrays) -> dict[str, Advantages]:
         """Compare the estimators on a step, and return the advantages, keyed by estimator."""
         found = self.advantages(batch)
         baseline = found[self.names[0]]
@@ -239,7 +239,7 @@ class Replay:
             for name, each in compared
         ]
 
-    def _advantages(self, name: str, batch: TrainedStep) -> Advantages:
+    def _advantages(self, name: str, batch: RewardArrays) -> Advantages:
         trained, run = self._trained.get(name), batch.table.run
         missing = np.full(batch.rewards.shape[:2], nan)
         if name == RECORDED or (trained is not None and trained.own_code):
@@ -261,11 +261,11 @@ class Replay:
             return missing
         return np.asarray(found, dtype=np.float64)
 
-    def _rule(self, name: str, batch: TrainedStep) -> AdvantageRule | None:
+    def _rule(self, name: str, batch: RewardArrays) -> AdvantageRule | None:
         """Return an estimator's advantage rule for a run, with its state."""
         trained = self._trained.get(name)
         estimator, options = (trained.estimator, trained.options) if trained else (name, {})
-        low, high = batch.bounds(*self._bounds)
+        low, high = batch.table.bounds(*self._bounds)
         try:
             return AdvantageRule(estimator, batch.table.names, options, low=low, high=high)
         except GdpoError as error:
@@ -295,7 +295,7 @@ class Replay:
         compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
 
 
-def equal_to(batch: TrainedStep, estimators: Iterable[str]) -> set[str]:
+def equal_to(batch: RewardArrays, estimators: Iterable[str]) -> set[str]:
     """Return the estimators whose advantages are a multiple of the recorded ones."""
     given, weights, there = batch.advantages, np.array(batch.weights), batch.there
     assert given is not None, "the step has recorded advantages"

@@ -12,8 +12,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo.analysis.replay import Advantages, disagreement
-from gdpo.analysis.steps import TrainedStep
-from gdpo.rollouts.readers import RolloutTable
+from gdpo.rollouts.table import RewardArrays, RolloutTable
 
 KEPT = 400
 """Maximum number of groups to keep."""
@@ -66,7 +65,7 @@ class GroupSampler:
         self._steps += 1
         return (self._steps - 1) % self._stride == 0
 
-    def look(self, batch: TrainedStep, advantages: Mapping[str, Advantages]) -> None:
+    def look(self, batch: RewardArrays, advantages: Mapping[str, Advantages]) -> None:
         """Add groups of the current step, chosen by the disagreement of the estimators."""
         step, placed = self._steps - 1, batch.placed
         apart = disagreement(np.stack(list(advantages.values())), batch.there)
@@ -90,7 +89,7 @@ class GroupSampler:
 
 
 def _group(
-    batch: TrainedStep, place: int, advantages: Mapping[str, Advantages], apart: Advantages
+    batch: RewardArrays, place: int, advantages: Mapping[str, Advantages], apart: Advantages
 ) -> SampledGroup:
     table, placed = batch.table, batch.placed
     there = np.flatnonzero(batch.there[place])
@@ -99,7 +98,7 @@ def _group(
     there = there[file == file[0]]
     shown = np.sort(there[np.argsort(-apart[place, there], kind="stable")][:_SAMPLES])
     used = table.take(placed[place, shown])
-    if used.turns is not None and used.turns.rewards.size > _VALUES:
+    if used.by_turn.rewards.size > _VALUES:
         used = replace(used, turns=None)
     return SampledGroup(
         table=used,

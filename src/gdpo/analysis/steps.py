@@ -1,27 +1,19 @@
 """Analyzes one step of a run: rewards, completion lengths and truncation."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gdpo._naming import refuse_unknown
-from gdpo._shapes import Bool, Float, Int
-from gdpo.advantages import AdvantageRule, Weights
+from gdpo._shapes import Float
+from gdpo.advantages import AdvantageRule
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
-from gdpo.rollouts.readers import RolloutTable, TurnArrays
-from gdpo.rollouts.readers.table import places
-
-Bounds: TypeAlias = Mapping[str, float] | None
-"""Known bounds, by the name of the reward."""
-Ends: TypeAlias = tuple[list[float] | None, list[float] | None]
-"""Lowest and highest values in the order of the rewards. NaN, or None for all: unknown."""
-
-UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
+from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, Ends, RewardArrays, RolloutTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,69 +54,16 @@ class StepAnalysis:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedStep:
-    """Stores the rollouts that were trained on in one step, as arrays."""
-
-    table: RolloutTable
-    rewards: Float[np.ndarray, "prompt sample reward"]
-    """Raw rewards. NaN: the reward does not apply, or the entry is padding."""
-    weights: Weights
-    weights_from: str
-    advantages: Float[np.ndarray, "prompt sample"] | None
-    """Recorded advantages, or None if some are missing."""
-    left_out: int
-    placed: Int[np.ndarray, "prompt sample"]
-    """Row of each rollout in the table, or -1 for padding."""
-    there: Bool[np.ndarray, "prompt sample"]
-    """True where the arrays contain a rollout, False for padding."""
-    num_tokens: Float[np.ndarray, "prompt sample"]
-    """Number of tokens in each completion. NaN if unknown, and for padding."""
-    turns: TurnArrays | None
-
-    def bounds(self, low: Bounds, high: Bounds) -> Ends:
-        """Return the given bounds of each reward, or else the declared ones."""
-        found: list[list[float] | None] = []
-        for end, given in enumerate((low, high)):
-            declared = {name: ends[end] for name, ends in self.table.ranges.items()}
-            known = declared | dict(given or {})
-            bounds = [known.get(name, nan) for name in self.table.names]
-            found.append(None if np.all(np.isnan(bounds)) else bounds)
-        return found[0], found[1]
-
-
-def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> TrainedStep | None:
+def batch_of(
+    table: RolloutTable, weights: Mapping[str, float] | None = None
+) -> RewardArrays | None:
     """Return the arrays of one step, or None without rewards or trained rollouts."""
-    trained = np.flatnonzero(table.trained)
-    if not table.names or not len(trained):
+    rows, used = np.flatnonzero(table.trained), table
+    if not table.names or not len(rows):
         return None
-    used = table.take(trained) if len(trained) < len(table) else table
-    arrays = used.grouped()
-    given = arrays.weights
-    weights_from = UNKNOWN_WEIGHTS if table.weights is None else table.weights_from
-    if weights is not None:
-        others = ""
-        if set(table.names) - set(weights):
-            others = f", others {'1' if table.weights is None else table.weights_from}"
-        named = [weights.get(name, nan) for name in table.names]
-        given = np.where(np.isnan(named), given, named)
-        weights_from = f"as given{others}"
-    if np.ndim(given) > 1:
-        weights_from += ", different between prompts"
-    placed = np.full(arrays.advantages.shape, -1)
-    placed[places(used.groups)] = np.arange(len(used))
-    return TrainedStep(
-        table=used,
-        rewards=arrays.rewards,
-        weights=given,
-        weights_from=weights_from,
-        advantages=arrays.advantages if np.all(np.isfinite(used.advantages)) else None,
-        left_out=len(table) - len(trained),
-        placed=placed,
-        there=placed >= 0,
-        num_tokens=np.where(placed >= 0, used.num_tokens[placed], nan),
-        turns=used.grouped_turns(),
-    )
+    if len(rows) < len(table):
+        used = replace(table.take(rows), left_out=len(table) - len(rows))
+    return (used if weights is None else used.weighted(weights)).grouped()
 
 
 def analyze_steps(
@@ -158,7 +97,7 @@ def analyze_steps(
 
 
 def analyze_step(
-    batch: TrainedStep,
+    batch: RewardArrays,
     *,
     estimator: str = "grpo",
     recorded_by: str | None = None,
@@ -170,7 +109,10 @@ def analyze_step(
     `recorded_by` is the estimator that computed the recorded advantages, or None.
     """
     used, recorded = batch.table, batch.advantages is not None
-    by, ends = recorded_by if recorded else estimator, batch.bounds(low, high)
+    by, ends = recorded_by if recorded else estimator, used.bounds(low, high)
+    weights_from = UNKNOWN_WEIGHTS if used.weights is None else used.weights_from
+    if np.ndim(batch.weights) > 1:
+        weights_from += ", different between prompts"
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
@@ -186,25 +128,27 @@ def analyze_step(
         rollouts=len(used),
         diagnosis=diagnosis,
         recorded=recorded,
-        weights_from=batch.weights_from,
-        left_out=batch.left_out,
+        weights_from=weights_from,
+        left_out=used.left_out,
         cut=known_mean(used.cut),
         num_tokens=known_mean(used.num_tokens),
         with_length=tuple(_with_length(batch).tolist()),
-        turns=_diagnose_turns(batch, by, ends),
+        turns=None if used.turns is None else _diagnose_turns(batch, by, ends),
     )
 
 
-def _diagnose_turns(batch: TrainedStep, estimator: str | None, ends: Ends) -> TurnsDiagnosis | None:
+def _diagnose_turns(
+    batch: RewardArrays, estimator: str | None, ends: Ends
+) -> TurnsDiagnosis | None:
     """Return the diagnosis of the turns of a step, or None if no number of turns is known.
 
     If some turn has no recorded advantages, that of the rollout, recorded or computed from the
     totals, counts for all turns.
     """
-    turns, names = batch.turns, batch.table.names
-    if turns is None or not np.any(turns.turns):
+    names, turns = batch.names, batch.turns
+    if not np.any(turns.counts):
         return None
-    taken = np.arange(turns.rewards.shape[2]) < turns.turns[..., None]
+    taken = np.arange(turns.rewards.shape[2]) < turns.counts[..., None]
     advantages: Any = turns.advantages
     if not np.all(np.isfinite(advantages[taken])):
         advantages = batch.advantages
@@ -216,7 +160,7 @@ def _diagnose_turns(batch: TrainedStep, estimator: str | None, ends: Ends) -> Tu
         turns.rewards,
         batch.weights,
         names,
-        turns=turns.turns,
+        turns=turns.counts,
         advantages=advantages,
         estimator=estimator,
     )
@@ -229,7 +173,7 @@ def refuse_unnamed(given: Mapping[str, Iterable[str] | None], names: Iterable[st
         refuse_unknown(rewards or (), known, f"{what}: unknown reward")
 
 
-def _with_length(batch: TrainedStep) -> Float[np.ndarray, " reward"]:
+def _with_length(batch: RewardArrays) -> Float[np.ndarray, " reward"]:
     r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)

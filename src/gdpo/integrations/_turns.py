@@ -5,17 +5,15 @@ tokens of a tool or a user.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
-from math import inf, isfinite, isinf, isnan, nan
+from math import inf, isinf, isnan, nan
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo._shapes import Float, Int
+from gdpo._shapes import Int
 from gdpo.advantages.stages import namespace
 from gdpo.errors import DataError
-from gdpo.rollouts import Turn
 
 
 def turn_of_tokens(mask: Any) -> Any:
@@ -56,20 +54,6 @@ def messages_of(
     ]
 
 
-def named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
-    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
-
-
-def recorded_turns(
-    names: Sequence[str],
-    rewards: Sequence[Sequence[float]],
-    advantages: Sequence[float],
-    num_tokens: Sequence[int],
-) -> tuple[Turn, ...]:
-    turns = zip(rewards, advantages, num_tokens, strict=False)
-    return tuple(Turn(named(names, row), advantage, count) for row, advantage, count in turns)
-
-
 def on_tokens(advantages: Any, mask: Any) -> Any:
     """Return the advantage of the turn of each token, `[row, token]`, and 0 outside the turns.
 
@@ -80,6 +64,17 @@ def on_tokens(advantages: Any, mask: Any) -> Any:
     turn = xp.where(written, turn, xp.zeros_like(turn))
     values = xp.take_along_axis(advantages, turn, axis=1)
     return xp.where(written, values, xp.zeros_like(values))
+
+
+def of_rollouts(advantages: Any, turns: Any) -> Any:
+    """Return the advantage of each rollout: the mean over its turns, if each has its own.
+
+    Beyond the last turn, all are 0.
+    """
+    if advantages.ndim == 2:
+        return advantages
+    xp = namespace(advantages)
+    return xp.sum(advantages, axis=-1) / xp.astype(xp.where(turns > 1, turns, 1), advantages.dtype)
 
 
 def tokens_of_turns(mask: Int[np.ndarray, "row token"]) -> Int[np.ndarray, "row turn"]:
@@ -133,73 +128,3 @@ def check_count(
             "for each turn, with 0 where a turn earns nothing, or a single number for the whole "
             "rollout"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    rewards: Float[np.ndarray, "prompt sample turn reward"]
-    """Rewards, with 0 beyond the last turn. A reward of the whole rollout is at the last turn.
-    NaN at every turn: the reward does not apply to the rollout."""
-    num_tokens: Int[np.ndarray, "prompt sample turn"]
-    """Number of tokens that the model generated in each turn; 0 beyond the last turn."""
-    starts: Int[np.ndarray, " row"]
-    """Index, in the rollout, of the first turn of each row."""
-
-    @property
-    def counts(self) -> Int[np.ndarray, "prompt sample"]:
-        return np.count_nonzero(self.num_tokens, axis=-1)
-
-    def means(
-        self, advantages: Float[np.ndarray, "prompt sample turn"]
-    ) -> Float[np.ndarray, "prompt sample"]:
-        """Return each rollout's mean advantage per turn. Beyond its last turn, all are 0."""
-        return advantages.sum(-1) / np.maximum(self.counts, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnPlaces:
-    """Stores where the turns of a batch are. Several rows may belong to the same rollout."""
-
-    lengths: Int[np.ndarray, "row turn"]
-    """Number of tokens of each turn of each row; 0 beyond the last turn."""
-    outputs: Sequence[int]
-    """For each row, the index of the row that represents its rollout."""
-    starts: Int[np.ndarray, " row"]
-    """Index, in the rollout, of the first turn of each row."""
-
-    @property
-    def counts(self) -> Int[np.ndarray, " row"]:
-        of_rows = np.count_nonzero(self.lengths, axis=1)
-        found = np.zeros(len(self.lengths), dtype=np.int64)
-        np.add.at(found, np.asarray(self.outputs, dtype=np.int64), of_rows)
-        return found
-
-    def turns(
-        self,
-        totals: Float[np.ndarray, "prompt sample reward"],
-        columns: Sequence[Sequence[Any]],
-        places: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " row"]],
-    ) -> Turns:
-        """Return the rewards of each turn.
-
-        `totals` has NaN where a reward does not apply. Each of the `columns` has one number, or one
-        for each turn, for each row. `places` are the prompt and sample of each row; -1 if it is
-        left out.
-        """
-        prompts, samples = places
-        longest = max(1, int(self.counts.max(initial=0)))
-        num_tokens = np.zeros((*totals.shape[:2], longest), dtype=np.int64)
-        rows, own = np.nonzero(self.lengths * (prompts >= 0)[:, None])
-        lengths = self.lengths[rows, own]
-        num_tokens[prompts[rows], samples[rows], self.starts[rows] + own] = lengths
-        rewards = np.zeros((*num_tokens.shape, totals.shape[-1]))
-        last = np.maximum(np.count_nonzero(num_tokens, axis=-1) - 1, 0)
-        np.put_along_axis(rewards, last[..., None, None], totals[:, :, None], axis=2)
-        represents = np.asarray(self.outputs) == np.arange(len(prompts))
-        for row in np.flatnonzero(represents & (prompts >= 0)).tolist():
-            p, s = prompts[row], samples[row]
-            for k, column in enumerate(columns):
-                if is_per_turn(column[row]) and isfinite(totals[p, s, k]):
-                    rewards[p, s, : len(column[row]), k] = column[row]
-        rewards = np.where(np.isnan(totals)[:, :, None], nan, rewards)
-        return Turns(rewards, num_tokens, self.starts)

@@ -8,7 +8,6 @@ several rows of the same rollout. An adapter is `make_settings` for a framework'
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan
 from typing import Any, cast
 
 import numpy as np
@@ -21,8 +20,9 @@ from gdpo.advantages.registry import weights_by_name
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, DataError
-from gdpo.integrations._turns import Turns, is_number
+from gdpo.integrations._turns import is_number, of_rollouts
 from gdpo.rewards.scorer import check_distinct
+from gdpo.rollouts.table import RewardArrays, RolloutTable, by_group
 
 logger = logging.getLogger(__name__)
 
@@ -133,61 +133,23 @@ Columns = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Stores the rewards of a batch, grouped by prompt, and the position of each row."""
+    """Stores the rollouts of a batch by group, and the rollout of each row of the batch."""
 
-    rewards: Float[np.ndarray, "prompt sample reward"]
-    """Rewards. NaN means that the reward does not apply, or that the sample does not exist."""
-    token_counts: Int[np.ndarray, "prompt sample"]
-    """Number of trained tokens of each sample; 0 if the sample does not exist."""
-    prompts: Int[np.ndarray, " row"]
-    """Prompt index of each row; -1 for padding rows."""
-    samples: Int[np.ndarray, " row"]
-    """Sample index of each row; -1 for padding rows."""
-    weights: Float[np.ndarray, "prompt reward"] | None = None
-    """Weights of each prompt. None: the configured weights, for every prompt."""
-    turns: Turns | None = None
-    """Rewards of each turn, whose totals are `rewards`. None: the rollouts have no turns."""
-
-    def with_weights(self, rows: Float[np.ndarray, "row reward"]) -> "Groups":
-        """Return the groups with weights of each prompt, given the weights of each row.
-
-        NaN means that the reward does not apply; its rewards become NaN and its weight 0.
-        """
-        weights = np.zeros((len(self.rewards), self.rewards.shape[-1]))
-        real = self.prompts >= 0
-        weights[self.prompts[real]] = rows[real]
-        rewards = np.where(np.isnan(weights)[:, None], nan, self.rewards)
-        turns = self.turns
-        if turns is not None:
-            of_turns = np.where(np.isnan(weights)[:, None, None], nan, turns.rewards)
-            turns = replace(turns, rewards=of_turns)
-        return replace(self, rewards=rewards, weights=np.nan_to_num(weights), turns=turns)
-
-    def per_rollout(
-        self, values: Float[np.ndarray, " row"], outputs: Sequence[int] | None
-    ) -> Float[np.ndarray, "prompt sample"]:
-        """Return the value of each rollout, from the row that represents it. Padding gets 0."""
-        rows = np.arange(len(values))
-        counted = (rows == (rows if outputs is None else np.asarray(outputs))) & (self.prompts >= 0)
-        grid = np.zeros(self.token_counts.shape)
-        grid[self.prompts[counted], self.samples[counted]] = values[counted]
-        return grid
+    arrays: RewardArrays
+    """The rollouts. `row` of their table is the row that represents each of them."""
+    rollouts: Int[np.ndarray, " row"]
+    """Index of the rollout of each row; -1 for padding rows."""
+    starts: Int[np.ndarray, " row"]
+    """Index, in the rollout, of the first turn of each row."""
 
     def per_row(self, advantages: Float[np.ndarray, "prompt sample *turn"]) -> np.ndarray:
-        """Return the advantages of the rollout of each row; padding rows get 0."""
-        values = np.zeros((len(self.prompts), *advantages.shape[2:]))
-        counted = self.prompts >= 0
-        values[counted] = advantages[self.prompts[counted], self.samples[counted]]
-        return values
-
-    def per_row_and_turn(
-        self, advantages: Float[np.ndarray, "prompt sample turn"]
-    ) -> Float[np.ndarray, "row turn"]:
-        """Return the advantage of each turn of each row, starting at the row's first turn."""
-        assert self.turns is not None, "advantages of turns without turns"
-        values = self.per_row(advantages)
+        """Return the advantages of each row, starting at its first turn; padding rows get 0."""
+        none = np.zeros((1, *advantages.shape[2:]))
+        values = np.concatenate([self.arrays.by_rollout(advantages), none])[self.rollouts]
+        if advantages.ndim == 2:
+            return values
         longest = values.shape[1]
-        turns = np.minimum(self.turns.starts[:, None] + np.arange(longest), longest - 1)
+        turns = np.minimum(self.starts[:, None] + np.arange(longest), longest - 1)
         return np.take_along_axis(values, turns, axis=1)
 
 
@@ -246,23 +208,23 @@ def as_groups(
     """
     rows = np.arange(len(rewards))
     counted_by = rows if outputs is None else np.asarray(outputs)
-    counted = counted_by == rows if padding is None else (counted_by == rows) & ~padding
-    prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
+    counted = np.flatnonzero(
+        counted_by == rows if padding is None else (counted_by == rows) & ~padding
+    )
+    rollouts = np.full(len(rows), -1)
+    rollouts[counted] = np.arange(len(counted))
+    rollouts = rollouts[counted_by]
     order: dict[Any, int] = {}
-    sizes: list[int] = []
-    for row in np.flatnonzero(counted).tolist():
-        prompt = prompts[row] = order.setdefault(prompt_ids[row], len(order))
-        if prompt == len(sizes):
-            sizes.append(0)
-        samples[row] = sizes[prompt]
-        sizes[prompt] += 1
-    shape = (len(sizes), max(sizes, default=0))
-    grid, counts = np.full((*shape, rewards.shape[1]), nan), np.zeros(shape, dtype=np.int64)
-    grid[prompts[counted], samples[counted]] = rewards[counted]
-    prompts, samples = prompts[counted_by], samples[counted_by]
-    real = prompts >= 0
-    np.add.at(counts, (prompts[real], samples[real]), token_counts[real])
-    return Groups(grid, counts, prompts, samples)
+    groups = [order.setdefault(prompt_ids[row], len(order)) for row in counted.tolist()]
+    real = rollouts >= 0
+    table = RolloutTable.of(
+        tuple(map(str, range(rewards.shape[1]))),
+        rewards[counted],
+        np.array(groups, np.int64),
+        num_tokens=np.bincount(rollouts[real], token_counts[real], len(counted)).astype(float),
+        row=counted,
+    )
+    return Groups(table.grouped(), rollouts, np.zeros_like(rows))
 
 
 def advantages_of_rows(
@@ -313,17 +275,23 @@ def advantages_of(
     The estimator's state is updated, except with `update=False`, for an evaluation. An infinite
     reward raises a DataError that identifies it.
     """
-    check_finite(groups.rewards, settings.names)
-    rule = settings.rule
-    weights = settings.weights if groups.weights is None else groups.weights
+    arrays, rule = groups.arrays, settings.rule
+    check_finite(arrays.rewards, settings.names)
+    weights = given_weights(groups, settings)
     if rule.wants_turns:
-        assert groups.turns is not None, "an estimator for turns without turns"
-        advantages = rule(groups.turns.rewards, weights, turns=groups.turns.counts)
+        turns = arrays.turns
+        advantages = rule(turns.rewards, weights, turns=turns.counts)
     else:
-        advantages = rule(groups.rewards, weights, token_counts=groups.token_counts)
+        tokens = np.nan_to_num(arrays.num_tokens)
+        advantages = rule(arrays.rewards, weights, token_counts=tokens)
     if update:
-        rule.update(groups.rewards, weights)
+        rule.update(arrays.rewards, weights)
     return advantages
+
+
+def given_weights(groups: Groups, settings: Settings) -> Weights:
+    """Return the weights of each prompt, or else the configured ones."""
+    return settings.weights if groups.arrays.table.weights is None else groups.arrays.weights
 
 
 def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:
@@ -346,15 +314,29 @@ class Computed:
     settings: Settings
     groups: Groups
     advantages: Float[np.ndarray, "prompt sample"]
+    of_turns: Float[np.ndarray, "prompt sample *turn"]
+    """Advantages of each turn, if the estimator wants turns. Otherwise, those of the rollouts."""
     weights: Weights
     """The weights in force in this batch, `[reward]` or `[prompt, reward]`."""
+    recorded: Weights
+    """The weights for the record (see `AdvantageRule.recorded_weights`)."""
     changing: Mapping[str, float]
     """`AdvantageRule.metrics()` of this batch."""
     watched: str | None = None
     """Name of the framework's estimator, if it computed the advantages. None: the settings' rule
     did."""
-    of_turns: Float[np.ndarray, "prompt sample turn"] | None = None
-    """Advantages of each turn, whose means are `advantages`. None: each rollout has only one."""
+
+    def record(self) -> RolloutTable:
+        """Return the rollouts with what was trained on, for the record."""
+        arrays, names = self.groups.arrays, self.settings.names
+        table, prompts = arrays.table, len(arrays.rewards)
+        weights = np.broadcast_to(self.recorded, (prompts, len(names)))[table.groups]
+        columns = {"names": names, "weights": weights, "turns": table.turns}
+        if table.turns is not None:
+            each = arrays.by_rollout(self.of_turns).reshape(len(table), -1)
+            of_turns = np.broadcast_to(each, table.turns.num_tokens.shape)
+            columns["turns"] = replace(table.turns, advantages=of_turns)
+        return replace(table, advantages=arrays.by_rollout(self.advantages), **columns)
 
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
@@ -364,7 +346,7 @@ class Computed:
         warning of `watch` is logged.
         """
         found = diagnose(
-            self.groups.rewards,
+            self.groups.arrays.rewards,
             self.weights,
             self.settings.names,
             estimator=self.watched or self.settings.rule.name,
@@ -382,13 +364,10 @@ class Computed:
 
 
 def compute(groups: Groups, settings: Settings) -> Computed:
-    rule = settings.rule
-    own = groups.weights
-    weights = rule.weights_in_force(settings.weights if own is None else own)
+    given, rule = given_weights(groups, settings), settings.rule
+    weights, recorded = rule.weights_in_force(given), rule.recorded_weights(given)
     changing = rule.metrics(settings.names, settings.weights)
-    advantages = advantages_of(groups, settings)
-    if not rule.wants_turns:
-        return Computed(settings, groups, advantages, weights, changing)
-    assert groups.turns is not None, "an estimator for turns without turns"
-    means = groups.turns.means(advantages)
-    return Computed(settings, groups, means, weights, changing, of_turns=advantages)
+    of_turns = advantages_of(groups, settings)  # this updates the state of the rule
+    counts = by_group(groups.arrays.table.by_turn.counts, groups.arrays.placed, padding=0)
+    advantages = of_rollouts(of_turns, counts)
+    return Computed(settings, groups, advantages, of_turns, weights, recorded, changing)

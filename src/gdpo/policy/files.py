@@ -10,12 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdpo._text import one_line
 from gdpo.advantages import AdvantageRule
-from gdpo.analysis.steps import TrainedStep, batch_of
+from gdpo.analysis.steps import batch_of
 from gdpo.errors import ConfigError, DataError
 from gdpo.policy.effect import Batch, MeasuredEffect, Policy, Progress
 from gdpo.rewards.reward import as_messages
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts.readers import read_rollout_files, read_texts
+from gdpo.rollouts.table import RewardArrays
 
 _FEWEST = 3
 """Minimum number of steps for a standard error. Each step is a batch."""
@@ -83,7 +84,9 @@ def _loaded(kind: Any, folder: Path) -> Any:
         ) from error
 
 
-def _last(paths: Sequence[Path], end: int | None, groups: int, **reading: Any) -> list[TrainedStep]:
+def _last(
+    paths: Sequence[Path], end: int | None, groups: int, **reading: Any
+) -> list[RewardArrays]:
     """Return the last steps of the last run, with at least this number of groups if possible."""
     tables = read_rollout_files(paths, **reading)
     found = [
@@ -101,7 +104,7 @@ def _last(paths: Sequence[Path], end: int | None, groups: int, **reading: Any) -
     return alike[-max(_FEWEST, -(-groups // len(alike[-1].rewards))) :]
 
 
-def _batch(step: TrainedStep, tokenizer: Any, **reading: Any) -> Batch:
+def _batch(step: RewardArrays, tokenizer: Any, **reading: Any) -> Batch:
     """Return the rollouts of a step as tokens."""
     table, rows, lengths = step.table, list[list[int]](), list[int]()
     texts = {

@@ -8,15 +8,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gdpo._files import from_json, to_json, written_whole
-from gdpo._shapes import Float
 from gdpo.errors import DataError
 from gdpo.rollouts.arrow import pa, pq
+from gdpo.rollouts.table import RewardArrays, RolloutTable, TableTurns, places
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]
 """Plain text, or chat messages with `role` and `content`."""
@@ -146,7 +147,7 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
     turn = pa.struct(
         [("rewards", by_name), ("advantage", pa.float64()), ("num_tokens", pa.int64())]
     )
-    has_turns = any(rollout.turns is not None for rollout in rollouts)
+    of_turns = [] if all(r.turns is None for r in rollouts) else [("turns", pa.list_(turn))]
     schema = pa.schema(
         [
             ("run", pa.string()),
@@ -162,7 +163,7 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
             ("finish_reason", pa.string()),
             ("extra", pa.string()),
             ("trained", pa.bool_()),
-            *([("turns", pa.list_(turn))] if has_turns else []),
+            *of_turns,
         ]
     )
     return pa.Table.from_pylist([_to_row(rollout) for rollout in rollouts], schema=schema)
@@ -232,19 +233,37 @@ def _fields(content: Any) -> dict[str, Any] | None:
     return found if is_message else None
 
 
-@dataclass(frozen=True, slots=True)
-class RewardArrays:
-    """Stores the rollouts of one or more steps as arrays."""
+def recorded(table: RolloutTable) -> list[dict[str, Any]]:
+    """Return the numbers of each rollout, as fields of a `Rollout`."""
+    (prompt, sample), names = places(table.groups), table.names
+    assert table.weights is not None, "a record has weights"
+    columns: dict[str, list[Any]] = {
+        "group_id": prompt.tolist(),
+        "sample_id": sample.tolist(),
+        "rewards": [_named(names, each) for each in table.rewards.tolist()],
+        "weights": [dict(zip(names, each, strict=True)) for each in table.weights.tolist()],
+        "advantage": table.advantages.tolist(),
+        "num_tokens": table.num_tokens.astype(np.int64).tolist(),
+        "trained": table.trained.tolist(),
+        "turns": [None] * len(table) if table.turns is None else _turns(names, table.turns),
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    names: tuple[str, ...]
-    """Names of the rewards, in the order of the last axis."""
-    weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
-    """One weight per reward, or the weights of each prompt if they differ. NaN: the reward does not
-    apply to the prompt."""
-    rewards: Float[np.ndarray, "prompt sample reward"]
-    """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
-    advantages: Float[np.ndarray, "prompt sample"]
-    """Recorded advantages, with 0 as padding."""
+
+def _turns(names: Sequence[str], given: TableTurns) -> list[tuple[Turn, ...]]:
+    taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
+    rewards, *numbers = (
+        each[taken].tolist() for each in (given.rewards, given.advantages, given.num_tokens)
+    )
+    turns = (
+        Turn(_named(names, earned), advantage, int(tokens))
+        for earned, advantage, tokens in zip(rewards, *numbers, strict=True)
+    )
+    return [tuple(islice(turns, count)) for count in given.counts.tolist()]
+
+
+def _named(names: Sequence[str], rewards: Sequence[float]) -> dict[str, float | None]:
+    return {n: None if v != v else v for n, v in zip(names, rewards, strict=True)}
 
 
 def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
@@ -256,37 +275,26 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     """
     if not rollouts:
         raise DataError("rollouts is empty: pass at least one rollout")
-    names = tuple(rollouts[0].rewards)
-    groups: dict[tuple[int, int], list[Rollout]] = {}
+    names, firsts = tuple(rollouts[0].rewards), dict[tuple[int, int], Rollout]()
     for rollout in rollouts:
-        group = groups.setdefault((rollout.step, rollout.group_id), [])
+        first = firsts.setdefault((rollout.step, rollout.group_id), rollout)
         if tuple(rollout.rewards) != names:
             raise DataError(
                 f"step {rollout.step} has different rewards from step {rollouts[0].step}: pass "
                 "only rollouts with the same rewards"
             )
-        if group and not np.array_equal(
-            [*rollout.weights.values()], [*group[0].weights.values()], equal_nan=True
-        ):
+        weights = [[*each.weights.values()] for each in (rollout, first)]
+        if not np.array_equal(*weights, equal_nan=True):
             raise DataError(
                 f"step {rollout.step}, group {rollout.group_id}: the weights differ within the "
                 "group: pass rollouts of one run"
             )
-        group.append(rollout)
-    size = max(len(group) for group in groups.values())
-    rewards = np.full((len(groups), size, len(names)), np.nan)
-    advantages = np.zeros((len(groups), size))
-    for p, group in enumerate(groups.values()):
-        for s, rollout in enumerate(group):
-            rewards[p, s] = [rollout.rewards[name] for name in names]
-            advantages[p, s] = rollout.advantage
-    weights = np.array([[*group[0].weights.values()] for group in groups.values()], np.float64)
-    return RewardArrays(names, common_weights(weights), rewards, advantages)
-
-
-def common_weights(
-    weights: Float[np.ndarray, "prompt reward"],
-) -> tuple[float, ...] | Float[np.ndarray, "prompt reward"]:
-    """Return one weight per reward if all prompts have the same, or else those of each."""
-    first = weights[0]
-    return tuple(first.tolist()) if np.all(weights == first) else weights
+    order = {key: place for place, key in enumerate(firsts)}
+    table = RolloutTable.of(
+        names,
+        np.array([[each.rewards[name] for name in names] for each in rollouts], np.float64),
+        np.array([order[each.step, each.group_id] for each in rollouts]),
+        weights=np.array([[*each.weights.values()] for each in rollouts], np.float64),
+        advantages=np.array([each.advantage for each in rollouts]),
+    )
+    return table.grouped()

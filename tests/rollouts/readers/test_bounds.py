@@ -12,9 +12,9 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import notices, read, read_one
 from tests.rollouts.readers.written import verl_line
 
+from gdpo.rollouts import table as tables
 from gdpo.rollouts.readers import Rescored, batches, columns, read_texts, rewards, sources
 from gdpo.rollouts.readers import read_rollout_files as rollout_files
-from gdpo.rollouts.readers import table as tables
 from gdpo.rollouts.readers import text as text_files
 
 MEGABYTE = 2**20

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.unknown_files import write_unknown
 
 from gdpo.rollouts.readers import read_rollout_files
-from gdpo.rollouts.readers.table import RolloutTable
+from gdpo.rollouts.table import RolloutTable
 
 
 def read(path, **options):

@@ -19,26 +19,18 @@ from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.records import ParsedRollout, RowTurns
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import MOST, RecordRewards
-from gdpo.rollouts.readers.table import joined
+from gdpo.rollouts.table import joined
 
 
 def table(turns, *, names=("a", "b"), groups=None, file="x"):
     size = len(turns.counts)
-    numbers = dict.fromkeys(("total", "advantages", "num_tokens", "cut"), np.zeros(size))
-    return RolloutTable(
-        run="",
-        format="gdpo",
-        names=names,
-        weights=None,
+    return RolloutTable.of(
+        names,
+        np.zeros((size, len(names))),
+        np.zeros(size, np.int64) if groups is None else np.array(groups),
+        advantages=np.zeros(size),
         files=(Path(file),),
-        steps=np.ones(size, np.int64),
-        groups=np.zeros(size, np.int64) if groups is None else np.array(groups),
-        rewards=np.zeros((size, len(names))),
-        trained=np.ones(size, np.bool_),
-        file=np.zeros(size, np.int64),
-        row=np.arange(size),
         turns=turns,
-        **numbers,
     )
 
 
@@ -85,18 +77,32 @@ def test_rollouts_joined_from_a_table_without_turns_have_an_unknown_number_of_tu
     assert joined([without, without]).turns is None
 
 
+def test_a_table_with_a_reward_without_a_name_is_refused():
+    with pytest.raises(AssertionError, match="names"):
+        replace(table(TWO), names=("a",))
+
+
 def test_turns_are_grouped_as_the_rewards_are():
-    arrays = table(TWO, groups=[7, 3, 7]).grouped_turns()
-    assert arrays.turns.tolist() == [[3, 0], [1, 2]]
+    arrays = table(TWO, groups=[7, 3, 7]).grouped().turns
+    assert arrays.counts.tolist() == [[3, 0], [1, 2]]
     assert_array_equal(arrays.rewards[0, 0], [[10, 11], [12, 13], [14, 15]])
     assert_array_equal(arrays.rewards[1, 1], [[20, 21], [22, 23], [nan, nan]])
     assert_array_equal(arrays.advantages, [[[1, 1.2, 1.4], [0, 0, 0]], [[0, 0, 0], [2, 2.2, 0]]])
-    assert replace(table(TWO), turns=None).grouped_turns() is None
+
+
+def test_a_rollout_without_turns_has_one_turn():
+    given = replace(table(TWO, groups=[7, 3, 7]), turns=None)
+    given.advantages[:] = [0.5, -1, 2]
+    assert np.shares_memory(given.by_turn.rewards, given.rewards)
+    arrays = given.grouped()
+    assert arrays.turns.counts.tolist() == [[1, 0], [1, 1]]
+    assert_array_equal(arrays.turns.rewards, arrays.rewards[:, :, None])
+    assert_array_equal(arrays.turns.advantages, [[[-1], [0]], [[0.5], [2]]])
 
 
 def test_an_unknown_advantage_of_a_turn_stays_unknown_by_group():
     unknown = replace(TWO, advantages=np.full((3, 3), nan))
-    arrays = table(unknown).grouped_turns()
+    arrays = table(unknown).grouped().turns
     assert_array_equal(arrays.advantages[0, 0], [nan, 0, 0])
 
 
@@ -215,7 +221,7 @@ def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
 @pytest.mark.parametrize("most", [2 * 3 * 4 - 1, 3 * 3 * 4 - 1])
 def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, monkeypatch, most):
     """In one file, or after its step has been joined with another one."""
-    monkeypatch.setattr("gdpo.rollouts.readers.table.MOST", most)
+    monkeypatch.setattr("gdpo.rollouts.table.MOST", most)
     three = (turn(1.0, 0.5), turn(0.0, 0.5), turn(0.0, 0.5))
     record(tmp_path, [rollout(0, three), rollout(1, None)])
     write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])

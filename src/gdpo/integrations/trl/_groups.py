@@ -52,10 +52,16 @@ class GeneratedGroups:
     def __post_init__(self) -> None:
         self.places = list(range(len(self.rewards)))
 
+    @property
+    def by_turn(self) -> TurnRewards:
+        """The turns of all rollouts. A rollout without turns has one turn."""
+        ones = torch.ones(self.rewards.shape[:2], dtype=torch.int64)
+        return self.turns or TurnRewards(self.rewards[:, :, None], ones)
+
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
         shape = self.rewards.shape[:2]
-        if advantages.ndim == 3 and self.turns is not None:
-            shape = self.turns.taken.shape
+        if advantages.ndim == 3:
+            shape = self.by_turn.taken.shape
             missing = shape[2] - advantages.shape[2]
             advantages = torch.nn.functional.pad(advantages, (0, missing))
         own = torch.zeros(shape, dtype=advantages.dtype)
@@ -190,10 +196,9 @@ class GroupFilter:
         trainer = self._trainer
         if self._wanted == "advantage_nonzero":
             return (trainer._advantages_of(groups) != 0).flatten(1).any(1).tolist()
-        own, turns = groups.weights, groups.turns
-        rewards = groups.rewards[:, :, None]
-        if trainer._objective.rule.wants_turns and turns is not None:
-            rewards = turns.rewards
+        own, rewards = groups.weights, groups.rewards[:, :, None]
+        if trainer._objective.rule.wants_turns:
+            rewards = groups.by_turn.rewards
         vary: list[bool] = []
         for prompt, group in enumerate(rewards.cpu()):
             constant = zero_variance_groups(group.flatten(1)[None]).reshape(group.shape[1:])

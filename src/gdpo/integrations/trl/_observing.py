@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
@@ -16,10 +17,12 @@ from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations._turns import named
+from gdpo.integrations._turns import of_rollouts
+from gdpo.integrations.trl._turns import TurnRewards
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.readers import ReadReport
-from gdpo.rollouts.record import Declared
+from gdpo.rollouts.record import Declared, recorded
+from gdpo.rollouts.table import RolloutTable, padded
 from gdpo.rollouts.writing import set_aside
 
 logger = logging.getLogger(__name__)
@@ -168,12 +171,11 @@ class RolloutLog(TrainerCallback):
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
         ends_of_text: Set[int],
-        *,
-        turn_tokens: Sequence[Sequence[int]] | None = None,
+        turn_tokens: Sequence[Sequence[int]],
     ) -> None:
         """Store this process's rollouts until their advantages are computed.
 
-        `turn_tokens` holds the number of tokens of each turn, or is None if turns are not recorded.
+        `turn_tokens` holds the number of tokens of each turn.
         """
         self._local = [
             {
@@ -182,14 +184,12 @@ class RolloutLog(TrainerCallback):
                 "num_tokens": len(ids),
                 "finish_reason": "stop" if ids and int(ids[-1]) in ends_of_text else "length",
                 "extra": {k: v for k, v in row.items() if k not in ("prompt", "image", "images")},
+                "turns": tokens,
             }
-            for row, prompt, completion, ids in zip(
-                inputs, prompts, completions, completion_ids, strict=True
+            for row, prompt, completion, ids, tokens in zip(
+                inputs, prompts, completions, completion_ids, turn_tokens, strict=True
             )
         ]
-        if turn_tokens is not None:
-            for fact, tokens in zip(self._local, turn_tokens, strict=True):
-                fact["turns"] = tokens
 
     def gathered(self) -> list[dict[str, Any]]:
         """Return the collected rollouts of all processes. Every process must call this method."""
@@ -198,38 +198,57 @@ class RolloutLog(TrainerCallback):
     def write(
         self,
         facts: Sequence[Mapping[str, Any]],
+        table: RolloutTable,
         *,
         mode: str,
         step: int,
-        rewards: torch.Tensor,
-        advantages: torch.Tensor,
-        weights: Sequence[Mapping[str, float]],
-        trained: Sequence[bool],
     ) -> None:
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
-        `facts` is the result of `gathered`, with `Turn` objects in `turns` if turns are recorded.
-        Each prompt has its weights by name, and whether it is trained on.
+        `facts` is the result of `gathered`, and `table` has the numbers of the same rollouts.
         """
-        samples = rewards.shape[1]
-        scored = zip(
-            facts, rewards.flatten(0, 1).tolist(), advantages.flatten().tolist(), strict=True
-        )
         rollouts = [
-            Rollout(
-                run=self._run,
-                step=step,
-                group_id=i // samples,
-                sample_id=i % samples,
-                rewards=named(list(weights[0]), values),
-                weights=weights[i // samples],
-                advantage=advantage,
-                trained=trained[i // samples],
-                **fact,
-            )
-            for i, (fact, values, advantage) in enumerate(scored)
+            Rollout(run=self._run, step=step, **{**fact, **numbers})
+            for fact, numbers in zip(facts, recorded(table), strict=True)
         ]
         self._writers[mode].write(step, rollouts)
+
+
+def table_of(
+    names: Sequence[str],
+    rewards: torch.Tensor,
+    advantages: torch.Tensor,
+    weights: Any,
+    facts: Sequence[Mapping[str, Any]],
+    *,
+    trained: Sequence[bool],
+    turns: TurnRewards | None = None,
+) -> RolloutTable:
+    """Return the rollouts of a batch as a table.
+
+    `trained` has a value for each prompt. Advantages `[prompt, sample]` count for every turn.
+    """
+    prompts, samples, count = rewards.shape
+    groups, of_turns, whole = np.repeat(np.arange(prompts), samples), None, advantages
+    if turns is not None:
+        taken, whole = turns.taken.numpy(), of_rollouts(advantages, turns.counts)
+        each = advantages.reshape(prompts, samples, -1).expand(taken.shape)
+        of_turns = padded(
+            turns.counts.flatten().numpy(),
+            list(turns.rewards.double().numpy()[taken].T),
+            each.double().numpy()[taken],
+            np.array([count for fact in facts for count in fact["turns"]], np.float64),
+        )
+    return RolloutTable.of(
+        names,
+        rewards.flatten(0, 1).double().numpy(),
+        groups,
+        advantages=whole.flatten().double().numpy(),
+        num_tokens=np.array([fact["num_tokens"] for fact in facts], np.float64),
+        weights=np.broadcast_to(weights, (prompts, count))[groups],
+        trained=np.array(trained)[groups],
+        turns=of_turns,
+    )
 
 
 def _without_images(text: Any) -> Any:

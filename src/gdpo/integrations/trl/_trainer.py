@@ -13,7 +13,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import get_config_model_id
@@ -21,7 +20,7 @@ from trl.trainer.utils import get_config_model_id
 from gdpo.advantages import AdvantageRule, gdpo
 from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError
-from gdpo.integrations._turns import on_tokens
+from gdpo.integrations._turns import of_rollouts, on_tokens
 from gdpo.integrations.trl._accounting import Accounting
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
@@ -36,7 +35,13 @@ from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._environments import environment_range, environment_rewards, turn_reward
 from gdpo.integrations.trl._groups import GeneratedGroups, GroupFilter, Ranks
 from gdpo.integrations.trl._objective import objective_of
-from gdpo.integrations.trl._observing import CountedBatches, KeptState, Observer, RolloutLog
+from gdpo.integrations.trl._observing import (
+    CountedBatches,
+    KeptState,
+    Observer,
+    RolloutLog,
+    table_of,
+)
 from gdpo.integrations.trl._packing import loss_mask, packer_of, weighed
 from gdpo.integrations.trl._probe import CALLED, Trial, check_batch
 from gdpo.integrations.trl._rewards import (
@@ -51,7 +56,7 @@ from gdpo.integrations.trl._rewards import (
     name_of,
     ranged,
 )
-from gdpo.integrations.trl._turns import Located, TurnRewards, recorded, spread, warning_of_loss
+from gdpo.integrations.trl._turns import Located, TurnRewards, spread, warning_of_loss
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import bound_memory, head_of
 from gdpo.integrations.trl.vllm_versions import check_vllm
@@ -275,9 +280,8 @@ class GDPOTrainer(GRPOTrainer):
         own = {} if groups.weights is None else {"weights": groups.weights}
         if not self._objective.rule.wants_turns:
             return self.compute_advantages(groups.rewards, groups.token_counts, **own)
-        assert groups.turns is not None, "the rewards of each turn are not known"
-        own["turns"] = groups.turns.counts
-        return self.compute_advantages(groups.turns.rewards, groups.token_counts, **own)
+        own["turns"] = groups.by_turn.counts
+        return self.compute_advantages(groups.by_turn.rewards, groups.token_counts, **own)
 
     def _tokenize_prompts(self, *args: Any, **kwargs: Any) -> Any:
         ids, images, fields = super()._tokenize_prompts(*args, **kwargs)
@@ -378,7 +382,7 @@ class GDPOTrainer(GRPOTrainer):
         inputs = zip(batch["inputs"], self._located.opened, strict=False)
         of_record = {
             "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
-            "turn_tokens": None if turns is None else self._located.num_tokens,
+            "turn_tokens": self._located.num_tokens,
         }
         return for_trl, GeneratedGroups(
             rewards=rewards.view(-1, samples, len(names)),
@@ -405,7 +409,7 @@ class GDPOTrainer(GRPOTrainer):
         generated = self._filter.generated(inputs)
         batch = self._filter.trained(generated)
         advantages = self._replace_advantages(batch)
-        self._log(mode, generated[0], batch, _of_rollouts(advantages, batch))
+        self._log(mode, generated[0], batch, of_rollouts(advantages, batch.by_turn.counts))
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         config: Any = self.args
@@ -498,22 +502,17 @@ class GDPOTrainer(GRPOTrainer):
         facts = self._rollout_log.gathered()
         if not self.accelerator.is_main_process:
             return
-        names = self.reward_func_names
-        if groups.turns is not None:
-            facts = recorded(facts, groups.turns, advantages, names)
-        # A replay multiplies by the multipliers of constraints again.
-        constrained = self._objective.rule.duals is not None
-        used = self._weights(groups) if constrained else self._weights_in_force(groups)
-        weights = np.broadcast_to(used, groups.rewards[:, 0].shape).tolist()
-        self._rollout_log.write(
+        table = table_of(
+            self.reward_func_names,
+            groups.rewards,
+            advantages,
+            self._objective.rule.recorded_weights(self._weights(groups)),
             facts,
-            mode=mode,
-            step=self.state.global_step + (mode == "train"),
-            rewards=groups.rewards,
-            advantages=_of_rollouts(advantages, groups),
             trained=[place is not None for place in groups.places],
-            weights=[dict(zip(names, row, strict=True)) for row in weights],
+            turns=groups.turns,
         )
+        step = self.state.global_step + (mode == "train")
+        self._rollout_log.write(facts, table, mode=mode, step=step)
 
 
 _TAIL = 32
@@ -521,14 +520,6 @@ _TAIL = 32
 
 _CALCULATE_REWARDS = GDPOTrainer._calculate_rewards  # pyright: ignore[reportPrivateUsage]
 """Our own method, even after a script has replaced it on the class."""
-
-
-def _of_rollouts(advantages: torch.Tensor, groups: GeneratedGroups) -> torch.Tensor:
-    """Return advantages `[prompt, sample]`: the mean over the turns, if each turn has its own."""
-    if advantages.ndim == 2:
-        return advantages
-    assert groups.turns is not None, "advantages of turns without turns"
-    return advantages.sum(-1) / groups.turns.counts.clamp(min=1).to(advantages)
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:

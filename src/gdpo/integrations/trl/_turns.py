@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations._turns import (
@@ -18,7 +19,6 @@ from gdpo.integrations._turns import (
     check_count,
     is_per_turn,
     messages_of,
-    recorded_turns,
     spans_of,
 )
 from gdpo.rewards.text import after_tag, is_from_model
@@ -108,8 +108,8 @@ class TurnRewards:
     """Stores the rewards of each turn, and how many turns each rollout took, on all ranks.
 
     Args:
-        rewards: `[prompt, sample, turn, reward]`. NaN at every turn: the reward does not apply to
-            the rollout. Otherwise 0 beyond the last turn.
+        rewards: `[prompt, sample, turn, reward]`. NaN: the reward does not apply to the rollout.
+            Values beyond the last turn are not used.
         counts: Number of turns, `[prompt, sample]`.
     """
 
@@ -131,21 +131,9 @@ def joined(
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    longest = max(part.rewards.shape[2] for part in known)
-    return TurnRewards(
-        torch.stack([padded(known[i].rewards[group], longest) for i, group in sources]),
-        torch.stack([known[i].counts[group] for i, group in sources]),
-    )
-
-
-def padded(rewards: torch.Tensor, longest: int) -> torch.Tensor:
-    """Return rewards with more turns: 0, or NaN for rewards that do not apply to the rollout."""
-    *others, turns, count = rewards.shape
-    if longest == turns:
-        return rewards
-    more = torch.zeros(*others, longest - turns, count, dtype=rewards.dtype)
-    more = torch.where(rewards.isnan().any(-2, keepdim=True), torch.nan, more)
-    return torch.cat([rewards, more], -2)
+    rewards = [known[i].rewards[group].transpose(0, 1) for i, group in sources]
+    counts = torch.stack([known[i].counts[group] for i, group in sources])
+    return TurnRewards(pad_sequence(rewards, batch_first=True).transpose(1, 2), counts)
 
 
 def spread(
@@ -165,26 +153,6 @@ def spread(
             rewards[rollout, :, column] = 0
             rewards[rollout, : len(values), column] = torch.tensor(values, dtype=totals.dtype)
     return torch.where(totals.isnan()[:, None], torch.nan, rewards)
-
-
-def recorded(
-    facts: Sequence[Mapping[str, Any]],
-    turns: TurnRewards,
-    advantages: torch.Tensor,
-    names: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Return the facts about each rollout, with its turns for the record.
-
-    `turns` of a fact holds the number of tokens of each turn. Without turn advantages, every turn
-    has the rollout's advantage.
-    """
-    if advantages.ndim == 2:
-        advantages = advantages[..., None].expand(turns.taken.shape)
-    rewards, own = turns.rewards.flatten(0, 1).tolist(), advantages.flatten(0, 1).tolist()
-    return [
-        {**fact, "turns": recorded_turns(names, of_turns, each, fact["turns"])}
-        for fact, of_turns, each in zip(facts, rewards, own, strict=True)
-    ]
 
 
 _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")

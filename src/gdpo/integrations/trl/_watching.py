@@ -13,14 +13,13 @@ import torch
 from transformers import TrainerCallback
 
 from gdpo.advantages import AdvantageRule
-from gdpo.analysis.replay import Tally
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._accounting import Accounting, check_accounting
 from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
-from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog
+from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog, table_of
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._trainer import GDPOTrainer
@@ -135,10 +134,9 @@ class _Other:
         diagnosis = self.watch.update(
             diagnose(rewards, weights, list(weights), estimator=self.name, advantages=theirs)
         )
-        tally = Tally()
-        tally.add(advantages.flatten().double().numpy(), theirs.flatten().double().numpy())
+        flips = (advantages.double() * theirs.double() < 0).double().mean().item()
         shares = {f"{r.name}/influence_share": r.influence_share for r in diagnosis.rewards}
-        metrics = {"sign_flips": tally.sign_flips, **shares}
+        metrics = {"sign_flips": flips, **shares}
         return {f"estimators/{self.name}/{k}": v for k, v in metrics.items() if v is not None}
 
 
@@ -211,7 +209,8 @@ class _Watched(TrainerCallback):
         self._scored.append(rewards.detach().clone().cpu())
         if self._log is not None:
             ends = ends_of_text(self._trainer)
-            self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
+            one_turn = [[len(ids)] for ids in completion_ids_list]
+            self._log.collect(inputs, prompts, completions, completion_ids_list, ends, one_turn)
 
     def _observe(
         self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]], output: Any
@@ -227,18 +226,13 @@ class _Watched(TrainerCallback):
         samples = trainer.num_generations if training else trainer.num_generations_eval
         rewards = self._scored[0].view(-1, samples, self._scored[0].shape[-1])
         advantages = advantages.view(rewards.shape[:2])
-        weights = dict(zip(self._names, trainer.reward_weights.tolist(), strict=True))
+        names = self._names
+        weights = dict(zip(names, trainer.reward_weights.tolist(), strict=True))
         if self._log is not None and trainer.accelerator.is_main_process:
-            self._log.write(
-                facts,
-                mode=mode,
-                step=trainer.state.global_step + training,
-                rewards=rewards,
-                advantages=advantages,
-                weights=[weights] * len(rewards),
-                trained=[True] * len(rewards),
-            )
-        names = list(weights)
+            given, trained = list(weights.values()), [True] * len(rewards)
+            table = table_of(names, rewards, advantages, given, facts, trained=trained)
+            step = trainer.state.global_step + training
+            self._log.write(facts, table, mode=mode, step=step)
         diagnosis = self._observer.diagnosis(rewards, weights, names, advantages)
         metrics = self._observer.metrics(diagnosis)
         if training:

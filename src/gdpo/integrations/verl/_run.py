@@ -1,37 +1,33 @@
 """Keeps the rewards of a run between the calls of verl's functions, and records its rollouts."""
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
 from gdpo.integrations._harmless import Harmless
-from gdpo.integrations._turns import messages_of, named, on_tokens, recorded_turns, spans_of
+from gdpo.integrations._turns import messages_of, on_tokens, spans_of
 from gdpo.integrations.rows import Columns, Computed, Settings, compute
-from gdpo.integrations.verl._carried import Carried, last_outputs
+from gdpo.integrations.verl._carried import Carried
 from gdpo.integrations.verl.scores import declared_by
 from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
-from gdpo.rollouts import Rollout, StepWriter, Turn
+from gdpo.rollouts import Rollout, StepWriter
+from gdpo.rollouts.record import recorded
 from gdpo.rollouts.writing import set_aside
 
 
 def rollouts_of(computed: Computed, trainer: Any, batch: Any, queue: Any) -> list[Rollout]:
-    groups, config = computed.groups, trainer.config
-    represent = [row for row, by in enumerate(last_outputs(batch.keys)) if row == by]
-    rows = [row for row in represent if groups.prompts[row] >= 0]
-    keys = [batch.keys[row] for row in rows]
+    table, config = computed.record(), trainer.config
+    keys = [batch.keys[row] for row in table.row.tolist()]
     fields = ["prompts", "responses", "reward_model", "loss_mask"]
     data = queue.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
     judged, masks = (data.get(name, [None] * len(keys)) for name in fields[2:])
     decode = partial(trainer.tokenizer.decode, skip_special_tokens=True)
-    numbers = _numbers(computed, [(int(groups.prompts[r]), int(groups.samples[r])) for r in rows])
     return [
         Rollout(
             run=str(config.trainer.experiment_name),
@@ -45,7 +41,7 @@ def rollouts_of(computed: Computed, trainer: Any, batch: Any, queue: Any) -> lis
             **own,
         )
         for key, prompt, response, truth, mask, own in zip(
-            keys, data["prompts"], data["responses"], judged, masks, numbers, strict=True
+            keys, data["prompts"], data["responses"], judged, masks, recorded(table), strict=True
         )
     ]
 
@@ -54,38 +50,6 @@ def _truth(judged: Any) -> dict[str, Any]:
     judged = getattr(judged, "data", judged)  # tensordict wraps values that are not tensors
     has_truth = isinstance(judged, Mapping) and "ground_truth" in judged
     return {"ground_truth": judged["ground_truth"]} if has_truth else {}
-
-
-def _numbers(computed: Computed, places: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-    groups, settings = computed.groups, computed.settings
-    given = settings.weights if groups.weights is None else groups.weights
-    # A replay multiplies by the multipliers of constraints again.
-    used = computed.weights if settings.rule.duals is None else given
-    weights = np.broadcast_to(used, groups.rewards[:, 0].shape).tolist()
-    return [
-        {
-            "group_id": at[0],
-            "sample_id": at[1],
-            "rewards": named(settings.names, groups.rewards[at].tolist()),
-            "weights": dict(zip(settings.names, weights[at[0]], strict=True)),
-            "advantage": float(computed.advantages[at]),
-            "num_tokens": int(groups.token_counts[at]),
-            "turns": _turns(computed, at),
-        }
-        for at in places
-    ]
-
-
-def _turns(computed: Computed, at: tuple[int, int]) -> tuple[Turn, ...] | None:
-    turns = computed.groups.turns
-    if turns is None:
-        return None
-    count = int(turns.counts[at])
-    advantages = [float(computed.advantages[at])] * count
-    if computed.of_turns is not None:
-        advantages = computed.of_turns[at][:count].tolist()
-    rewards, num_tokens = turns.rewards[at].tolist(), turns.num_tokens[at].tolist()
-    return recorded_turns(computed.settings.names, rewards, advantages, num_tokens)
 
 
 logger = logging.getLogger(__name__)
@@ -163,11 +127,11 @@ class VerlRun:
             )
         groups = carried.groups(settings, index, response_mask)
         self.latest = computed = compute(groups, settings)
-        if computed.of_turns is None:
-            tokens = like.new_tensor(groups.per_row(computed.advantages)).unsqueeze(-1)
+        tokens = like.new_tensor(groups.per_row(computed.of_turns))
+        if settings.rule.wants_turns:
+            tokens = on_tokens(tokens, carried.written(response_mask))
         else:
-            of_turns = like.new_tensor(groups.per_row_and_turn(computed.of_turns))
-            tokens = on_tokens(of_turns, carried.written(response_mask))
+            tokens = tokens.unsqueeze(-1)
         tokens = tokens * response_mask
         return tokens, tokens
 

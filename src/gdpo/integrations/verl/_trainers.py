@@ -31,6 +31,7 @@ from gdpo.integrations.verl.settings import (
     uses_gdpo,
     watches,
 )
+from gdpo.rollouts.table import by_group
 
 Function = Callable[..., Any]
 
@@ -182,7 +183,7 @@ def with_totals(val_metrics_update: Function) -> Function:
     ) -> Any:
         algorithm = trainer.config.algorithm
         names = algorithm.get("gdpo_reward_keys") or ()
-        if (uses_gdpo(algorithm) or watches(algorithm)) and has_turns(infos, names):
+        if uses_gdpo(algorithm) or watches(algorithm):
             infos = {**infos, **{name: summed(infos[name]) for name in names if name in infos}}
         return val_metrics_update(trainer, sources, uids, infos, *args, **kwargs)
 
@@ -238,15 +239,18 @@ def observe(run: VerlRun, algorithm: Any, data: Any, carried: Carried) -> None:
     groups = carried.groups(settings, data.non_tensor_batch["uid"], mask)
     name = as_text(algorithm.get("adv_estimator"))
     rows = of_rows(run, data.batch["advantages"], mask, name)
-    advantages = groups.per_rollout(rows, carried.outputs)
-    run.latest = Computed(settings, groups, advantages, settings.weights, {}, watched=name)
+    given = settings.weights
+    table, placed = groups.arrays.table, groups.arrays.placed
+    advantages = by_group(rows[table.row], placed, padding=0)
+    computed = (settings, groups, advantages, advantages, given, given, {})
+    run.latest = Computed(*computed, watched=name)
     if is_plain(name) or "token_level_scores" not in data.batch.keys():  # noqa: SIM118
         return
     scores = data.batch["token_level_scores"].sum(-1).cpu().numpy()
-    scores = groups.per_rollout(scores, carried.outputs)
-    total = np.nansum(groups.rewards * np.asarray(settings.weights), axis=-1)
+    scores = by_group(scores[table.row], placed, padding=0)
+    total = np.nansum(groups.arrays.rewards * np.asarray(given), axis=-1)
     if not np.allclose(scores, total, rtol=1e-3, atol=1e-3 * max(np.abs(scores).max(), 1e-30)):
-        weights = dict(zip(settings.names, settings.weights, strict=True))
+        weights = dict(zip(settings.names, given, strict=True))
         run.warn_once(
             f"the scalar reward, which verl's estimator uses, is not the sum of the rewards with "
             f"the weights {weights}: gdpo compares the influence of each reward with these "

@@ -9,17 +9,17 @@ from gdpo.rollouts.readers.columns import Rescored, RolloutText
 from gdpo.rollouts.readers.formats import NAMES as FORMATS
 from gdpo.rollouts.readers.reading import RolloutReading, read_rollout_files, read_texts
 from gdpo.rollouts.readers.report import ReadReport
-from gdpo.rollouts.readers.table import RolloutTable, TableTurns, TurnArrays
+from gdpo.rollouts.table import RewardArrays, RolloutTable, TableTurns
 
 __all__ = [
     "FORMATS",
     "ReadReport",
     "Rescored",
+    "RewardArrays",
     "RolloutReading",
     "RolloutTable",
     "RolloutText",
     "TableTurns",
-    "TurnArrays",
     "read_rollout_files",
     "read_texts",
 ]

@@ -13,9 +13,7 @@ from gdpo._files import from_json
 from gdpo._shapes import Bool, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import (
-    NO_KEY,
     Key,
-    Values,
     group_keys,
     grouping,
     key_of,
@@ -33,15 +31,9 @@ from gdpo.rollouts.readers.names import (
     spread,
 )
 from gdpo.rollouts.readers.records import TRUTHS, DoubtfulText, ParsedRollout, number, plain
-from gdpo.rollouts.readers.report import (
-    BY_BOTH,
-    BY_IDS,
-    BY_NOTHING,
-    BY_PROMPT,
-    FileReport,
-    ReadProblem,
-)
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.record import opened
+from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, NO_KEY, Values
 
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares stay finite."""

@@ -8,13 +8,11 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from gdpo._shapes import Float, Int64, UInt64
+from gdpo._shapes import Int64, UInt64
 from gdpo.rollouts.arrow import pa
+from gdpo.rollouts.table import NO_KEY
 
-NO_KEY = -(2**63)
-"""Key for rollouts with neither a group nor a prompt. No other value has this key."""
 Key: TypeAlias = Int64[np.ndarray, " row"]
-Values: TypeAlias = Float[np.ndarray, " rollout"]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float, Int
-from gdpo.rollouts.readers.keys import Values
 from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
@@ -38,6 +37,7 @@ from gdpo.rollouts.readers.names import (
     names_reward,
     value_fields,
 )
+from gdpo.rollouts.table import Values
 
 LOOKED_AT = 4096
 """Number of rollouts at the start of a run, in one file or more, whose values are checked."""

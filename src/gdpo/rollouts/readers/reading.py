@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,26 +24,27 @@ from gdpo.rollouts.readers.columns import (
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.keys import Values, mostly_shared
+from gdpo.rollouts.readers.keys import mostly_shared
 from gdpo.rollouts.readers.propose import InTotal
 from gdpo.rollouts.readers.report import (
-    BY_BOTH,
-    BY_IDS,
-    BY_PROMPT,
     FileReport,
     ReadProblem,
     ReadReport,
 )
 from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
-from gdpo.rollouts.readers.table import (
+from gdpo.rollouts.readers.turns import turns_of
+from gdpo.rollouts.table import (
+    BY_BOTH,
+    BY_IDS,
+    BY_PROMPT,
     FOUND,
     RECORDED,
     RolloutTable,
+    Values,
     fits,
     joined,
     places,
-    turns_of,
     whole_rollouts,
 )
 
@@ -89,7 +91,7 @@ class RolloutReading(Iterator[RolloutTable]):
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
             table = self._one_row_each(table)
             table = replace(table, groups=self._groups(table))
-            several = table.turns is not None and table.turns.counts.max() > 1
+            several = table.by_turn.counts.max() > 1
             # gdpo's own files have turns only if the rewards were given for each turn.
             yield table if several or table.format == "gdpo" else replace(table, turns=None)
 
@@ -258,7 +260,7 @@ def _table_of(
     scored: Mapping[str, Column],
     batch: RolloutBatch,
     rows: Rows,
-    of_step: Mapping[str, np.ndarray],
+    of_step: Mapping[str, Any],
     file: FileReport,
 ) -> RolloutTable:
     """Return the rollouts of a step as a table. Without `rewards`, they were scored again."""

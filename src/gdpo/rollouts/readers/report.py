@@ -15,13 +15,11 @@ from gdpo.rollouts.readers.files import RolloutFile, kind_of
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
 from gdpo.rollouts.readers.propose import NOTHING_PROPOSED, Proposal
+from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT
 
 _NAMED = 12
 """Maximum number of fields to propose as rewards in a command."""
-BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
 _USUAL_SIZES = (8, 16, 4, 6, 5, 3, 2)
-BY_BOTH = "group id and prompt"
-"""How rollouts are grouped, apart from by `group_size`."""
 NAMED = frozenset({"trl", "ms-swift"})
 """Formats with a column for each reward, which has the name of its function."""
 

@@ -27,7 +27,7 @@ from gdpo.rollouts.readers.columns import (
     spread_column,
 )
 from gdpo.rollouts.readers.formats import ReaderOptions
-from gdpo.rollouts.readers.keys import NO_KEY, Key, grouping, pair
+from gdpo.rollouts.readers.keys import Key, grouping, pair
 from gdpo.rollouts.readers.names import (
     NEVER,
     WEIGHTS,
@@ -65,8 +65,9 @@ from gdpo.rollouts.readers.records import (
     is_number,
     number,
 )
-from gdpo.rollouts.readers.report import BY_BOTH, BY_PROMPT, NAMED, FileReport, ReadProblem
+from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem
 from gdpo.rollouts.record import read_declared
+from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY
 
 MOST = 64
 """Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
