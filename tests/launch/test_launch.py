@@ -23,6 +23,7 @@ from gdpo.integrations.verl.settings import read_settings
 from gdpo.lab.launch.launch import launch_verl, plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.directory import read_environment, read_metrics
 from gdpo.lab.runs.lock import is_locked
 from gdpo.lab.training import train
 from gdpo.rewards.weights_column import weights_of_cells
@@ -96,7 +97,7 @@ def test_a_run_keeps_the_recipe_the_configuration_and_the_command_and_gets_a_mod
     assert load_recipe(run.path).digest == launch.recipe.digest
     assert yaml.safe_load(files.config.read_text()) == launch.config
     assert "verl.trainer.main_ppo" in files.command.read_text()
-    environment = run.read_environment()
+    environment = read_environment(run)
     assert (environment["engine"], environment["verl_exit_code"]) == ("verl", 0)
     assert "finished" in environment
     (call,) = calls(launch)
@@ -113,7 +114,7 @@ def test_a_run_keeps_the_recipe_the_configuration_and_the_command_and_gets_a_mod
         "| format | 0 to 1 | 1 | 5.500 | 5.500 |",
     ):
         assert part in text
-    (row,) = run.read_metrics()
+    (row,) = read_metrics(run)
     assert (row["step"], row["completions/max_length"], row["rewards/format/mean"]) == (2, 7, 5.5)
 
 
@@ -165,14 +166,14 @@ def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them
 def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
     assert launch_verl(planned()) == 3
-    environment = planned().files.run.read_environment()
+    environment = read_environment(planned().files.run)
     assert environment["verl_exit_code"] == 3
     assert "finished" not in environment
     with config_error(str(planned().files.run.path)):
         launch_verl(planned())
     monkeypatch.setenv("STAND_IN_CODE", "0")
     assert launch_verl(planned(), resume=True) == 0
-    environment = planned().files.run.read_environment()
+    environment = read_environment(planned().files.run)
     assert len(environment["resumed"]) == 1
     assert "finished" in environment
     folder = planned().files.folder
@@ -188,7 +189,7 @@ def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, 
         file.write('{"step": 1, "data": {"response_length/max": 5}}\n{"step": 3, "da')
     monkeypatch.setenv("STAND_IN_CODE", "0")
     launch_verl(planned(), resume=True)
-    rows = planned().files.run.read_metrics()
+    rows = read_metrics(planned().files.run)
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 
@@ -241,4 +242,4 @@ def test_sigterm_ends_verl_and_unlocks_the_run(planned, verl, monkeypatch):
     threading.Thread(target=end_it).start()
     assert launch_verl(launch) == -signal.SIGTERM
     assert not is_locked(launch.files.run.path)
-    assert "finished" not in launch.files.run.read_environment()
+    assert "finished" not in read_environment(launch.files.run)

@@ -19,6 +19,7 @@ from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.runs.checkpoints import Checkpoint, complete
+from gdpo.lab.runs.directory import read_environment, read_metrics, read_run
 from gdpo.lab.runs.resume import resume_command
 from gdpo.lab.training import train
 from gdpo.lab.training.finish import _best_or, finish_run
@@ -53,14 +54,14 @@ def test_a_run_holds_everything_about_itself(finished):
     run = finished.run
     assert finished.finished
     assert finished.steps == 4
-    metrics = run.read_metrics()
+    metrics = read_metrics(run)
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
     assert {
         "rewards/vowels/mean",
         "rewards/vowels/influence_share",
         "rewards/format/zero_variance_groups",
     } <= set(metrics[0])
-    environment = run.read_environment()
+    environment = read_environment(run)
     assert environment["seed"] == 42
     assert environment["packages"]["trl"]
     assert environment["command"]
@@ -71,7 +72,7 @@ def test_a_run_holds_everything_about_itself(finished):
 
 def test_the_readme_of_a_run_says_what_the_rewards_did(finished):
     text = finished.run.readme.read_text()
-    assert f"started {finished.run.read_environment()['started']}," in text
+    assert f"started {read_environment(finished.run)['started']}," in text
     assert "\\" not in text
     diagnosis = text.partition("Diagnosis of the last steps")[2]
     assert "gdpo on 8 x 4 rollouts (prompts x samples)" in diagnosis  # 4 steps of 2 prompts
@@ -102,15 +103,15 @@ def test_a_run_keeps_what_is_declared_of_its_rewards(load):
         "short": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
     }
     run = train(recipe).run
-    assert run.read_environment()["rewards"] == declared
-    assert run.read_ranges() == dict.fromkeys(declared, (0.0, 1.0))
+    assert read_environment(run)["rewards"] == declared
+    assert read_run(run).ranges == dict.fromkeys(declared, (0.0, 1.0))
     (file,) = run.rollouts.glob("*.parquet")
     assert read_declared(pq.read_schema(file)) == declared
     lengthened = load(gated, ranged, "trainer.max_steps=2")
     run.update_environment(rewards=None)  # as a run of an earlier version
     train(lengthened, resume=True)
-    assert run.read_environment()["rewards"] == declared
-    assert "rewards" not in run.read_environment()["resumed"][0]
+    assert read_environment(run)["rewards"] == declared
+    assert "rewards" not in read_environment(run)["resumed"][0]
 
 
 def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
@@ -148,7 +149,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(trained, load, step):
     assert repeatable(run) == whole
     assert all(torch.equal(tensor, whole_weights[name]) for name, tensor in weights(run).items())
     assert read_rollouts(run.rollouts / "step_000007.parquet") == rollouts
-    assert run.read_environment()["resumed"][0]["at_step"] == step
+    assert read_environment(run)["resumed"][0]["at_step"] == step
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
@@ -253,7 +254,7 @@ def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, l
     assert "already finished: 4 steps" in again.conclusion
     with config_error("4 steps"):
         train(load("trainer.max_steps=6"), resume=True)
-    assert len(finished.run.read_metrics()) == 4
+    assert len(read_metrics(finished.run)) == 4
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_reported(trained, load):
@@ -287,7 +288,7 @@ def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
 
 
 def test_a_run_with_other_versions_and_lost_records_is_resumed(begun, recipe):
-    facts = begun.read_environment()
+    facts = read_environment(begun)
     begun.update_environment(gdpo="0.0.3", packages={**facts["packages"], "torch": "2.9.0"})
     begun.metrics.unlink()
     shutil.rmtree(begun.rollouts)
@@ -306,22 +307,22 @@ def test_what_is_finished_says_so_last(finished, recipe):
     run.readme.unlink()
     run.readme.mkdir()  # the card cannot be written
     with pytest.raises(IsADirectoryError):
-        finish_run(job, run)
-    assert "finished" not in run.read_environment()
+        finish_run(job, read_run(run))
+    assert "finished" not in read_environment(run)
     assert not list(run.path.glob(".model.*"))
     run.readme.rmdir()
-    finish_run(job, run)
-    assert "finished" in run.read_environment()
+    finish_run(job, read_run(run))
+    assert "finished" in read_environment(run)
     assert run.readme.is_file()
 
 
 def test_a_finished_run_can_be_made_longer(finished, load):
     longer = train(load("trainer.max_steps=5"), resume=True)
     assert (longer.started_at, longer.steps) == (4, 5)
-    assert [row["step"] for row in longer.run.read_metrics()] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in read_metrics(longer.run)] == [1, 2, 3, 4, 5]
     longest = train(load("trainer.max_steps=6"), resume=True)
     assert load_recipe(longest.run.path).trainer["max_steps"] == 6
-    resumed = longest.run.read_environment()["resumed"]
+    resumed = read_environment(longest.run)["resumed"]
     assert [resumption["at_step"] for resumption in resumed] == [4, 5]
 
 

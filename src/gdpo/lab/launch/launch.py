@@ -34,7 +34,14 @@ from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import dump_yaml
-from gdpo.lab.runs.directory import RunDirectory, create_run, describe_start, now, refuse_existing
+from gdpo.lab.runs.directory import (
+    RunDirectory,
+    create_run,
+    describe_start,
+    now,
+    read_run,
+    refuse_existing,
+)
 from gdpo.lab.runs.lock import lock, lock_descriptor, unlock
 from gdpo.lab.runs.resume import find_run, record_resumption, refuse_other_circumstances
 from gdpo.lab.runs.summary import reward_changes
@@ -262,9 +269,9 @@ def _opened(launch: VerlLaunch, rows: Rows, *, resume: bool) -> RunDirectory:
         return run
     run = RunDirectory(recipe.run_dir)
     lock(run.path)
-    before = run.read_environment()
-    refuse_other_circumstances(run, before, facts)
-    record_resumption(run, before, launch.resolved, facts)
+    before = read_run(run)
+    refuse_other_circumstances(before, facts)
+    record_resumption(before, launch.resolved, facts)
     return run
 
 
@@ -352,8 +359,7 @@ _SAME = {
 def _finish(resolved: Resolved, files: VerlFiles) -> str:
     """Write verl's last saved model, the metrics and a README, and return a message."""
     run = files.run
-    rows = list(_metrics_rows(files.metrics))
-    write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
+    write_whole(run.metrics, "\n".join(map(to_json, _metrics_rows(files.metrics))))
     saved = [folder for folder in run.checkpoints.glob(_SAVED) if any(folder.glob(_WEIGHTS))]
     last = max(saved, key=_step, default=None)
     if last is None:
@@ -364,8 +370,9 @@ def _finish(resolved: Resolved, files: VerlFiles) -> str:
         )
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
-    changes = reward_changes(rows, resolved.rewards, resolved.weights)
-    write_readme(resolved.recipe, run, changes, _step(last))
+    facts = read_run(run)
+    changes = reward_changes(facts.steps, resolved.rewards, resolved.weights)
+    write_readme(resolved.recipe, facts, changes, _step(last))
     return f"finished; {run.model} is the model after step {_step(last):,}"
 
 

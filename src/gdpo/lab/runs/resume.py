@@ -9,7 +9,7 @@ from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import Recipe, differences
 from gdpo.lab.recipes.resolve import Resolved
-from gdpo.lab.runs.directory import RunDirectory, free_name
+from gdpo.lab.runs.directory import RunDirectory, RunFacts, free_name, read_environment
 
 MAY_CHANGE = (
     "trainer.max_steps",
@@ -60,7 +60,7 @@ def find_run(recipe: Recipe) -> RunDirectory:
             f"there is no run {run.path} to resume ({recipe.place('name')}). To start the run, "
             "leave out --resume"
         )
-    run.read_environment()
+    read_environment(run)
     changed = {
         key: values
         for key, values in differences(read_recipe(run.recipe), recipe).items()
@@ -76,34 +76,28 @@ def find_run(recipe: Recipe) -> RunDirectory:
     return run
 
 
-def refuse_other_circumstances(
-    run: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any]
-) -> None:
-    """Raise a ConfigError if the environment has changed in a way that changes the batches.
-
-    `before` is the content of `environment.json`, and `facts` is the current environment.
-    """
+def refuse_other_circumstances(before: RunFacts, now: Mapping[str, Any]) -> None:
+    """Raise a ConfigError if the environment has changed in a way that changes the batches."""
+    then = before.environment
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
-        if before.get(key) != facts[key]:
+        if then.get(key) != now[key]:
             raise ConfigError(
-                f"{run.path} was started with {name} = {before[key]}, but the current value is "
-                f"{facts[key]}, so the steps would differ. {remedy}. The run was started with: "
-                f"{before.get('command')}"
+                f"{before.run.path} was started with {name} = {then[key]}, but the current value "
+                f"is {now[key]}, so the steps would differ. {remedy}. The run was started with: "
+                f"{then.get('command')}"
             )
 
 
-def refuse_without_checkpoint(
-    run: RunDirectory, before: Mapping[str, Any], damaged: Sequence[str]
-) -> None:
+def refuse_without_checkpoint(before: RunFacts, damaged: Sequence[str]) -> None:
     """Raise a ConfigError, with what is damaged, if a run without a checkpoint has logged steps."""
-    logged = run.steps_logged()
-    if not logged and not damaged and "finished" not in before:
+    run, logged = before.run, before.logged
+    if not logged and not damaged and not before.finished:
         return
     why = "; ".join(damaged) or f"{run.checkpoints} has no complete checkpoint"
     done = (
-        f"is finished after {before.get('steps', logged):,} steps"
-        if "finished" in before
-        else (f"has logged {logged:,} steps")
+        f"is finished after {before.environment.get('steps', logged):,} steps"
+        if before.finished
+        else f"has logged {logged:,} steps"
     )
     raise ConfigError(
         f"{run.path} {done}, but has no intact checkpoint to resume from: {why}. Nothing was "
@@ -129,12 +123,10 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     return f"resumed with {', '.join(changed)}: results may differ from here on"
 
 
-def record_resumption(
-    run: RunDirectory, before: Mapping[str, Any], resolved: Resolved, facts: Mapping[str, Any]
-) -> None:
+def record_resumption(before: RunFacts, resolved: Resolved, now: Mapping[str, Any]) -> None:
     """Add the facts of this start to `environment.json`, and write the recipe as it is now."""
-    resumed = [*before.get("resumed", []), facts]
-    described = {**before, "rewards": resolved.described(), "resumed": resumed}
+    resumed = [*before.environment.get("resumed", []), now]
+    described = {**before.environment, "rewards": resolved.described(), "resumed": resumed}
     described.pop("finished", None)
-    write_whole(run.environment, to_json(described, indent=2))
-    write_whole(run.recipe, resolved.recipe.to_yaml())
+    write_whole(before.run.environment, to_json(described, indent=2))
+    write_whole(before.run.recipe, resolved.recipe.to_yaml())

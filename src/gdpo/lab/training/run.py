@@ -25,7 +25,14 @@ from gdpo.lab.runs.checkpoints import (
     refuse_small_disk,
     size_of,
 )
-from gdpo.lab.runs.directory import RunDirectory, create_run, describe_start, refuse_existing
+from gdpo.lab.runs.directory import (
+    RunDirectory,
+    RunFacts,
+    create_run,
+    describe_start,
+    read_run,
+    refuse_existing,
+)
 from gdpo.lab.runs.lock import lock, unlock
 from gdpo.lab.runs.resume import (
     changed_versions,
@@ -35,7 +42,7 @@ from gdpo.lab.runs.resume import (
     refuse_without_checkpoint,
     resume_command,
 )
-from gdpo.lab.runs.summary import RewardChange, duration
+from gdpo.lab.runs.summary import RewardChange, duration, reward_changes
 from gdpo.lab.training._interrupt import (
     Stopped,
     StopRequest,
@@ -44,7 +51,7 @@ from gdpo.lab.training._interrupt import (
 )
 from gdpo.lab.training._loop import Loop, disk_full, failed, make_trainer, stopped, stopped_again
 from gdpo.lab.training._progress import RunView, show
-from gdpo.lab.training.finish import changes_so_far, finish_run
+from gdpo.lab.training.finish import finish_run
 from gdpo.lab.training.preflight import CheckedRun, prepare, quiet
 
 if TYPE_CHECKING:
@@ -175,7 +182,7 @@ def _train_recipe(
         opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
         try:
             if opened.done:
-                return _result(job, opened.run, started_at=opened.run.steps_saved(), seconds=0.0)
+                return _result(job, opened.facts, started_at=opened.facts.saved, seconds=0.0)
             return _run(job, opened, stop, console if _processes().is_main_process else None)
         finally:
             unlock(job.recipe.run_dir)
@@ -183,9 +190,9 @@ def _train_recipe(
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Stores a locked run directory and the checkpoint to start from."""
+    """Stores a locked run as it is before training, and the checkpoint to start from."""
 
-    run: RunDirectory
+    facts: RunFacts
     start: Checkpoint | None = None
     is_new: bool = False
     done: bool = False
@@ -211,7 +218,7 @@ def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
     if not resume:
         run = create_run(job.recipe, {**facts, "rewards": job.resolved.described()})
         lock(run.path)
-        return Opened(run, is_new=True)
+        return Opened(read_run(run), is_new=True)
     run = RunDirectory(job.recipe.run_dir)
     lock(run.path)
     try:
@@ -224,32 +231,32 @@ def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
 def _reopen(
     job: CheckedRun, run: RunDirectory, facts: Mapping[str, Any], *, from_scratch: bool
 ) -> Opened:
-    before = run.read_environment()
-    refuse_other_circumstances(run, before, facts)
-    if before.get("finished") and before.get("steps", 0) >= job.batches.total_steps:
-        return Opened(run, run.last_checkpoint(), done=True)
+    before = read_run(run)
+    refuse_other_circumstances(before, facts)
+    if before.finished and before.environment.get("steps", 0) >= job.batches.total_steps:
+        return Opened(before, before.last, done=True)
     start, notes = newest_whole(run.checkpoints)
     if start is None and not from_scratch:
-        refuse_without_checkpoint(run, before, notes)
-    if changed := changed_versions(before, facts):
+        refuse_without_checkpoint(before, notes)
+    if changed := changed_versions(before.environment, facts):
         notes.append(changed)
     run.tidy()
     step = start.step if start else 0
     if step < job.batches.total_steps:
-        aside, logged = run.place_aside(facts["started"]), run.steps_logged()
-        if run.drop_after(step, aside):
+        aside = run.place_aside(facts["started"])
+        if run.drop_after(step, before.rows, aside):
             later = (
-                f"the records of steps {step + 1:,} to {logged:,} were"
-                if logged > step
+                f"the records of steps {step + 1:,} to {before.logged:,} were"
+                if before.logged > step
                 else f"the rollouts of the unfinished step {step + 1:,} were"
             )
             notes.append(f"{later} moved to {aside}; training repeats them")
-        record_resumption(run, before, job.resolved, {**facts, "at_step": step})
-    return Opened(run, start, notes=tuple(notes))
+        record_resumption(before, job.resolved, {**facts, "at_step": step})
+    return Opened(read_run(run), start, notes=tuple(notes))
 
 
 def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
-    run, state = opened.run, _processes()
+    run, state = opened.facts.run, _processes()
     begun = time.monotonic()
     _say(console, f"{run.path}: ", *opened.notes)
     if opened.start:
@@ -257,16 +264,18 @@ def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | 
     if opened.step < job.batches.total_steps:
         loop, trainer = _built(job, opened, stop, console)
         if not _train(loop, trainer, opened.start, console):
-            return _result(job, run, started_at=opened.step, seconds=time.monotonic() - begun)
+            seconds = time.monotonic() - begun
+            return _result(job, read_run(run), started_at=opened.step, seconds=seconds)
     seconds = time.monotonic() - begun
     try:
         stop.allow()
         state.wait_for_everyone()
-        notes = _on_main_process(lambda: finish_run(job, run))
+        facts = read_run(run)
+        notes = _on_main_process(lambda: finish_run(job, facts))
     except KeyboardInterrupt as error:
         message = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
         raise KeyboardInterrupt(message) from error
-    return _result(job, run, started_at=opened.step, seconds=seconds, notes=notes)
+    return _result(job, facts, started_at=opened.step, seconds=seconds, notes=notes)
 
 
 def _say(console: Console | None, place: str, *sentences: str) -> None:
@@ -279,7 +288,7 @@ def _built(
     job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None
 ) -> tuple[Loop, "ResumableTrainer"]:
     """Create the loop and its trainer, or delete the directory of a new run if this fails."""
-    run = opened.run
+    run = opened.facts.run
     if job.left_out:
         _say(console, f"{run.path}: ", job.left_out)
     _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.per_step)
@@ -289,7 +298,7 @@ def _built(
             name=job.recipe.name,
             rewards=[(reward.name, entry.factor) for reward, entry in entries],
             total_steps=job.batches.total_steps,
-            rows=run.read_steps(),
+            rows=list(opened.facts.steps),
         )
         loop = Loop(_with_model(job), run, view, stop)
         with job.model.loading():
@@ -368,19 +377,19 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
 
 def _result(
     job: CheckedRun,
-    run: RunDirectory,
+    facts: RunFacts,
     *,
     started_at: int,
     seconds: float,
     notes: tuple[str, ...] = (),
 ) -> RunResult:
     return RunResult(
-        run=run,
-        steps=run.steps_saved(),
+        run=facts.run,
+        steps=facts.saved,
         total_steps=job.batches.total_steps,
         started_at=started_at,
         seconds=seconds,
-        rewards=changes_so_far(job, run),
+        rewards=reward_changes(facts.steps, job.resolved.rewards, job.resolved.weights),
         notes=notes,
         is_main_process=_processes().is_main_process,
     )
