@@ -14,7 +14,7 @@ from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
 from gdpo.analysis.steps import TrainedStep
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
-from gdpo.errors import GdpoError
+from gdpo.errors import ConfigError, GdpoError, boundary
 
 RECORDED = "recorded"
 """Name that represents the recorded advantages in a list of estimators."""
@@ -254,10 +254,12 @@ class Replay:
         tokens = np.where(batch.there, batch.num_tokens, 0.0)
         counts = None if np.any(np.isnan(tokens)) else tokens
         try:
-            found = rule(batch.rewards, np.array(batch.weights), token_counts=counts)
-            rule.update(batch.rewards, np.array(batch.weights))
-        except Exception as error:  # noqa: BLE001 (users' estimators; the error is reported)
-            self.problems.setdefault(name, f"{type(error).__name__}: {error}")
+            with boundary(ConfigError):
+                weights = np.array(batch.weights)
+                found = rule(batch.rewards, weights, token_counts=counts)
+                rule.update(batch.rewards, weights)
+        except ConfigError as error:
+            self.problems.setdefault(name, str(error))
             return missing
         return np.asarray(found, dtype=np.float64)
 

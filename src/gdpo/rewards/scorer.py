@@ -16,7 +16,7 @@ import numpy as np
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo._text import visible
-from gdpo.errors import ConfigError, DataError, RewardError, check_whole
+from gdpo.errors import ConfigError, DataError, RewardError, boundary, check_whole
 from gdpo.rewards._pool import RewardPool
 from gdpo.rewards.calls import SHOWN, RewardCall, RewardFailure
 from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
@@ -365,14 +365,15 @@ def check_distinct(names: Sequence[str]) -> None:
 
 
 def _key(value: Any, index: int, what: str) -> bytes:
-    try:
-        return pickle.dumps(value)
-    except Exception as error:
-        raise DataError(
+    with boundary(
+        DataError,
+        lambda error: (
             f"the {what} of rollout {index} contains a value that cannot be sent to another "
             f"process ({type(error).__name__}: {str(error)[:SHOWN]}). Use only text, numbers, "
             "lists and dicts"
-        ) from error
+        ),
+    ):
+        return pickle.dumps(value)
 
 
 def _start(completion: str | Messages) -> str:
