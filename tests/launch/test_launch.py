@@ -165,18 +165,20 @@ def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them
 
 def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
-    assert launch_verl(planned()) == 3
-    environment = read_environment(planned().files.run)
+    launch = planned()
+    assert launch_verl(launch) == 3
+    run = launch.files.run
+    environment = read_environment(run)
     assert environment["verl_exit_code"] == 3
     assert "finished" not in environment
-    with config_error(str(planned().files.run.path)):
-        launch_verl(planned())
+    with config_error(str(run.path)):
+        launch_verl(launch)
     monkeypatch.setenv("STAND_IN_CODE", "0")
-    assert launch_verl(planned(), resume=True) == 0
-    environment = read_environment(planned().files.run)
+    assert launch_verl(launch, resume=True) == 0
+    environment = read_environment(run)
     assert len(environment["resumed"]) == 1
     assert "finished" in environment
-    folder = planned().files.folder
+    folder = launch.files.folder
     assert {"metrics.jsonl", "metrics-1.jsonl", "config-1.yaml"} <= {
         f.name for f in folder.iterdir()
     }
@@ -184,12 +186,13 @@ def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch)
 
 def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
-    launch_verl(planned())
-    with planned().files.metrics.open("a") as file:
+    launch = planned()
+    launch_verl(launch)
+    with launch.files.metrics.open("a") as file:
         file.write('{"step": 1, "data": {"response_length/max": 5}}\n{"step": 3, "da')
     monkeypatch.setenv("STAND_IN_CODE", "0")
-    launch_verl(planned(), resume=True)
-    rows = read_metrics(planned().files.run)
+    launch_verl(launch, resume=True)
+    rows = read_metrics(launch.files.run)
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 

@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,25 +21,21 @@ from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     estimate_checkpoint,
-    newest_whole,
     refuse_small_disk,
     size_of,
 )
 from gdpo.lab.runs.directory import (
     RunDirectory,
     RunFacts,
-    create_run,
     describe_start,
     read_run,
-    refuse_existing,
 )
-from gdpo.lab.runs.lock import lock, unlock
+from gdpo.lab.runs.lock import unlock
 from gdpo.lab.runs.resume import (
-    changed_versions,
-    find_run,
-    record_resumption,
-    refuse_other_circumstances,
-    refuse_without_checkpoint,
+    Opened,
+    check_place,
+    open_run,
+    reopened,
     resume_command,
 )
 from gdpo.lab.runs.summary import RewardChange, duration, reward_changes
@@ -170,40 +166,18 @@ def _train_recipe(
     from_scratch: bool,
 ) -> RunResult:
     resolved = resolve(recipe)
-    recipe = resolved.recipe
-    if resume:
-        find_run(recipe)
-    else:
-        refuse_existing(RunDirectory(recipe.run_dir), recipe)
+    check_place(resolved.recipe, resume=resume)
     with quiet():
         with ending_with_the_launcher():
             job = prepare(resolved, rows=_PREFLIGHT_ROWS)
         stop.begun = True
-        opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
         try:
+            opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
             if opened.done:
                 return _result(job, opened.facts, started_at=opened.facts.saved, seconds=0.0)
             return _run(job, opened, stop, console if _processes().is_main_process else None)
         finally:
             unlock(job.recipe.run_dir)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Stores a locked run as it is before training, and the checkpoint to start from."""
-
-    facts: RunFacts
-    start: Checkpoint | None = None
-    is_new: bool = False
-    done: bool = False
-    """Whether the run is already finished."""
-    notes: tuple[str, ...] = ()
-    """Notes that are shown to the user before training starts."""
-
-    @property
-    def step(self) -> int:
-        """Return the number of finished steps."""
-        return self.start.step if self.start else 0
 
 
 def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
@@ -215,44 +189,11 @@ def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
         processes=job.batches.processes,
         seed=job.config.seed,
     )
+    before = open_run(job.resolved, facts, resume=resume)
     if not resume:
-        run = create_run(job.recipe, {**facts, "rewards": job.resolved.described()})
-        lock(run.path)
-        return Opened(read_run(run), is_new=True)
-    run = RunDirectory(job.recipe.run_dir)
-    lock(run.path)
-    try:
-        return _reopen(job, run, facts, from_scratch=from_scratch)
-    except BaseException:
-        unlock(run.path)
-        raise
-
-
-def _reopen(
-    job: CheckedRun, run: RunDirectory, facts: Mapping[str, Any], *, from_scratch: bool
-) -> Opened:
-    before = read_run(run)
-    refuse_other_circumstances(before, facts)
-    if before.finished and before.environment.get("steps", 0) >= job.batches.total_steps:
-        return Opened(before, before.last, done=True)
-    start, notes = newest_whole(run.checkpoints)
-    if start is None and not from_scratch:
-        refuse_without_checkpoint(before, notes)
-    if changed := changed_versions(before.environment, facts):
-        notes.append(changed)
-    run.tidy()
-    step = start.step if start else 0
-    if step < job.batches.total_steps:
-        aside = run.place_aside(facts["started"])
-        if run.drop_after(step, before.rows, aside):
-            later = (
-                f"the records of steps {step + 1:,} to {before.logged:,} were"
-                if before.logged > step
-                else f"the rollouts of the unfinished step {step + 1:,} were"
-            )
-            notes.append(f"{later} moved to {aside}; training repeats them")
-        record_resumption(before, job.resolved, {**facts, "at_step": step})
-    return Opened(read_run(run), start, notes=tuple(notes))
+        return Opened(before, is_new=True)
+    total = job.batches.total_steps
+    return reopened(before, job.resolved, facts, total_steps=total, from_scratch=from_scratch)
 
 
 def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
