@@ -92,7 +92,7 @@ class Reward:
     scope: Scope = "last"
 
     def __post_init__(self) -> None:
-        name: object = self.name
+        name: Any = self.name
         if not isinstance(name, str):
             raise ConfigError(f"a reward's name must be a string, got {describe(name)}")
         if not name.isprintable() or not name or set(name) & set("/|"):

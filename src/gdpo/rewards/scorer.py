@@ -410,9 +410,8 @@ class _Progress:
 class _Bar:
     """Draws a progress bar on standard error, or logs lines if that is not a terminal."""
 
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._last = -_LOG_EVERY_S
+    _bar: Any = None
+    _last = -_LOG_EVERY_S
 
     def __call__(self, done: int, total: int) -> None:
         import rich.progress as shown

@@ -72,6 +72,8 @@ def in_words(value: float | GateConfig | Mapping[str, Any] | None) -> str:
     return "null" if value is None else spell_number(value)
 
 
+_Curve: TypeAlias = Float[np.ndarray, " step"]
+
 State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "failed"]
 
 
@@ -101,21 +103,15 @@ class ComparedRun:
     state: State
     why: str
     """Reason for the failure. Empty if the run has not failed."""
-    means: Mapping[str, Float[np.ndarray, " step"]]
+    means: Mapping[str, _Curve]
     """For each reward, its mean over the rollouts of each finished step. NaN: the reward applied to
     no rollout, or the step was not logged."""
-    lengths: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
+    lengths: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
     """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
     lengths were not logged."""
-    weights: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
+    weights: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
     """For each reward with a schedule, its weight in each finished step."""
-    account: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
+    account: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
     """What changed each reward in a window, at the step after it: `<reward>/by/<cause>`,
     `<reward>/rest` and `<reward>/measured`, in the reward's unit. NaN: no window, or its total does
     not agree with the measured change."""
@@ -172,17 +168,13 @@ class Experiment:
         """Return the logged weight of a reward in each step."""
         return self._table([run.weights.get(reward) for run in self.runs_of(label)])
 
-    def _table(
-        self, curves: Sequence[Float[np.ndarray, " step"] | None]
-    ) -> Float[np.ndarray, "seed step"]:
+    def _table(self, curves: Sequence[_Curve | None]) -> Float[np.ndarray, "seed step"]:
         table = np.full((len(curves), self.total_steps), np.nan)
         for row, curve in zip(table, curves, strict=True):
             values = np.empty(0) if curve is None else curve[: self.total_steps]
             row[: len(values)] = values
         return table
 
-
-_Curve: TypeAlias = Float[np.ndarray, " step"]
 
 COMPARISON_FILE = "comparison.json"
 """The file that marks a folder as a comparison and stores its plan."""
