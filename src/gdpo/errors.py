@@ -102,6 +102,14 @@ def boundary(
         kind: The error that is raised, such as a `RewardError`.
         words: Returns its message, which says what ran, and where.
         passed: What is raised as it is.
+
+    Examples:
+        >>> try:
+        ...     with boundary(RewardError):
+        ...         {}["gold"]
+        ... except RewardError as error:
+        ...     print(error, "-", repr(error.__cause__))
+        KeyError: 'gold' - KeyError('gold')
     """
     try:
         yield

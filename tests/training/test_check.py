@@ -374,10 +374,9 @@ def test_rows_with_long_prompts_are_left_out_and_counted(load, rows):
     tokenizer = load_tokenizer(locate_model(recipe), recipe)
     problems = read_data(resolve(recipe).task, recipe.data).problems
     lengths = prompt_lengths(tokenizer, enumerate(problems, 1), recipe)
-    limit = max(lengths)
     with rows.open("a") as file:
         file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
-    recipe = load(f"data.max_prompt_length={limit}")
+    recipe = load(f"data.max_prompt_length={max(lengths)}")
     left_out = "1 longer than data.max_prompt_length; 10 rows remain"
     assert left_out in texts_of(check(recipe), Level.NOTE)
     assert prepare(resolve(recipe)).batches.rows == 10

@@ -230,9 +230,10 @@ def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
     before = contents()
     with pytest.raises(ConfigError) as refused:
         train(recipe, resume=True)
-    assert "has logged 4 steps" in str(refused.value)
-    assert "--set name=tiny-2" in str(refused.value)
-    assert "--from-scratch" in str(refused.value)
+    text = str(refused.value)
+    assert "has logged 4 steps" in text
+    assert "--set name=tiny-2" in text
+    assert "--from-scratch" in text
     assert contents() == before
 
 
@@ -330,8 +331,9 @@ def test_another_recipe_cannot_resume_a_run(finished, load):
     other = load("trainer.learning_rate=2e-2", "rewards.1.weight=2")
     with pytest.raises(ConfigError) as error:
         train(other, resume=True)
-    assert "trainer.learning_rate: 0.01 → 0.02" in str(error.value)
-    assert "rewards.1.weight: 0.5 → 2.0" in str(error.value)
+    text = str(error.value)
+    assert "trainer.learning_rate: 0.01 → 0.02" in text
+    assert "rewards.1.weight: 0.5 → 2.0" in text
 
 
 @pytest.mark.parametrize(
