@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics, read_run
 
 _TIMES = ("step_time", "train_runtime")
 
@@ -26,7 +26,7 @@ def differing(folder, reference):
     a, b = (load_file(run.model / "model.safetensors") for run in (mine, theirs))
     if a.keys() != b.keys() or not all(torch.equal(a[name], b[name]) for name in a):
         found.append("weights")
-    if not mine.readme.is_file() or "finished" not in mine.read_environment():
+    if not mine.readme.is_file() or "finished" not in read_environment(mine):
         found.append("README.md or its end is missing")
     return found
 
@@ -43,11 +43,8 @@ def steps(folder):
     run = RunDirectory(folder)
     if not run.environment.is_file():
         return 0, 0
-    logged = max((row["step"] for row in run.read_metrics()), default=0)
-    if "finished" in run.read_environment():
-        return logged, logged
-    last = run.last_checkpoint()
-    return logged, last.step if last else 0
+    facts = read_run(run)
+    return facts.logged, facts.logged if facts.finished else facts.last.step if facts.last else 0
 
 
 def left_over(trial):
@@ -57,7 +54,7 @@ def left_over(trial):
 
 
 def _metrics(run):
-    return [{k: v for k, v in row.items() if k not in _TIMES} for row in run.read_metrics()]
+    return [{k: v for k, v in row.items() if k not in _TIMES} for row in read_metrics(run)]
 
 
 def _tables(folder, reference):

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from gdpo._left import LEFT
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, boundary, spelled
 
 Named = TypeVar("Named")
 
@@ -97,10 +97,8 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
             f"{what} {name!r} has no full module name: write it as package.module:attribute"
         )
     sys.path += [folder for folder in _searched if folder not in sys.path]
-    try:
+    with boundary(ConfigError, lambda e: f"{what} {name!r}: {_not_imported(module_name, e)}"):
         found: Any = import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module can raise anything
-        raise ConfigError(f"{what} {name!r}: {_not_imported(module_name, error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(
@@ -129,8 +127,8 @@ def _not_imported(module: str, error: BaseException) -> str:
         )
     remedy = "Install the package" if isinstance(error, ImportError) else "Fix the module"
     return (
-        f"module {module!r} failed when it was imported: {type(error).__name__}: {error} "
-        f"({last_line(error)}). {remedy}"
+        f"module {module!r} failed when it was imported: {spelled(error)} ({last_line(error)}). "
+        f"{remedy}"
     )
 
 

@@ -14,6 +14,8 @@ without a traceback. Any other exception is a bug in gdpo or a library.
 """
 
 import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 FAILED = 1
 """A check failed, a finding met `gdpo analyze --fail-on`, or a training run failed."""
@@ -68,8 +70,53 @@ class MissingExtraError(GdpoError, ImportError):
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
         super().__init__(
             f"{package} is needed {purpose}, but it is not installed"
-            + (f". {install_hint(extra)}" if extra else "")
+            + (
+                f". To install it, run this command in a clone of gdpo: {install_command(extra)}"
+                if extra
+                else ""
+            )
         )
+
+
+def spelled(error: BaseException) -> str:
+    """Return the type and the text of an exception.
+
+    >>> spelled(ValueError("no digits"))
+    'ValueError: no digits'
+    """
+    return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def boundary(
+    kind: type[GdpoError],
+    words: Callable[[BaseException], str] = spelled,
+    *,
+    passed: type[BaseException] = KeyboardInterrupt,
+) -> Generator[None]:
+    """Run code of a user in the `with` block: what it raises becomes an error of gdpo.
+
+    The exception of the user's code stays its cause.
+
+    Args:
+        kind: The error that is raised, such as a `RewardError`.
+        words: Returns its message, which says what ran, and where.
+        passed: What is raised as it is.
+
+    Examples:
+        >>> try:
+        ...     with boundary(RewardError):
+        ...         {}["gold"]
+        ... except RewardError as error:
+        ...     print(error, "-", repr(error.__cause__))
+        KeyError: 'gold' - KeyError('gold')
+    """
+    try:
+        yield
+    except passed:
+        raise
+    except (Exception, SystemExit) as error:
+        raise kind(words(error)) from error
 
 
 def check_whole(name: str, value: object, *, least: int) -> None:
@@ -78,21 +125,12 @@ def check_whole(name: str, value: object, *, least: int) -> None:
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def install_hint(extra: str) -> str:
-    """Return a sentence, without final period, that explains how to install an extra.
-
-    Args:
-        extra: Name of the extra in `pyproject.toml`, such as "train".
-
-    Examples:
-        >>> install_hint("train")
-        "To install it, run this command in a clone of gdpo: pip install '.[train]'"
-    """
-    return f"To install it, run this command in a clone of gdpo: {install_command(extra)}"
-
-
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra in a clone of gdpo."""
+    """Return the command that installs an extra of `pyproject.toml` in a clone of gdpo.
+
+    >>> install_command("train")
+    "pip install '.[train]'"
+    """
     return f"pip install '.[{extra}]'"
 
 

@@ -12,7 +12,7 @@ from tests.refusals import config_error
 from gdpo.errors import MissingExtraError
 from gdpo.lab.recipes import starter
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_metrics
 from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.testing import check_reward
 
@@ -185,7 +185,7 @@ def test_the_project_is_checked_and_trains(trained, gdpo_says):
     assert len(doubtful) == 1, out
     assert "correctness does not always win" in doubtful[0]
     assert gdpo_says("train", "recipe.yaml")[0] == 0
-    rows = RunDirectory(trained / "runs" / "first-run").read_metrics()
+    rows = read_metrics(RunDirectory(trained / "runs" / "first-run"))
     for reward, risen in (("correctness", 0.5), ("brevity", 0.5)):
         means = [row[f"rewards/{reward}/mean"] for row in rows]
         assert sum(means[-10:]) / 10 > sum(means[:10]) / 10 + risen

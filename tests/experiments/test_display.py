@@ -46,6 +46,7 @@ def test_runs_that_end_together_are_counted_one_by_one(tmp_path):
     assert "cost" not in first
     assert first.startswith("gdpo, seed 1: finished at step 4; format 0.50. 1 of 3 runs")
     assert "2 of 3 runs" in second
+    assert display._read.cache_info().hits  # files of the same size are not read again
 
 
 def test_a_price_gives_the_cost_of_the_rest(tmp_path, monkeypatch):

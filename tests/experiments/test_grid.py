@@ -26,6 +26,7 @@ from gdpo.lab.experiments.grid import (
 from gdpo.lab.experiments.process import Training, noted
 from gdpo.lab.experiments.reading import estimator_of, read_experiment
 from gdpo.lab.recipes.recipe import GateConfig
+from gdpo.lab.runs.directory import read_run
 
 
 @pytest.fixture
@@ -92,17 +93,17 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, folder):
     [cell] = grid.cells
 
     def stop_it():
-        if cell.training and cell.run.last_checkpoint():
+        if cell.training and cell.begun and read_run(cell.run).last:
             os.kill(cell.training.process.pid, signal.SIGTERM)
 
     run_grid(grid, jobs=1, update=stop_it)
     assert not cell.failed
-    before = cell.run.last_checkpoint().step
+    before = read_run(cell.run).last.step
     assert 0 < before < 40
     assert read_experiment(folder).runs[0].state == "interrupted"
     run_grid(grid_of(longer, folder), jobs=1)
     assert cell.finished
-    assert cell.run.read_environment()["resumed"][0]["at_step"] == before
+    assert read_run(cell.run).environment["resumed"][0]["at_step"] == before
 
 
 def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, folder):

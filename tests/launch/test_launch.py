@@ -23,6 +23,7 @@ from gdpo.integrations.verl.settings import read_settings
 from gdpo.lab.launch.launch import launch_verl, plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.directory import read_environment, read_metrics
 from gdpo.lab.runs.lock import is_locked
 from gdpo.lab.training import train
 from gdpo.rewards.weights_column import weights_of_cells
@@ -96,7 +97,7 @@ def test_a_run_keeps_the_recipe_the_configuration_and_the_command_and_gets_a_mod
     assert load_recipe(run.path).digest == launch.recipe.digest
     assert yaml.safe_load(files.config.read_text()) == launch.config
     assert "verl.trainer.main_ppo" in files.command.read_text()
-    environment = run.read_environment()
+    environment = read_environment(run)
     assert (environment["engine"], environment["verl_exit_code"]) == ("verl", 0)
     assert "finished" in environment
     (call,) = calls(launch)
@@ -113,7 +114,7 @@ def test_a_run_keeps_the_recipe_the_configuration_and_the_command_and_gets_a_mod
         "| format | 0 to 1 | 1 | 5.500 | 5.500 |",
     ):
         assert part in text
-    (row,) = run.read_metrics()
+    (row,) = read_metrics(run)
     assert (row["step"], row["completions/max_length"], row["rewards/format/mean"]) == (2, 7, 5.5)
 
 
@@ -164,18 +165,20 @@ def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them
 
 def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
-    assert launch_verl(planned()) == 3
-    environment = planned().files.run.read_environment()
+    launch = planned()
+    assert launch_verl(launch) == 3
+    run = launch.files.run
+    environment = read_environment(run)
     assert environment["verl_exit_code"] == 3
     assert "finished" not in environment
-    with config_error(str(planned().files.run.path)):
-        launch_verl(planned())
+    with config_error(str(run.path)):
+        launch_verl(launch)
     monkeypatch.setenv("STAND_IN_CODE", "0")
-    assert launch_verl(planned(), resume=True) == 0
-    environment = planned().files.run.read_environment()
+    assert launch_verl(launch, resume=True) == 0
+    environment = read_environment(run)
     assert len(environment["resumed"]) == 1
     assert "finished" in environment
-    folder = planned().files.folder
+    folder = launch.files.folder
     assert {"metrics.jsonl", "metrics-1.jsonl", "config-1.yaml"} <= {
         f.name for f in folder.iterdir()
     }
@@ -183,12 +186,13 @@ def test_a_run_is_not_overwritten_and_can_be_resumed(planned, verl, monkeypatch)
 
 def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, verl, monkeypatch):
     monkeypatch.setenv("STAND_IN_CODE", "3")
-    launch_verl(planned())
-    with planned().files.metrics.open("a") as file:
+    launch = planned()
+    launch_verl(launch)
+    with launch.files.metrics.open("a") as file:
         file.write('{"step": 1, "data": {"response_length/max": 5}}\n{"step": 3, "da')
     monkeypatch.setenv("STAND_IN_CODE", "0")
-    launch_verl(planned(), resume=True)
-    rows = planned().files.run.read_metrics()
+    launch_verl(launch, resume=True)
+    rows = read_metrics(launch.files.run)
     assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
 
 
@@ -241,4 +245,4 @@ def test_sigterm_ends_verl_and_unlocks_the_run(planned, verl, monkeypatch):
     threading.Thread(target=end_it).start()
     assert launch_verl(launch) == -signal.SIGTERM
     assert not is_locked(launch.files.run.path)
-    assert "finished" not in launch.files.run.read_environment()
+    assert "finished" not in read_environment(launch.files.run)

@@ -9,7 +9,7 @@ from gdpo.integrations.verl._run import VerlRun
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
-from gdpo.lab.recipes.resolve import find_task
+from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.training import train
 from gdpo.rollouts import read_rollouts
 
@@ -58,7 +58,7 @@ def columns(config, rollouts, references):
 def test_recorded_completions_get_the_advantages_that_they_were_trained_with(recipe):
     run = train(recipe).run
     config = plan_verl(recipe, Machines(1, 1)).config
-    samples = read_data(find_task(recipe), recipe.data).problems
+    samples = read_data(resolve(recipe).task, recipe.data).problems
     references = {sample.prompt[-1]["content"]: sample.reference for sample in samples}
     files = sorted(run.rollouts.glob("*.parquet"))
     assert len(files) == 2

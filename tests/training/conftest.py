@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics
 from gdpo.lab.training import train
 
 NOT_REPEATABLE = (
@@ -26,7 +26,7 @@ NOT_REPEATABLE = (
 def repeatable(run: RunDirectory) -> list[dict]:
     return [
         {key: value for key, value in row.items() if key not in NOT_REPEATABLE}
-        for row in run.read_metrics()
+        for row in read_metrics(run)
     ]
 
 
@@ -56,7 +56,7 @@ def forget_checkpoints_after(run: RunDirectory, step: int) -> None:
         if int(folder.name.rpartition("-")[2]) > step:
             shutil.rmtree(folder)
     shutil.rmtree(run.model)
-    facts = run.read_environment()
+    facts = read_environment(run)
     del facts["finished"]
     run.environment.write_text(json.dumps(facts))
 

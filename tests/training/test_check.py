@@ -14,7 +14,7 @@ from tests.rollouts.readers import written
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.models import context_length, load_tokenizer, locate_model, prompt_lengths
-from gdpo.lab.recipes.resolve import find_task, resolve
+from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.tasks import TASKS, Problem, Task
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
@@ -372,12 +372,11 @@ def test_a_judge_is_asked_about_a_few_rows_only():
 def test_rows_with_long_prompts_are_left_out_and_counted(load, rows):
     recipe = load()
     tokenizer = load_tokenizer(locate_model(recipe), recipe)
-    problems = read_data(find_task(recipe), recipe.data).problems
-    lengths = prompt_lengths(tokenizer, problems, recipe)
-    limit = max(lengths)
+    problems = read_data(resolve(recipe).task, recipe.data).problems
+    lengths = prompt_lengths(tokenizer, enumerate(problems, 1), recipe)
     with rows.open("a") as file:
         file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
-    recipe = load(f"data.max_prompt_length={limit}")
+    recipe = load(f"data.max_prompt_length={max(lengths)}")
     left_out = "1 longer than data.max_prompt_length; 10 rows remain"
     assert left_out in texts_of(check(recipe), Level.NOTE)
     assert prepare(resolve(recipe)).batches.rows == 10

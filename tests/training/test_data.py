@@ -77,7 +77,7 @@ def test_a_source_that_is_neither_text_nor_texts_is_refused(load, value):
 
 def test_a_run_names_its_sources(load, two):
     job = prepare(resolve(load(f"data.source=[{', '.join(two)}]")))
-    run = _open(job, resume=False, from_scratch=False).run
+    run = _open(job, resume=False, from_scratch=False).facts.run
     unlock(run.path)
     again = load_recipe(run.path)
     assert again.data.sources == tuple(two)

@@ -11,7 +11,7 @@ from tests.refusals import config_error
 from gdpo._files import is_full
 from gdpo.errors import GdpoError
 from gdpo.lab.runs.checkpoints import estimate_checkpoint, refuse_small_disk
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_run
 from gdpo.lab.training import train
 
 
@@ -51,7 +51,7 @@ def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(load, s
     with pytest.raises(GdpoError, match=r"Step \d is saved.*: gdpo") as printed:
         train(recipe)
     run = RunDirectory(recipe.run_dir)
-    last = run.last_checkpoint()
+    last = read_run(run).last
     assert f"Step {last.step} is saved" in str(printed.value)
     assert sorted(run.checkpoints.glob("*"))[-1] == last.path, "what is half written is removed"
 

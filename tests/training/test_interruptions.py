@@ -13,7 +13,7 @@ from tests.training.conftest import assert_equal_runs, forget_checkpoints_after,
 
 from gdpo.errors import RewardError
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics
 from gdpo.lab.training import train
 from gdpo.lab.training._interrupt import Stopped, StopRequest, stop_on_signal
 from gdpo.lab.training.resumable import ResumableTrainer
@@ -87,7 +87,7 @@ def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, w
     plan(stopped.run_dir, 2, f"os.kill(os.getpid(), signal.{sent})")
     result = train(stopped)
     assert (result.finished, result.steps) == (False, 2)
-    assert [row["step"] for row in result.run.read_metrics()] == [1, 2]
+    assert [row["step"] for row in read_metrics(result.run)] == [1, 2]
     assert not result.run.model.exists()
     assert "2 of 5 steps are done and saved" in result.conclusion
     assert f"gdpo train {result.run.path} --resume" in result.conclusion
@@ -106,7 +106,7 @@ def test_a_stop_in_an_evaluation_saves_its_step_and_evaluates_when_resumed(break
         "trainer.max_steps=7",
     )
     whole = train(recipe("whole", *evaluates)).run
-    assert [row["step"] for row in whole.read_metrics()] == [1, 2, 3, 4, 5, 5, 6, 7, 7]
+    assert [row["step"] for row in read_metrics(whole)] == [1, 2, 3, 4, 5, 5, 6, 7, 7]
     stopped = recipe("stopped", *evaluates)
     plan(stopped.run_dir, 5, INTERRUPT)  # between two epochs, too: one has 5 steps
     assert train(stopped).steps == 5
@@ -276,7 +276,7 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     assert code == 0, printed
     assert "8 rollouts per step on 2 processes" in printed
     assert printed.count("5 steps in") == 1, "one process prints"
-    assert RunDirectory(whole.run_dir).read_environment()["processes"] == 2
+    assert read_environment(RunDirectory(whole.run_dir))["processes"] == 2
 
     plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process gets a SIGTERM, and saves alone
     code, printed = two_processes(stopped, tmp_path)

@@ -10,7 +10,14 @@ from tests.refusals import config_error
 
 from gdpo._files import cache_folder, cached
 from gdpo.lab.runs.checkpoints import complete
-from gdpo.lab.runs.directory import RunDirectory, create_run, to_json, write_whole
+from gdpo.lab.runs.directory import (
+    RunDirectory,
+    create_run,
+    read_environment,
+    read_metrics,
+    to_json,
+    write_whole,
+)
 from gdpo.lab.training import check, train
 from gdpo.lab.training._loop import safe_step
 from gdpo.lab.training.reward_checks import Level
@@ -23,7 +30,7 @@ def run(recipe) -> RunDirectory:
 
 def test_a_new_run_holds_its_recipe_and_environment(run, recipe):
     assert sorted(p.name for p in run.path.iterdir()) == ["environment.json", "recipe.yaml"]
-    assert run.read_environment() == {"seed": 1}
+    assert read_environment(run) == {"seed": 1}
     assert run.recipe.read_text() == recipe.to_yaml()
     assert [p.name for p in run.path.parent.iterdir()] == ["tiny"]  # nothing half-made is left
 
@@ -32,7 +39,7 @@ def test_a_run_is_made_once(run, recipe):
     (run.path.parent / "tiny-2").mkdir()
     with config_error("--set name=tiny-3"):
         create_run(recipe, {"seed": 2})
-    assert run.read_environment() == {"seed": 1}
+    assert read_environment(run) == {"seed": 1}
 
 
 def test_an_empty_folder_is_taken(recipe):
@@ -105,10 +112,10 @@ def test_a_line_cut_off_by_a_crash_is_left_out(run):
     run.append_metrics({"step": 1})
     with run.metrics.open("a") as file:
         file.write('{"step": 2, "lo')
-    assert run.read_metrics() == [{"step": 1}]
-    assert not run.drop_after(5, run.path / "dropped")
+    assert read_metrics(run) == [{"step": 1}]
+    assert not run.drop_after(5, read_metrics(run), run.path / "dropped")
     run.append_metrics({"step": 2})
-    assert run.read_metrics() == [{"step": 1}, {"step": 2}]
+    assert read_metrics(run) == [{"step": 1}, {"step": 2}]
 
 
 def test_what_comes_after_a_step_is_set_aside(run):
@@ -124,8 +131,8 @@ def test_what_comes_after_a_step_is_set_aside(run):
     (run.checkpoints / "checkpoint-0").mkdir()  # lost its list
     (run.checkpoints / "checkpoint-0" / "trainer_state.json").touch()
     aside = run.path / "dropped"
-    assert run.drop_after(2, aside)
-    assert [row["step"] for row in run.read_metrics()] == [1, 2]
+    assert run.drop_after(2, read_metrics(run), aside)
+    assert [row["step"] for row in read_metrics(run)] == [1, 2]
     names = {str(p.relative_to(run.path)) for p in run.path.rglob("step_*")}
     assert names == {
         f"{dropped}rollouts/{sub}step_00000{step}.parquet"
@@ -136,7 +143,7 @@ def test_what_comes_after_a_step_is_set_aside(run):
     moved = {p.name for p in (aside / "checkpoints").iterdir()}
     assert moved == {"checkpoint-0", "checkpoint-3"}
     assert json.loads((aside / "metrics.jsonl").read_text()) == {"step": 3}
-    assert not run.drop_after(2, run.path / "dropped again")
+    assert not run.drop_after(2, read_metrics(run), run.path / "dropped again")
     assert not (run.path / "dropped again").exists()
 
 

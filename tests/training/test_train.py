@@ -19,6 +19,7 @@ from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.runs.checkpoints import Checkpoint, complete
+from gdpo.lab.runs.directory import read_environment, read_metrics, read_run
 from gdpo.lab.runs.resume import resume_command
 from gdpo.lab.training import train
 from gdpo.lab.training.finish import _best_or, finish_run
@@ -53,14 +54,14 @@ def test_a_run_holds_everything_about_itself(finished):
     run = finished.run
     assert finished.finished
     assert finished.steps == 4
-    metrics = run.read_metrics()
+    metrics = read_metrics(run)
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
     assert {
         "rewards/vowels/mean",
         "rewards/vowels/influence_share",
         "rewards/format/zero_variance_groups",
     } <= set(metrics[0])
-    environment = run.read_environment()
+    environment = read_environment(run)
     assert environment["seed"] == 42
     assert environment["packages"]["trl"]
     assert environment["command"]
@@ -71,7 +72,7 @@ def test_a_run_holds_everything_about_itself(finished):
 
 def test_the_readme_of_a_run_says_what_the_rewards_did(finished):
     text = finished.run.readme.read_text()
-    assert f"started {finished.run.read_environment()['started']}," in text
+    assert f"started {read_environment(finished.run)['started']}," in text
     assert "\\" not in text
     diagnosis = text.partition("Diagnosis of the last steps")[2]
     assert "gdpo on 8 x 4 rollouts (prompts x samples)" in diagnosis  # 4 steps of 2 prompts
@@ -102,15 +103,15 @@ def test_a_run_keeps_what_is_declared_of_its_rewards(load):
         "short": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
     }
     run = train(recipe).run
-    assert run.read_environment()["rewards"] == declared
-    assert run.read_ranges() == dict.fromkeys(declared, (0.0, 1.0))
+    assert read_environment(run)["rewards"] == declared
+    assert read_run(run).ranges == dict.fromkeys(declared, (0.0, 1.0))
     (file,) = run.rollouts.glob("*.parquet")
     assert read_declared(pq.read_schema(file)) == declared
     lengthened = load(gated, ranged, "trainer.max_steps=2")
     run.update_environment(rewards=None)  # as a run of an earlier version
     train(lengthened, resume=True)
-    assert run.read_environment()["rewards"] == declared
-    assert "rewards" not in run.read_environment()["resumed"][0]
+    assert read_environment(run)["rewards"] == declared
+    assert "rewards" not in read_environment(run)["resumed"][0]
 
 
 def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
@@ -148,7 +149,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(trained, load, step):
     assert repeatable(run) == whole
     assert all(torch.equal(tensor, whole_weights[name]) for name, tensor in weights(run).items())
     assert read_rollouts(run.rollouts / "step_000007.parquet") == rollouts
-    assert run.read_environment()["resumed"][0]["at_step"] == step
+    assert read_environment(run)["resumed"][0]["at_step"] == step
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
@@ -191,16 +192,17 @@ def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(load):
 FALLING = "rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}"
 
 
+def recorded_weights(run):
+    files = sorted(run.rollouts.glob("*.parquet"))
+    return [read_rollouts(file)[0].weights["brief"] for file in files]
+
+
 def test_a_resumed_run_goes_on_with_its_changing_weights(load):
     recipe = load(FALLING, "trainer.save_total_limit=10")
     run = train(recipe).run
     whole = repeatable(run)
     weights = [row["rewards/brief/weight"] for row in whole]
-    recorded = [
-        read_rollouts(run.rollouts / f"step_{step:06d}.parquet")[0].weights["brief"]
-        for step in range(1, len(whole) + 1)
-    ]
-    assert weights == recorded
+    assert weights == recorded_weights(run)
     assert len(set(weights)) > 1
     (read,) = read_experiment(run.path).runs
     assert read.weights["brief"].tolist() == weights
@@ -212,10 +214,7 @@ def test_a_resumed_run_goes_on_with_its_changing_weights(load):
 
 def test_with_sparse_logs_weights_are_those_of_the_logged_steps(load):
     run = train(load(FALLING, "trainer.logging_steps=2")).run
-    recorded = [
-        read_rollouts(run.rollouts / f"step_{step:06d}.parquet")[0].weights["brief"]
-        for step in (1, 2, 3, 4)
-    ]
+    recorded = recorded_weights(run)
     (read,) = read_experiment(run.path).runs
     assert len(set(recorded)) > 1
     np.testing.assert_array_equal(read.weights["brief"], [np.nan, recorded[1], np.nan, recorded[3]])
@@ -223,16 +222,19 @@ def test_with_sparse_logs_weights_are_those_of_the_logged_steps(load):
 
 def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
     shutil.rmtree(begun.checkpoints)
-    before = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
+
+    def contents():
+        files = (p for p in begun.path.rglob("*") if p.is_file() and p.name != ".lock")
+        return {p: p.read_bytes() for p in files}
+
+    before = contents()
     with pytest.raises(ConfigError) as refused:
         train(recipe, resume=True)
-    assert "has logged 4 steps" in str(refused.value)
-    assert "--set name=tiny-2" in str(refused.value)
-    assert "--from-scratch" in str(refused.value)
-    after = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
-    assert {p: b for p, b in after.items() if p.name != ".lock"} == {
-        p: b for p, b in before.items() if p.name != ".lock"
-    }
+    text = str(refused.value)
+    assert "has logged 4 steps" in text
+    assert "--set name=tiny-2" in text
+    assert "--from-scratch" in text
+    assert contents() == before
 
 
 def test_a_run_without_a_checkpoint_begins_again_where_that_is_asked_for(begun, recipe):
@@ -253,7 +255,7 @@ def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, l
     assert "already finished: 4 steps" in again.conclusion
     with config_error("4 steps"):
         train(load("trainer.max_steps=6"), resume=True)
-    assert len(finished.run.read_metrics()) == 4
+    assert len(read_metrics(finished.run)) == 4
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_reported(trained, load):
@@ -287,7 +289,7 @@ def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
 
 
 def test_a_run_with_other_versions_and_lost_records_is_resumed(begun, recipe):
-    facts = begun.read_environment()
+    facts = read_environment(begun)
     begun.update_environment(gdpo="0.0.3", packages={**facts["packages"], "torch": "2.9.0"})
     begun.metrics.unlink()
     shutil.rmtree(begun.rollouts)
@@ -306,22 +308,22 @@ def test_what_is_finished_says_so_last(finished, recipe):
     run.readme.unlink()
     run.readme.mkdir()  # the card cannot be written
     with pytest.raises(IsADirectoryError):
-        finish_run(job, run)
-    assert "finished" not in run.read_environment()
+        finish_run(job, read_run(run))
+    assert "finished" not in read_environment(run)
     assert not list(run.path.glob(".model.*"))
     run.readme.rmdir()
-    finish_run(job, run)
-    assert "finished" in run.read_environment()
+    finish_run(job, read_run(run))
+    assert "finished" in read_environment(run)
     assert run.readme.is_file()
 
 
 def test_a_finished_run_can_be_made_longer(finished, load):
     longer = train(load("trainer.max_steps=5"), resume=True)
     assert (longer.started_at, longer.steps) == (4, 5)
-    assert [row["step"] for row in longer.run.read_metrics()] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in read_metrics(longer.run)] == [1, 2, 3, 4, 5]
     longest = train(load("trainer.max_steps=6"), resume=True)
     assert load_recipe(longest.run.path).trainer["max_steps"] == 6
-    resumed = longest.run.read_environment()["resumed"]
+    resumed = read_environment(longest.run)["resumed"]
     assert [resumption["at_step"] for resumption in resumed] == [4, 5]
 
 
@@ -329,8 +331,9 @@ def test_another_recipe_cannot_resume_a_run(finished, load):
     other = load("trainer.learning_rate=2e-2", "rewards.1.weight=2")
     with pytest.raises(ConfigError) as error:
         train(other, resume=True)
-    assert "trainer.learning_rate: 0.01 → 0.02" in str(error.value)
-    assert "rewards.1.weight: 0.5 → 2.0" in str(error.value)
+    text = str(error.value)
+    assert "trainer.learning_rate: 0.01 → 0.02" in text
+    assert "rewards.1.weight: 0.5 → 2.0" in text
 
 
 @pytest.mark.parametrize(

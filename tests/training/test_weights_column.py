@@ -13,6 +13,7 @@ from gdpo.integrations.trl._rewards import check_weights_column
 from gdpo.lab.recipes.data import check_weights, digest_of, read_data
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.recipes.resolve import resolve
+from gdpo.lab.runs.directory import read_metrics
 from gdpo.lab.tasks import TASKS, Problem, load_problems
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare
@@ -236,4 +237,4 @@ def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
                 assert (rollout.rewards[name] is None) == missing
             seen += 1 - evaluated
     assert seen == 16
-    assert any(np.isfinite(row.get("eval_reward", np.nan)) for row in run.read_metrics())
+    assert any(np.isfinite(row.get("eval_reward", np.nan)) for row in read_metrics(run))

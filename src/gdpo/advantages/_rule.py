@@ -27,7 +27,7 @@ from gdpo.advantages.estimators.gdpo import gdpo
 from gdpo.advantages.registry import check_advantages, keyword_parameters, resolve_estimator
 from gdpo.advantages.schedules import Schedules
 from gdpo.advantages.stages import namespace
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError, GdpoError, boundary
 
 Options = Mapping[str, Any]
 """Keyword options of an estimator in a configuration: numbers, lists in reward order, or mappings
@@ -251,11 +251,11 @@ class AdvantageRule:
         weights, of_each = self._to_array(given), self._to_array(np.tile(given, (3, 1)))
         problem = ""
         try:
-            wanted = self._of_one_turn(rewards, weights)
-            if np.allclose(self._of_one_turn(rewards, of_each), wanted):
-                return
-        except Exception as error:  # noqa: BLE001 (a user's estimator may raise anything)
-            problem = f" ({type(error).__name__}: {error})"
+            with boundary(ConfigError):
+                if np.allclose(*(self._of_one_turn(rewards, each) for each in (of_each, weights))):
+                    return
+        except ConfigError as error:
+            problem = f" ({error})"
         raise ConfigError(
             f"estimator {self.name!r} does not take weights for each prompt{problem}: make it "
             "accept weights [prompt, 1, reward], as gdpo.testing.check_estimator tests with "

@@ -153,8 +153,7 @@ class RunningScale:
 
     def including(self, rewards: Rewards, weights: Weights) -> float:
         """Return the value that the scale would have after `update`."""
-        value, _ = self._including(rewards, weights)
-        return value
+        return self._including(rewards, weights)[0]
 
     def state(self) -> dict[str, Any]:
         """Return the scale in JSON types, for `restore`."""

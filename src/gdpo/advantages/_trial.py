@@ -13,7 +13,7 @@ from array_api_compat import array_namespace, is_array_api_obj
 from gdpo._naming import last_line
 from gdpo.advantages._types import Number, Weights
 from gdpo.advantages.registry import check_advantages, check_unchanged
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, boundary, spelled
 
 _TURNS = 3
 """Largest number of turns in a rollout."""
@@ -48,8 +48,18 @@ def try_out(
     for given, to_array in batches:
         before = {key: np.asarray(value).copy() for key, value in given.items()}
         try:
-            with _kept_random_states():
-                _try_one(compute, name, given)
+            with (
+                _kept_random_states(),
+                boundary(
+                    ConfigError,
+                    lambda error: (
+                        f"estimator {name!r} raised {spelled(error)} ({last_line(error)}): correct "
+                        "the function, or its options"
+                    ),
+                ),
+            ):
+                advantages = compute(**given)
+            check_advantages(advantages, given["rewards"], name)
         except ConfigError as error:
             problem = problem or ConfigError(
                 f"{error} (called with a made-up batch before training: rewards of shape "
@@ -74,17 +84,6 @@ def _kept_random_states() -> Generator[None]:
         np.random.set_state(arrays)  # noqa: NPY002
         if torch is not None:
             torch.random.set_rng_state(tensors)
-
-
-def _try_one(compute: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
-    try:
-        advantages = compute(**given)
-    except (Exception, SystemExit) as error:  # a user's estimator may raise anything
-        raise ConfigError(
-            f"estimator {name!r} raised {type(error).__name__}: {error} ({last_line(error)}): "
-            "correct the function, or its options"
-        ) from error
-    check_advantages(advantages, given["rewards"], name)
 
 
 def made_up_batches(

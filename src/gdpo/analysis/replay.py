@@ -13,7 +13,7 @@ import numpy as np
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
-from gdpo.errors import GdpoError
+from gdpo.errors import ConfigError, GdpoError, boundary
 from gdpo.rollouts.table import RewardArrays
 
 RECORDED = "recorded"
@@ -254,10 +254,12 @@ class Replay:
         tokens = np.where(batch.there, batch.num_tokens, 0.0)
         counts = None if np.any(np.isnan(tokens)) else tokens
         try:
-            found = rule(batch.rewards, np.array(batch.weights), token_counts=counts)
-            rule.update(batch.rewards, np.array(batch.weights))
-        except Exception as error:  # noqa: BLE001 (users' estimators; the error is reported)
-            self.problems.setdefault(name, f"{type(error).__name__}: {error}")
+            with boundary(ConfigError):
+                weights = np.array(batch.weights)
+                found = rule(batch.rewards, weights, token_counts=counts)
+                rule.update(batch.rewards, weights)
+        except ConfigError as error:
+            self.problems.setdefault(name, str(error))
             return missing
         return np.asarray(found, dtype=np.float64)
 

@@ -376,6 +376,8 @@ def _less_effect(
         what = f"is pushed {way}, although its weight is {sign}"
     else:
         share = f"{percent(reward.wanted)} of the weight, but {share}"
+    # What follows from the first cause: settings that weigh the rewards, or a fact.
+    readings = readings_of(influence, ranges) if causes[0] is Cause.RANGE else ()
     return finding(
         kind,
         (reward.name,),
@@ -389,7 +391,7 @@ def _less_effect(
         share=share,
         named=" and ".join(cause.value for cause in causes),
         reasons=", and ".join(_reason(cause, reward, most) for cause in causes),
-        remedy=_after(causes[0], influence, ranges),
+        remedy="; ".join(map(str, readings)) or _FACTS[causes[0]],
     )
 
 
@@ -429,12 +431,6 @@ def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
     if ratio > 1 / _CAUSE:
         return f"the standard deviation of `{most.name}` within a group is {times(ratio)} as large"
     return f"the advantages follow `{most.name}` more closely"
-
-
-def _after(cause: Cause, influence: Influence, ranges: Ranges) -> str:
-    """Return what follows from a cause: a fact, or the settings that weigh the rewards."""
-    readings = readings_of(influence, ranges) if cause is Cause.RANGE else ()
-    return "; ".join(map(str, readings)) or _FACTS[cause]
 
 
 _FACTS = {

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from gdpo.errors import ConfigError, MissingExtraError, RewardError
+from gdpo.errors import ConfigError, MissingExtraError, RewardError, boundary
 from gdpo.rewards.calls import SHOWN, Result, RewardCall, RewardFailure, ask, wait_for
 from gdpo.rewards.reward import Reward
 
@@ -234,15 +234,15 @@ def _pickled(rewards: Sequence[Reward]) -> bytes:
         ) from error
     sent = [r if r.deadline is not None and not r.asks_elsewhere else None for r in rewards]
     for reward in filter(None, sent):
-        try:
+        with boundary(
+            ConfigError,
+            lambda error, name=reward.name: (
+                f"reward {name!r} has a deadline, so it runs in a separate process, but its "
+                f"function cannot be sent there ({type(error).__name__}: {str(error)[:SHOWN]}). A "
+                "function defined in a script or notebook is pickled together with every object "
+                "that it uses, and locks, open files and connections cannot be pickled. Move the "
+                "function to a module that the process can import, or remove the deadline"
+            ),
+        ):
             cloudpickle.dumps(reward)
-        except Exception as error:
-            raise ConfigError(
-                f"reward {reward.name!r} has a deadline, so it runs in a separate process, but "
-                f"its function cannot be sent there ({type(error).__name__}: "
-                f"{str(error)[:SHOWN]}). A function defined in a script or notebook is pickled "
-                "together with every object that it uses, and locks, open files and connections "
-                "cannot be pickled. Move the function to a module that the process can import, or "
-                "remove the deadline"
-            ) from error
     return cloudpickle.dumps(sent)

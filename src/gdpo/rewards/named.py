@@ -6,7 +6,7 @@ from inspect import signature
 from typing import Any
 
 from gdpo._naming import find, refuse_unknown
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError, GdpoError, boundary, spelled
 from gdpo.rewards.gates import Gate
 from gdpo.rewards.reward import Reward
 
@@ -65,16 +65,15 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
             f"not accept the options {dict(options)}: {error}. It must be a gdpo.Reward, or a "
             "function that returns one for these options"
         ) from error
-    try:
+    with boundary(
+        ConfigError,
+        lambda error: (
+            f"{what}: creating it with the options {dict(options)} failed with {spelled(error)}. "
+            f"If the function scores completions itself, it {_PLAIN}"
+        ),
+        passed=GdpoError,
+    ):
         return function(**options)
-    except GdpoError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{what}: creating it with the options {dict(options)} failed with "
-            f"{type(error).__name__}: {error}. If the function scores completions itself, it "
-            f"{_PLAIN}"
-        ) from error
 
 
 def read_gates(gates: Any) -> dict[str, Gate]:

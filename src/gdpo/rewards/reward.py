@@ -92,7 +92,14 @@ class Reward:
     scope: Scope = "last"
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        name: Any = self.name
+        if not isinstance(name, str):
+            raise ConfigError(f"a reward's name must be a string, got {describe(name)}")
+        if not name.isprintable() or not name or set(name) & set("/|"):
+            raise ConfigError(
+                f"a reward's name becomes part of metric names, so it must not be empty or contain "
+                f"'/', '|' or non-printable characters; got {name!r}"
+            )
         _refuse(self.name, _problems_of_range(self.low, self.high))
         _refuse(self.name, _problems(self))
         _refuse(self.name, _problems_of_examples(self))
@@ -141,16 +148,6 @@ def refuse_no_reward(given: object) -> None:
             f"Reward({name!r}, {name}, low=0, high=1), for a function of (completion, reference)"
         )
     raise ConfigError(f"expected a gdpo.Reward, got {describe(given)}")
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise ConfigError(f"a reward's name must be a string, got {describe(name)}")
-    if not name.isprintable() or not name or set(name) & set("/|"):
-        raise ConfigError(
-            f"a reward's name becomes part of metric names, so it must not be empty or contain "
-            f"'/', '|' or non-printable characters; got {name!r}"
-        )
 
 
 def _refuse(name: str, problems: Iterator[str]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo._text import visible
-from gdpo.errors import ConfigError, DataError, RewardError, check_whole
+from gdpo.errors import ConfigError, DataError, RewardError, boundary, check_whole
 from gdpo.rewards._pool import RewardPool
 from gdpo.rewards.calls import SHOWN, RewardCall, RewardFailure
 from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
@@ -365,14 +365,15 @@ def check_distinct(names: Sequence[str]) -> None:
 
 
 def _key(value: Any, index: int, what: str) -> bytes:
-    try:
-        return pickle.dumps(value)
-    except Exception as error:
-        raise DataError(
+    with boundary(
+        DataError,
+        lambda error: (
             f"the {what} of rollout {index} contains a value that cannot be sent to another "
             f"process ({type(error).__name__}: {str(error)[:SHOWN]}). Use only text, numbers, "
             "lists and dicts"
-        ) from error
+        ),
+    ):
+        return pickle.dumps(value)
 
 
 def _start(completion: str | Messages) -> str:
@@ -409,9 +410,8 @@ class _Progress:
 class _Bar:
     """Draws a progress bar on standard error, or logs lines if that is not a terminal."""
 
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._last = -_LOG_EVERY_S
+    _bar: Any = None
+    _last = -_LOG_EVERY_S
 
     def __call__(self, done: int, total: int) -> None:
         import rich.progress as shown

@@ -9,8 +9,7 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +19,7 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from gdpo._naming import did_you_mean, last_line
 from gdpo.advantages.registry import weights_by_name
-from gdpo.errors import ConfigError, RewardError
+from gdpo.errors import ConfigError, RewardError, boundary
 from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
@@ -257,22 +256,15 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
 def _checked(function: RewardFunction) -> RewardFunction:
     name = callable_name(function)
 
-    @contextmanager
-    def explained(passed: Mapping[str, Any]) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise _raised(name, function, error, passed) from error
+    def checked(**given: Any) -> list[Any]:
+        with boundary(RewardError, functools.partial(_raised, name, function, given)):
+            values = function(**given)
+        return _check_values(name, values, len(given["completions"]))
 
-    def checked(*, completions: list[Any], **kwargs: Any) -> list[Any]:
-        with explained({"completions": completions, **kwargs}):
-            values = function(completions=completions, **kwargs)
-        return _check_values(name, values, len(completions))
-
-    async def later(*, completions: list[Any], **kwargs: Any) -> list[Any]:
-        with explained({"completions": completions, **kwargs}):
-            values = await function(completions=completions, **kwargs)
-        return _check_values(name, values, len(completions))
+    async def later(**given: Any) -> list[Any]:
+        with boundary(RewardError, functools.partial(_raised, name, function, given)):
+            values = await function(**given)
+        return _check_values(name, values, len(given["completions"]))
 
     chosen = later if is_async_callable(function) else checked
     functools.update_wrapper(chosen, function, assigned=("__module__", "__doc__"), updated=())
@@ -315,14 +307,14 @@ _RENAMED = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass under their own names."""
 
 
-def _raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any]) -> RewardError:
+def _raised(name: str, function: Any, passed: Mapping[str, Any], error: BaseException) -> str:
     columns = [
         key
         for key, value in passed.items()
         if isinstance(value, list) and key not in (*_ALWAYS, *_SOMETIMES)
     ]
     if problem := _wrong_parameters(function, list(passed), columns):
-        return RewardError(f"reward {name!r} {problem}")
+        return f"reward {name!r} {problem}"
     remedy = (
         "A reward must return a number or None for every completion: catch the exception, and "
         "return None if the reward does not apply"
@@ -332,10 +324,8 @@ def _raised(name: str, function: Any, error: Exception, passed: Mapping[str, Any
             f"If {error.args[0]!r} is a column of the dataset, add it. The columns are: "
             f"{_listed(columns)}. If the reward does not apply to the completion, return None"
         )
-    return RewardError(
-        f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} "
-        f"({last_line(error)}). {remedy}"
-    )
+    what = f"{type(error).__name__}: {str(error)[:300]!r} ({last_line(error)})"
+    return f"reward {name!r} raised {what}. {remedy}"
 
 
 def _wrong_parameters(function: Any, passed: Sequence[str], columns: Sequence[str]) -> str | None:

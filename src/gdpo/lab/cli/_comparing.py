@@ -31,6 +31,7 @@ from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import check_fields
 from gdpo.lab.report import summary, write_report
+from gdpo.lab.runs.directory import read_metrics
 from gdpo.lab.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -116,7 +117,7 @@ def _conclude(grid: Grid, console: Console) -> int:
         _say(console, f"{cell.name} failed: {cell.why()}")
     if failed:
         _say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
-    if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
+    if any(read_metrics(cell.run) for cell in grid.cells if cell.begun):
         make_report(grid.folder, None, console)
     if left := grid.open():
         _say(console, grid.conclusion())

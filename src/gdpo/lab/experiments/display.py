@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from gdpo._text import one_line
 from gdpo.lab.experiments.grid import Cell, Grid
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_run
 from gdpo.lab.runs.summary import duration, number
 
 _RECENT = 5
@@ -63,12 +64,12 @@ def grid_display(
 def _rows(cell: Cell) -> tuple[dict[str, Any], ...]:
     """Return a run's metrics. Read the file again only if its size has changed."""
     file = cell.run.metrics
-    return _read(cell.run, file.stat().st_size) if file.is_file() else ()
+    return _read(cell.run.path, file.stat().st_size) if file.is_file() else ()
 
 
 @lru_cache(maxsize=4096)
-def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
-    return tuple(run.read_steps())
+def _read(path: Path, _size: int) -> tuple[dict[str, Any], ...]:
+    return tuple(read_run(RunDirectory(path)).steps)
 
 
 def _means(cell: Cell) -> str:

@@ -45,7 +45,7 @@ from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, fewest_seeds, l
 from gdpo.lab.recipes.recipe import Recipe, differences
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import split_values
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics, read_run
 from gdpo.lab.runs.lock import alone
 
 _OWN_OPTIONS = {
@@ -176,7 +176,7 @@ class Cell:
     @property
     def finished(self) -> bool:
         """Whether the run finished its last step."""
-        return self.begun and "finished" in self.run.read_environment()
+        return self.begun and "finished" in read_environment(self.run)
 
     @property
     def failed(self) -> bool:
@@ -200,7 +200,7 @@ class Cell:
 
     def why(self) -> str:
         """Return one line: the signal that killed a failed run, or its last line of output."""
-        _, why = state_of(self.run, self.failure)
+        _, why = state_of(read_run(self.run) if self.begun else None, self.failure)
         return why.strip().splitlines()[-1] if why.strip() else ""
 
 
@@ -480,7 +480,7 @@ def _start(cell: Cell, device: str) -> None:
 def _begin(cell: Cell, training: Training | Orphan, device: str | None) -> None:
     cell.training, cell.device = training, device
     cell.began = time.monotonic()
-    cell.steps_before = len(cell.run.read_metrics()) if cell.begun else 0
+    cell.steps_before = len(read_metrics(cell.run)) if cell.begun else 0
 
 
 def _over(cell: Cell) -> bool:

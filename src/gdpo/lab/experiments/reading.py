@@ -19,8 +19,9 @@ from gdpo.lab.experiments.threshold import REACHED
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import GateConfig, Recipe, differences
 from gdpo.lab.recipes.yaml import spell_number
-from gdpo.lab.runs.directory import RunDirectory
+from gdpo.lab.runs.directory import RunDirectory, RunFacts, read_run
 from gdpo.lab.runs.lock import is_locked
+from gdpo.rewards.gates import Range
 
 
 class Label(str):
@@ -71,6 +72,8 @@ def in_words(value: float | GateConfig | Mapping[str, Any] | None) -> str:
     return "null" if value is None else spell_number(value)
 
 
+_Curve: TypeAlias = Float[np.ndarray, " step"]
+
 State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "failed"]
 
 
@@ -100,24 +103,20 @@ class ComparedRun:
     state: State
     why: str
     """Reason for the failure. Empty if the run has not failed."""
-    means: Mapping[str, Float[np.ndarray, " step"]]
+    means: Mapping[str, _Curve]
     """For each reward, its mean over the rollouts of each finished step. NaN: the reward applied to
     no rollout, or the step was not logged."""
-    lengths: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
+    lengths: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
     """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
     lengths were not logged."""
-    weights: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
+    weights: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
     """For each reward with a schedule, its weight in each finished step."""
-    account: Mapping[str, Float[np.ndarray, " step"]] = field(
-        default_factory=dict[str, Float[np.ndarray, " step"]]
-    )
+    account: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
     """What changed each reward in a window, at the step after it: `<reward>/by/<cause>`,
     `<reward>/rest` and `<reward>/measured`, in the reward's unit. NaN: no window, or its total does
     not agree with the measured change."""
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    """The range of each reward. Empty: the run has not started."""
 
     @property
     def steps(self) -> int:
@@ -169,17 +168,13 @@ class Experiment:
         """Return the logged weight of a reward in each step."""
         return self._table([run.weights.get(reward) for run in self.runs_of(label)])
 
-    def _table(
-        self, curves: Sequence[Float[np.ndarray, " step"] | None]
-    ) -> Float[np.ndarray, "seed step"]:
+    def _table(self, curves: Sequence[_Curve | None]) -> Float[np.ndarray, "seed step"]:
         table = np.full((len(curves), self.total_steps), np.nan)
         for row, curve in zip(table, curves, strict=True):
             values = np.empty(0) if curve is None else curve[: self.total_steps]
             row[: len(values)] = values
         return table
 
-
-_Curve: TypeAlias = Float[np.ndarray, " step"]
 
 COMPARISON_FILE = "comparison.json"
 """The file that marks a folder as a comparison and stores its plan."""
@@ -313,16 +308,18 @@ def read_experiment(folder: Path) -> Experiment:
     left_out = set[str]()
     read = [read_recipe(path, left_out=left_out) for path in paths]
     own = _own(read)
-    recipes = [(_label_by_hand(r, path, own), r) for r, path in zip(read, paths, strict=True)]
+    found = [read_run(RunDirectory(path)) for path in paths]
+    recipes = [(_label_by_hand(r, facts, own), r) for r, facts in zip(read, found, strict=True)]
     runs: list[ComparedRun] = []
     seen: dict[tuple[str, int], Path] = {}
-    for (label, recipe), path in zip(recipes, paths, strict=True):
+    for (label, recipe), facts in zip(recipes, found, strict=True):
+        path = facts.run.path
         if (other := seen.setdefault((label, recipe.seed), path)) != path:
             raise DataError(
                 f"{other} and {path} are both runs of {label} with seed {recipe.seed}. "
                 "Move one of them to another folder"
             )
-        runs.append(_read_run(label, recipe.seed, path, None))
+        runs.append(_compared_run(label, recipe.seed, path, facts))
     places = {
         # GRPO, then shipped estimators, then others. Larger weights come first.
         label: (
@@ -352,9 +349,9 @@ def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
     ]
 
 
-def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
+def _label_by_hand(recipe: Recipe, facts: RunFacts, own: Sequence[tuple[int, str]]) -> str:
     """Return the label that `gdpo compare --vary` would give to a run started manually."""
-    names = list(RunDirectory(path).read_ranges())
+    names = list(_ranges(facts))
     values = [
         f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
         for place, key in own
@@ -364,14 +361,15 @@ def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -
 
 
 def _compared(folder: Path, plan: ComparisonPlan) -> Experiment:
-    cells = [(label, seed) for label in plan.labels for seed in plan.seeds]
     runs = tuple(
-        _read_run(label, seed, folder / run_name(label, seed), failure_file(folder, label, seed))
-        for label, seed in cells
+        _compared_run(label, seed, path, facts, failure_file(folder, label, seed))
+        for label in plan.labels
+        for seed in plan.seeds
+        for path in [folder / run_name(label, seed)]
+        for facts in [read_run(RunDirectory(path)) if _is_run(path) else None]
     )
-    begun = [run for run in runs if _is_run(run.path)]
     left_out = set[str]()
-    recipes = [(run.label, read_recipe(run.path, left_out=left_out)) for run in begun]
+    recipes = [(run.label, read_recipe(run.path, left_out=left_out)) for run in runs if run.ranges]
     if not recipes:
         raise DataError(
             f"{folder}: none of this comparison's runs has started yet. Rerun the gdpo compare "
@@ -408,7 +406,7 @@ def _experiment(
 
 def _measured(recipes: Sequence[Recipe], runs: Sequence[ComparedRun]) -> tuple[Measured, ...]:
     """Return the rewards with ranges that are valid for all runs. A gate extends a range to 0."""
-    begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
+    begun = [run.ranges for run in runs if run.ranges]
     weights = (
         {None if isinstance(e.weight, dict) else e.weight for e in each}
         for each in zip(*(r.rewards for r in recipes), strict=False)
@@ -439,26 +437,43 @@ def unlike(
     )
 
 
-def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> ComparedRun:
-    run = RunDirectory(path)
-    rows = run.read_steps() if path.is_dir() else []
-    state, why = state_of(run, failed)
-    return ComparedRun(label, seed, path, state, why, **_curves(rows))
+def _compared_run(
+    label: str, seed: int, path: Path, facts: RunFacts | None, failed: Path | None = None
+) -> ComparedRun:
+    """Return a run from its facts, or without them if it has not started."""
+    state, why = state_of(facts, failed)
+    if facts is None:
+        return ComparedRun(label, seed, path, state, why, {})
+    fields = _curves(facts.steps)
+    return ComparedRun(label, seed, path, state, why, **fields, ranges=_ranges(facts))
 
 
-def state_of(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
-    """Return the state of a run, and why it failed. `failed` is its `failure_file`."""
-    begun = _is_run(run.path)
-    if begun and is_locked(run.path):
+def _ranges(facts: RunFacts) -> dict[str, Range]:
+    """Return the ranges of a run's rewards in order, or raise a DataError."""
+    known = {name: each for name, each in facts.ranges.items() if each is not None}
+    if not known or len(known) < len(facts.ranges):
+        raise DataError(
+            f"{facts.run.environment} does not have the range of each reward, which every run of "
+            "gdpo stores under `rewards`. Restore the file"
+        )
+    return known
+
+
+def state_of(facts: RunFacts | None, failed: Path | None) -> tuple[State, str]:
+    """Return the state of a run, and why it failed. `failed` is its `failure_file`.
+
+    `facts` is None for a run that has not started.
+    """
+    if facts is not None and is_locked(facts.run.path):
         return "running", ""
-    if begun and "finished" in run.read_environment():
+    if facts is not None and facts.finished:
         return "finished", ""
     if failed is not None and failed.is_file():
         try:
             return "failed", str(json.loads(failed.read_text(encoding="utf-8"))["why"])
         except (OSError, ValueError, KeyError, TypeError):
             return "failed", f"{failed} cannot be read"
-    return ("interrupted" if begun else "waiting"), ""
+    return ("waiting" if facts is None else "interrupted"), ""
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from gdpo.lab.launch.verl import (
     Machines,
     VerlFiles,
     check_fields,
-    field,
+    fields_of,
     plan,
     verl_config,
     with_fields,
@@ -34,9 +34,9 @@ from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import dump_yaml
-from gdpo.lab.runs.directory import RunDirectory, create_run, describe_start, now, refuse_existing
-from gdpo.lab.runs.lock import lock, lock_descriptor, unlock
-from gdpo.lab.runs.resume import find_run, record_resumption, refuse_other_circumstances
+from gdpo.lab.runs.directory import RunDirectory, describe_start, now, read_run
+from gdpo.lab.runs.lock import lock_descriptor, unlock
+from gdpo.lab.runs.resume import check_place, open_run, record_resumption
 from gdpo.lab.runs.summary import reward_changes
 from gdpo.lab.tasks import Problem
 from gdpo.lab.training.finish import model_being_made, write_readme
@@ -192,10 +192,7 @@ def launch_verl(
     """
     _check_verl()
     recipe = launch.recipe
-    if resume:
-        find_run(recipe)
-    else:
-        refuse_existing(RunDirectory(recipe.run_dir), recipe)
+    check_place(recipe, resume=resume)
     rows = _rows(launch, recipe.data, report)
     eval_rows = None if recipe.eval_data is None else _rows(launch, recipe.eval_data, report)
     if len(rows.problems) < launch.batches.prompts:
@@ -254,18 +251,12 @@ def _opened(launch: VerlLaunch, rows: Rows, *, resume: bool) -> RunDirectory:
         rows.left_out,
         engine="verl",
         processes=launch.machines.processes,
-        seed=field(recipe, "seed"),
+        seed=fields_of(recipe)["seed"],
     )
-    if not resume:
-        run = create_run(recipe, {**facts, "rewards": launch.resolved.described()})
-        lock(run.path)
-        return run
-    run = RunDirectory(recipe.run_dir)
-    lock(run.path)
-    before = run.read_environment()
-    refuse_other_circumstances(run, before, facts)
-    record_resumption(run, before, launch.resolved, facts)
-    return run
+    before = open_run(launch.resolved, facts, resume=resume)
+    if resume:
+        record_resumption(before, launch.resolved, facts)
+    return before.run
 
 
 def _write(launch: VerlLaunch, rows: Rows, eval_rows: Rows | None) -> None:
@@ -352,8 +343,7 @@ _SAME = {
 def _finish(resolved: Resolved, files: VerlFiles) -> str:
     """Write verl's last saved model, the metrics and a README, and return a message."""
     run = files.run
-    rows = list(_metrics_rows(files.metrics))
-    write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
+    write_whole(run.metrics, "\n".join(map(to_json, _metrics_rows(files.metrics))))
     saved = [folder for folder in run.checkpoints.glob(_SAVED) if any(folder.glob(_WEIGHTS))]
     last = max(saved, key=_step, default=None)
     if last is None:
@@ -364,8 +354,9 @@ def _finish(resolved: Resolved, files: VerlFiles) -> str:
         )
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
-    changes = reward_changes(rows, resolved.rewards, resolved.weights)
-    write_readme(resolved.recipe, run, changes, _step(last))
+    facts = read_run(run)
+    changes = reward_changes(facts.steps, resolved.rewards, resolved.weights)
+    write_readme(resolved.recipe, facts, changes, _step(last))
     return f"finished; {run.model} is the model after step {_step(last):,}"
 
 

@@ -56,9 +56,9 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def field(recipe: Recipe, name: str) -> Any:
-    """Return a `trainer:` field of the recipe, or TRL's default if the recipe does not set it."""
-    return recipe.trainer.get(name, DEFAULTS[name])
+def fields_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the `trainer:` fields of the recipe, with TRL's default for each that it lacks."""
+    return {**DEFAULTS, **recipe.trainer}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def plan(recipe: Recipe, machines: Machines) -> Batches:
         samples=batch.samples,
         prompts_per_update=batch.per_step // batch.samples,
         micro_batch=split_batch(recipe, machines.processes).micro_batch,
-        iterations=field(recipe, "num_iterations"),
+        iterations=fields_of(recipe)["num_iterations"],
     )
 
 
@@ -257,7 +257,7 @@ class VerlFiles:
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
     """Return verl's configuration for a recipe that has passed `check_fields`."""
     recipe = resolved.recipe
-    longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
+    longest = _longest_prompt(recipe) + fields_of(recipe)["max_completion_length"]
     files = VerlFiles(RunDirectory(recipe.run_dir))
     return {
         "hydra": {
@@ -376,6 +376,7 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
 
 
 def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
+    fields = fields_of(recipe)
     # verl requires an evaluation file even if it never evaluates.
     evaluation = files.train if recipe.eval_data is None else files.evaluation
     return {
@@ -385,8 +386,8 @@ def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
         "train_batch_size": batches.prompts,
         "max_prompt_length": _longest_prompt(recipe),
         "filter_overlong_prompts": True,
-        "max_response_length": field(recipe, "max_completion_length"),
-        "seed": field(recipe, "seed"),
+        "max_response_length": fields["max_completion_length"],
+        "seed": fields["seed"],
     }
 
 
@@ -395,7 +396,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
     path = str(local.absolute()) if local.is_dir() else recipe.initial_model
     model: dict[str, Any] = {
         "path": str(converted_folder()) if recipe.model == SMOLLM2 else path,
-        "enable_gradient_checkpointing": field(recipe, "gradient_checkpointing"),
+        "enable_gradient_checkpointing": fields_of(recipe)["gradient_checkpointing"],
     }
     if recipe.lora is not None:
         layers = recipe.lora.target_modules
@@ -450,8 +451,9 @@ def _modules(recipe: Recipe) -> dict[str, Any]:
 
 def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
     """Return verl's section `actor`. `longest` is the maximum prompt plus response in tokens."""
-    low, beta = field(recipe, "epsilon"), field(recipe, "beta")
-    high, warmup = field(recipe, "epsilon_high"), field(recipe, "warmup_steps")
+    fields = fields_of(recipe)
+    low, beta = fields["epsilon"], fields["beta"]
+    high, warmup = fields["epsilon_high"], fields["warmup_steps"]
     share = 0 < warmup < 1  # TRL reads a value below 1 as a ratio
     given: dict[str, Any] = {
         "ppo_mini_batch_size": batches.prompts_per_update,
@@ -462,26 +464,26 @@ def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
         "clip_ratio": low,
         "clip_ratio_low": low,
         "clip_ratio_high": low if high is None else high,
-        "clip_ratio_c": field(recipe, "delta") or _UNBOUNDED,
-        "loss_agg_mode": _AGGREGATION[field(recipe, "loss_type")],
-        "entropy_coeff": field(recipe, "entropy_coef"),
+        "clip_ratio_c": fields["delta"] or _UNBOUNDED,
+        "loss_agg_mode": _AGGREGATION[fields["loss_type"]],
+        "entropy_coeff": fields["entropy_coef"],
         "use_kl_loss": beta > 0,
         "kl_loss_coef": beta,
-        "data_loader_seed": field(recipe, "seed"),
+        "data_loader_seed": fields["seed"],
         "optim": {
-            "lr": field(recipe, "learning_rate"),
-            "lr_scheduler_type": field(recipe, "lr_scheduler_type"),
+            "lr": fields["learning_rate"],
+            "lr_scheduler_type": fields["lr_scheduler_type"],
             "lr_warmup_steps": -1 if share else batches.generations(warmup),
             "lr_warmup_steps_ratio": warmup if share else 0.0,
-            "weight_decay": field(recipe, "weight_decay"),
-            "betas": [field(recipe, "adam_beta1"), field(recipe, "adam_beta2")],
-            "clip_grad": field(recipe, "max_grad_norm"),
+            "weight_decay": fields["weight_decay"],
+            "betas": [fields["adam_beta1"], fields["adam_beta2"]],
+            "clip_grad": fields["max_grad_norm"],
         },
         # hf_model is in the format of transformers, which `gdpo evaluate` reads.
         "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
     }
-    if field(recipe, "loss_type") == "dr_grpo":
-        given["loss_scale_factor"] = field(recipe, "max_completion_length")
+    if fields["loss_type"] == "dr_grpo":
+        given["loss_scale_factor"] = fields["max_completion_length"]
     return given
 
 
@@ -490,27 +492,29 @@ def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
     vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training.
     """
+    fields = fields_of(recipe)
     return {
         "name": "vllm",
         "n": batches.samples,
-        "temperature": field(recipe, "temperature"),
-        "top_p": field(recipe, "top_p"),
-        "top_k": field(recipe, "top_k") or -1,
-        "seed": field(recipe, "seed"),
-        "tensor_model_parallel_size": field(recipe, "vllm_tensor_parallel_size"),
+        "temperature": fields["temperature"],
+        "top_p": fields["top_p"],
+        "top_k": fields["top_k"] or -1,
+        "seed": fields["seed"],
+        "tensor_model_parallel_size": fields["vllm_tensor_parallel_size"],
         "max_model_len": longest,
     }
 
 
 def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     """Return the `trainer` fields for the run's length and checkpoint interval."""
-    steps = field(recipe, "max_steps")
+    fields = fields_of(recipe)
+    steps = fields["max_steps"]
     if steps > 0:
         total = batches.generations(steps)
         every = _save_every(recipe, batches, min(100, ceil(total / 10)), total)
         # Every epoch has at least one step, so this many epochs are always enough.
         return {"total_training_steps": total, "total_epochs": total, "save_freq": every}
-    epochs = field(recipe, "num_train_epochs")
+    epochs = fields["num_train_epochs"]
     if epochs != int(epochs):
         raise ConfigError(
             f"{recipe.place('trainer', 'num_train_epochs')}: verl trains only whole epochs, but "

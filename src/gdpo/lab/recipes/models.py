@@ -1,6 +1,6 @@
 """Finds the model and the tokenizer of a recipe before training starts."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from heapq import nlargest
@@ -101,24 +101,25 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     return tokenizer
 
 
-def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> list[int]:
-    """Return the number of tokens in each prompt, or raise a ConfigError if it is rejected."""
-    return [_prompt_length(tokenizer, problem, i, recipe) for i, problem in enumerate(problems, 1)]
+def prompt_lengths(
+    tokenizer: Tokenizer, numbered: Iterable[tuple[int, Problem]], recipe: Recipe
+) -> list[int]:
+    """Return the number of tokens in each prompt, or raise a ConfigError if it is rejected.
+
+    Problems are numbered by their row, from 1.
+    """
+    texts = (prompt_text(tokenizer, problem, row, recipe) for row, problem in numbered)
+    return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
 
 
 def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
     """Return the number of tokens in the longest prompt."""
-
-    def characters(row: tuple[int, Problem]) -> int:
-        return sum(len(str(message.get("content"))) for message in row[1].prompt)
-
-    longest = nlargest(PROMPTS_MEASURED, enumerate(problems, 1), key=characters)
-    return max(_prompt_length(tokenizer, problem, row, recipe) for row, problem in longest)
-
-
-def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> int:
-    text = prompt_text(tokenizer, problem, row, recipe)
-    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    longest = nlargest(
+        PROMPTS_MEASURED,
+        enumerate(problems, 1),
+        key=lambda row: sum(len(str(message.get("content"))) for message in row[1].prompt),
+    )
+    return max(prompt_lengths(tokenizer, longest, recipe))
 
 
 def prompt_text(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> str:

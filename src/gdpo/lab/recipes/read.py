@@ -23,8 +23,9 @@ from gdpo.lab.recipes.recipe import (
     Recipe,
     RewardConfig,
 )
-from gdpo.lab.recipes.resolve import find_rewards, find_task, resolve
+from gdpo.lab.recipes.resolve import find_rewards, resolve
 from gdpo.lab.recipes.yaml import Document, KeyPath, dotted, override, override_place, read_yaml
+from gdpo.lab.tasks import resolve_task
 
 _YAML = (".yaml", ".yml")
 """File extensions of recipes."""
@@ -184,7 +185,8 @@ def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
     task = {key: document.data[key] for key in ("task",) if key in document.data}
     rest = {"model": "", "data": {"source": ""}, "rewards": naming}
     recipe = _validated(replace(document, data={**task, **rest}))
-    found = find_task(recipe)
+    with recipe.at("task"):
+        found = resolve_task(recipe.task)
     return [reward.name for reward in (find_rewards(recipe, found) or found.rewards)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gdpo._naming import did_you_mean
@@ -64,7 +65,12 @@ class Resolved:
 
     def scorer(self, *, on_error: OnError | None = None) -> Scorer:
         """Return the scorer of the recipe, with another `on_error` if one is given."""
-        return _scorer(self.recipe, self.rewards, on_error)
+        options, build = self.recipe.scorer, partial(Scorer.from_options, self.rewards)
+        try:
+            return build(options if on_error is None else {**options, "on_error": on_error})
+        except ConfigError as error:
+            place = self.recipe.place("scorer", *_culprit(build, options))
+            raise ConfigError(f"{place}: {error}") from error
 
 
 def resolve(recipe: Recipe | Resolved) -> Resolved:
@@ -79,29 +85,17 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
     """
     if isinstance(recipe, Resolved):
         return recipe
-    task = find_task(recipe)
+    with recipe.at("task"):
+        task = resolve_task(recipe.task)
     with recipe.at("advantage"):
         resolve_estimator(recipe.advantage, turns=True)
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
     recipe = recipe.model_copy(update={"rewards": written_out})
     rewards = find_rewards(recipe, task)
     gates = _gates(recipe, rewards)
-    rule = _rule(recipe, rewards, gates)
-    _scorer(recipe, rewards)
-    return Resolved(recipe, task, rewards, gates, rule)
-
-
-def _scorer(recipe: Recipe, rewards: Sequence[Reward], on_error: OnError | None = None) -> Scorer:
-    instead = {} if on_error is None else {"on_error": on_error}
-
-    def build(options: Mapping[str, Any]) -> Scorer:
-        return Scorer.from_options(rewards, {**options, **instead})
-
-    try:
-        return build(recipe.scorer)
-    except ConfigError as error:
-        place = recipe.place("scorer", *_culprit(build, recipe.scorer))
-        raise ConfigError(f"{place}: {error}") from error
+    resolved = Resolved(recipe, task, rewards, gates, _rule(recipe, rewards, gates))
+    resolved.scorer()  # its options are checked
+    return resolved
 
 
 def _culprit(build: Callable[[Mapping[str, Any]], object], options: Mapping[str, Any]) -> list[str]:
@@ -116,20 +110,17 @@ def _culprit(build: Callable[[Mapping[str, Any]], object], options: Mapping[str,
 def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) -> AdvantageRule:
     low, high = declared_ranges(rewards, gates)
     names = [reward.name for reward in rewards]
-    weights: Any = [entry.factor for entry in recipe.rewards]
     tried: Any = None
     if ":" in recipe.advantage:  # the user's own estimator gets a tensor, as in training
-        tried = weights
+        tried = [entry.factor for entry in recipe.rewards]
         with suppress(ImportError):
             import torch
 
-            tried = torch.tensor(weights, dtype=torch.float64)
+            tried = torch.tensor(tried, dtype=torch.float64)
 
-    def build(options: Mapping[str, Any]) -> AdvantageRule:
-        return AdvantageRule(
-            recipe.advantage, names, options, low=low, high=high, weights=tried, turns=True
-        )
-
+    build = partial(
+        AdvantageRule, recipe.advantage, names, low=low, high=high, weights=tried, turns=True
+    )
     options = _options(recipe, names)
     try:
         rule = build(options)
@@ -138,24 +129,20 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
             case ["schedules"]:
                 each = options["schedules"]
                 wrong = _culprit(lambda some: build(options | {"schedules": some}), each)
-                index = names.index((wrong or list(each))[0])
-                place = recipe.place("rewards", index, "weight")
+                first = (wrong or list(each))[0]
+                place = recipe.place("rewards", names.index(first), "weight")
             case [] if ":" in recipe.advantage:
                 place = recipe.place("advantage")
             case culprit:
                 place = recipe.place("advantage_options", *culprit)
         raise ConfigError(f"{place}: {error}") from error
-    _check_prompt_weights(recipe, rule)
-    return rule
-
-
-def _check_prompt_weights(recipe: Recipe, rule: AdvantageRule) -> None:
     if recipe.data.weights_column is not None:
         try:
             rule.check_prompt_weights()
         except ConfigError as error:
             place = recipe.place("data", "weights_column")
             raise ConfigError(f"{place}: data.weights_column: {error}") from error
+    return rule
 
 
 def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
@@ -189,12 +176,6 @@ def _gates(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
                 )
             gates[reward.name] = gate
     return gates
-
-
-def find_task(recipe: Recipe) -> Task:
-    """Return the recipe's task."""
-    with recipe.at("task"):
-        return resolve_task(recipe.task)
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:

@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,7 +57,7 @@ _LEFT_OVERS = (
 
 
 class RunDirectory:
-    """Holds the paths of a run's files, and reads and writes some of them."""
+    """Holds the paths of a run's files, and writes some of them. `read_run` reads them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,62 +80,9 @@ class RunDirectory:
             return True
         return any(path.iterdir())
 
-    def read_environment(self) -> dict[str, Any]:
-        """Return the content of `environment.json`, or raise a DataError."""
-        try:
-            facts = json.loads(self.environment.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise DataError(
-                f"{self.environment} cannot be read, so {self.path} is not a gdpo run: {error}"
-            ) from error
-        if not isinstance(facts, dict):
-            raise DataError(
-                f"{self.environment} is not a JSON object, so {self.path} is not a gdpo run"
-            )
-        return cast("dict[str, Any]", facts)
-
-    def read_ranges(self) -> dict[str, Range]:
-        """Return the ranges of the rewards in order, or raise a DataError."""
-        ranges = described_ranges(self.read_environment().get("rewards"))
-        known = {name: each for name, each in ranges.items() if each is not None}
-        if not known or len(known) < len(ranges):
-            raise DataError(
-                f"{self.environment} does not have the range of each reward, which every run of "
-                "gdpo stores under `rewards`. Restore the file"
-            )
-        return known
-
     def update_environment(self, **facts: Any) -> None:
         """Add or replace facts in `environment.json`."""
-        write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
-
-    def last_checkpoint(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint, whose files may be damaged."""
-        return next(iter(checkpoints(self.checkpoints)), None)
-
-    def steps_saved(self) -> int:
-        """Return the newest checkpoint's step, or the run's steps if it has no checkpoint."""
-        last = self.last_checkpoint()
-        return last.step if last else int(self.read_environment().get("steps", 0))
-
-    def steps_logged(self) -> int:
-        """Return the last step in `metrics.jsonl`, or 0."""
-        return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of `metrics.jsonl`, without lines that a crash has truncated."""
-        if not self.metrics.exists():
-            return []
-        rows: list[dict[str, Any]] = []
-        for line in self.metrics.read_text(encoding="utf-8", errors="replace").split("\n"):
-            with suppress(ValueError, RecursionError):
-                row = json.loads(line)
-                rows += [row] if isinstance(row, dict) else []
-        return rows
-
-    def read_steps(self) -> list[dict[str, Any]]:
-        """Return the rows of `metrics.jsonl` that belong to training steps."""
-        return [row for row in self.read_metrics() if "loss" in row]
+        write_whole(self.environment, to_json(read_environment(self) | facts, indent=2))
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Append a line to `metrics.jsonl`. NaN and infinities become null."""
@@ -146,12 +94,12 @@ class RunDirectory:
         place = self.path / f"dropped-{now[:19].replace(':', '-')}"
         return place.with_name(free_name(place)) if place.exists() else place
 
-    def drop_after(self, step: int, aside: Path) -> bool:
+    def drop_after(self, step: int, rows: Sequence[dict[str, Any]], aside: Path) -> bool:
         """Move the files of the steps after `step` to `aside`, because they will be repeated.
 
-        Incomplete checkpoints are deleted. Return whether anything was moved.
+        `rows` are those of `metrics.jsonl`. Incomplete checkpoints are deleted. Return whether
+        anything was moved.
         """
-        rows = self.read_metrics()
         kept = [row for row in rows if row.get("step", 0) <= step]
         later = [row for row in rows if row.get("step", 0) > step]
         if later:
@@ -190,14 +138,83 @@ class RunDirectory:
         _remove_half_made(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Stores what the files of a run said when `read_run` read them."""
+
+    run: RunDirectory
+    environment: Mapping[str, Any]
+    """The content of `environment.json`."""
+    rows: Sequence[dict[str, Any]]
+    """The rows of `metrics.jsonl`, without lines that a crash has truncated."""
+    steps: Sequence[dict[str, Any]]
+    """The rows that belong to training steps."""
+    ranges: Mapping[str, Range | None]
+    """The range of each reward in order. None: it is missing or invalid."""
+    last: Checkpoint | None
+    """The newest complete checkpoint, whose files may be damaged."""
+    saved: int
+    """The newest checkpoint's step, or the run's steps if it has no checkpoint."""
+    logged: int
+    """The last step in `metrics.jsonl`, or 0."""
+    finished: bool
+    """Whether all results of the run were written."""
+
+
+def read_run(run: RunDirectory) -> RunFacts:
+    """Read what the files of a run say now. A run in training goes on changing them.
+
+    Raises:
+        DataError: If `environment.json` cannot be read.
+    """
+    environment, rows = read_environment(run), read_metrics(run)
+    last = next(iter(checkpoints(run.checkpoints)), None)
+    return RunFacts(
+        run=run,
+        environment=environment,
+        rows=rows,
+        steps=[row for row in rows if "loss" in row],
+        ranges=described_ranges(environment.get("rewards")),
+        last=last,
+        saved=last.step if last else int(environment.get("steps", 0)),
+        logged=max((row["step"] for row in rows if isinstance(row.get("step"), int)), default=0),
+        finished="finished" in environment,
+    )
+
+
+def read_environment(run: RunDirectory) -> dict[str, Any]:
+    """Return the content of `environment.json`, or raise a DataError."""
+    try:
+        facts = json.loads(run.environment.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{run.environment} cannot be read, so {run.path} is not a gdpo run: {error}"
+        ) from error
+    if not isinstance(facts, dict):
+        raise DataError(f"{run.environment} is not a JSON object, so {run.path} is not a gdpo run")
+    return cast("dict[str, Any]", facts)
+
+
+def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
+    """Return the rows of `metrics.jsonl`, without lines that a crash has truncated."""
+    if not run.metrics.exists():
+        return []
+    rows: list[dict[str, Any]] = []
+    for line in run.metrics.read_text(encoding="utf-8", errors="replace").split("\n"):
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
 def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
     """Create the directory of a new run, completely or not at all.
 
     Raises:
         ConfigError: If the path exists, or the folder for runs is not writable.
     """
+    refuse_existing(recipe)
     run = RunDirectory(recipe.run_dir)
-    refuse_existing(run, recipe)
     try:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         _remove_half_made(run.path)
@@ -230,8 +247,9 @@ def refuse_runs_dir(recipe: Recipe) -> None:
         )
 
 
-def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
+def refuse_existing(recipe: Recipe) -> None:
     """Raise a ConfigError if the path of a new run exists or cannot be created."""
+    run = RunDirectory(recipe.run_dir)
     if not run.exists:
         refuse_runs_dir(recipe)
         return

@@ -1,7 +1,8 @@
-"""Checks that a run is resumed with the same recipe, data and processes, and records it."""
+"""Opens a new run, or one to resume, if its recipe, data and processes are the same."""
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gdpo._files import to_json, write_whole
@@ -9,7 +10,17 @@ from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import Recipe, differences
 from gdpo.lab.recipes.resolve import Resolved
-from gdpo.lab.runs.directory import RunDirectory, free_name
+from gdpo.lab.runs.checkpoints import Checkpoint, newest_whole
+from gdpo.lab.runs.directory import (
+    RunDirectory,
+    RunFacts,
+    create_run,
+    free_name,
+    read_environment,
+    read_run,
+    refuse_existing,
+)
+from gdpo.lab.runs.lock import lock
 
 MAY_CHANGE = (
     "trainer.max_steps",
@@ -48,19 +59,23 @@ def resume_command(run: RunDirectory) -> str:
     return f"gdpo train {shlex.quote(str(run.path.absolute()))} --resume"
 
 
-def find_run(recipe: Recipe) -> RunDirectory:
-    """Return the directory of the run that this recipe can resume. Nothing is changed.
+def check_place(recipe: Recipe, *, resume: bool) -> None:
+    """Check that a recipe can start a new run, or resume its run. Nothing is changed.
 
     Raises:
-        ConfigError: If the run does not exist, or was started with a different recipe.
+        ConfigError: If a new run's directory exists or cannot be created, or if the run to resume
+            does not exist, or was started with a different recipe.
     """
+    if not resume:
+        refuse_existing(recipe)
+        return
     run = RunDirectory(recipe.run_dir)
     if not run.exists:
         raise ConfigError(
             f"there is no run {run.path} to resume ({recipe.place('name')}). To start the run, "
             "leave out --resume"
         )
-    run.read_environment()
+    read_environment(run)
     changed = {
         key: values
         for key, values in differences(read_recipe(run.recipe), recipe).items()
@@ -73,37 +88,98 @@ def find_run(recipe: Recipe) -> RunDirectory:
             f"recipe. Changed keys:\n{shown}\nResume the run with its own recipe: "
             f"{resume_command(run)}\nOr start a new run: --set name=... without --resume"
         )
-    return run
 
 
-def refuse_other_circumstances(
-    run: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any]
-) -> None:
-    """Raise a ConfigError if the environment has changed in a way that changes the batches.
+def open_run(resolved: Resolved, now: Mapping[str, Any], *, resume: bool) -> RunFacts:
+    """Lock a new run or the one to resume, and read what it says.
 
-    `before` is the content of `environment.json`, and `facts` is the current environment.
+    `now` describes this start. The lock is held until `unlock`, also after an error.
+
+    Raises:
+        ConfigError: If the environment has changed in a way that changes the batches.
     """
+    if not resume:
+        run = create_run(resolved.recipe, {**now, "rewards": resolved.described()})
+        lock(run.path)
+        return read_run(run)
+    run = RunDirectory(resolved.recipe.run_dir)
+    lock(run.path)
+    before = read_run(run)
+    then = before.environment
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
-        if before.get(key) != facts[key]:
+        if then.get(key) != now[key]:
             raise ConfigError(
-                f"{run.path} was started with {name} = {before[key]}, but the current value is "
-                f"{facts[key]}, so the steps would differ. {remedy}. The run was started with: "
-                f"{before.get('command')}"
+                f"{run.path} was started with {name} = {then[key]}, but the current value is "
+                f"{now[key]}, so the steps would differ. {remedy}. The run was started with: "
+                f"{then.get('command')}"
             )
+    return before
 
 
-def refuse_without_checkpoint(
-    run: RunDirectory, before: Mapping[str, Any], damaged: Sequence[str]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Stores a locked run as it is before training, and the checkpoint to start from."""
+
+    facts: RunFacts
+    start: Checkpoint | None = None
+    is_new: bool = False
+    done: bool = False
+    """Whether the run is already finished."""
+    notes: tuple[str, ...] = ()
+    """Notes that are shown to the user before training starts."""
+
+    @property
+    def step(self) -> int:
+        """Return the number of finished steps."""
+        return self.start.step if self.start else 0
+
+
+def reopened(
+    before: RunFacts,
+    resolved: Resolved,
+    now: Mapping[str, Any],
+    *,
+    total_steps: int,
+    from_scratch: bool,
+) -> Opened:
+    """Return the run to resume, after files that it cannot use were set aside.
+
+    Raises:
+        ConfigError: If steps were logged, but no checkpoint is intact, unless `from_scratch`.
+    """
+    run = before.run
+    if before.finished and before.environment.get("steps", 0) >= total_steps:
+        return Opened(before, before.last, done=True)
+    start, notes = newest_whole(run.checkpoints)
+    if start is None and not from_scratch:
+        _refuse_without_checkpoint(before, notes)
+    if changed := _changed_versions(before.environment, now):
+        notes.append(changed)
+    run.tidy()
+    step = start.step if start else 0
+    if step < total_steps:
+        aside = run.place_aside(now["started"])
+        if run.drop_after(step, before.rows, aside):
+            later = (
+                f"the records of steps {step + 1:,} to {before.logged:,} were"
+                if before.logged > step
+                else f"the rollouts of the unfinished step {step + 1:,} were"
+            )
+            notes.append(f"{later} moved to {aside}; training repeats them")
+        record_resumption(before, resolved, {**now, "at_step": step})
+    return Opened(read_run(run), start, notes=tuple(notes))
+
+
+def _refuse_without_checkpoint(before: RunFacts, damaged: Sequence[str]) -> None:
     """Raise a ConfigError, with what is damaged, if a run without a checkpoint has logged steps."""
-    logged = run.steps_logged()
-    if not logged and not damaged and "finished" not in before:
+    run, logged = before.run, before.logged
+    if not logged and not damaged and not before.finished:
         return
     why = "; ".join(damaged) or f"{run.checkpoints} has no complete checkpoint"
     done = (
-        f"is finished after {before.get('steps', logged):,} steps"
-        if "finished" in before
-        else (f"has logged {logged:,} steps")
+        f"is finished after {before.environment.get('steps', logged):,} steps"
+        if before.finished
+        else f"has logged {logged:,} steps"
     )
     raise ConfigError(
         f"{run.path} {done}, but has no intact checkpoint to resume from: {why}. Nothing was "
@@ -113,7 +189,7 @@ def refuse_without_checkpoint(
     )
 
 
-def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def _changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a note about versions that have changed since the last start, or None."""
     last = [before, *before.get("resumed", [])][-1]
     old, new = (
@@ -129,12 +205,10 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     return f"resumed with {', '.join(changed)}: results may differ from here on"
 
 
-def record_resumption(
-    run: RunDirectory, before: Mapping[str, Any], resolved: Resolved, facts: Mapping[str, Any]
-) -> None:
+def record_resumption(before: RunFacts, resolved: Resolved, now: Mapping[str, Any]) -> None:
     """Add the facts of this start to `environment.json`, and write the recipe as it is now."""
-    resumed = [*before.get("resumed", []), facts]
-    described = {**before, "rewards": resolved.described(), "resumed": resumed}
+    resumed = [*before.environment.get("resumed", []), now]
+    described = {**before.environment, "rewards": resolved.described(), "resumed": resumed}
     described.pop("finished", None)
-    write_whole(run.environment, to_json(described, indent=2))
-    write_whole(run.recipe, resolved.recipe.to_yaml())
+    write_whole(before.run.environment, to_json(described, indent=2))
+    write_whole(before.run.recipe, resolved.recipe.to_yaml())

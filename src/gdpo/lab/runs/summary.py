@@ -41,10 +41,9 @@ class RewardChange:
 
 
 def reward_changes(
-    rows: Sequence[Mapping[str, Any]], rewards: Sequence[Reward], weights: Sequence[float]
+    steps: Sequence[Mapping[str, Any]], rewards: Sequence[Reward], weights: Sequence[float]
 ) -> tuple[RewardChange, ...]:
-    """Return the start and end of each reward from the rows of `metrics.jsonl`."""
-    steps = [row for row in rows if "loss" in row]
+    """Return the start and end of each reward from the metrics of the training steps."""
     changes: list[RewardChange] = []
     for reward, weight in zip(rewards, weights, strict=True):
         # A step that reuses the generation of an earlier step has no means.

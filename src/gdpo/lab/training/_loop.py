@@ -16,6 +16,7 @@ from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     best_checkpoint,
+    checkpoints,
     complete,
     is_complete,
     keep_newest,
@@ -264,7 +265,7 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 
 def safe_step(run: RunDirectory) -> str:
     """Return a text that states the last saved step and the command to resume."""
-    last = run.last_checkpoint()
+    last = next(iter(checkpoints(run.checkpoints)), None)
     nothing = "No step has been saved yet, so a resumed run starts at step 1"
     what = f"Step {last.step:,} is saved" if last else nothing
     return f"{what}. Resume with: {resume_command(run)}"

@@ -14,7 +14,7 @@ from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.runs.checkpoints import LIST, Checkpoint, best_checkpoint
-from gdpo.lab.runs.directory import RunDirectory, now
+from gdpo.lab.runs.directory import RunDirectory, RunFacts, now
 from gdpo.lab.runs.summary import RewardChange, number, readme, reward_changes
 from gdpo.lab.training.preflight import CheckedRun
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
@@ -33,9 +33,9 @@ _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_ar
 """Checkpoint files that have the extension of a model file but do not belong to the model."""
 
 
-def finish_run(job: CheckedRun, run: RunDirectory) -> tuple[str, ...]:
+def finish_run(job: CheckedRun, facts: RunFacts) -> tuple[str, ...]:
     """Write the model and the README of a run if its last step is finished. Return notes on it."""
-    last = run.last_checkpoint()
+    run, last = facts.run, facts.last
     if last is None or last.step < job.batches.total_steps:
         return ()
     run.tidy()
@@ -45,31 +45,31 @@ def finish_run(job: CheckedRun, run: RunDirectory) -> tuple[str, ...]:
             f"{last.path} has no complete weights (they may be sharded), so {run.model} was "
             "not written"
         )
-    rows = run.read_metrics()
-    changes = reward_changes(rows, job.resolved.rewards, job.resolved.weights)
-    constant = [number(row, "frac_reward_zero_std") for row in rows]
-    if rows and not any(share is not None and share < 1 for share in constant):
+    changes = reward_changes(facts.steps, job.resolved.rewards, job.resolved.weights)
+    constant = [number(row, "frac_reward_zero_std") for row in facts.rows]
+    if constant and not any(share is not None and share < 1 for share in constant):
         notes.append(_NO_SIGNAL)
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
         notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
-    write_readme(job.recipe, run, changes, last.step, diagnosis)
+    write_readme(job.recipe, facts, changes, last.step, diagnosis)
     return tuple(notes)
 
 
 def write_readme(
     recipe: Recipe,
-    run: RunDirectory,
+    facts: RunFacts,
     changes: Sequence[RewardChange],
     steps: int,
     diagnosis: Diagnosis | None = None,
 ) -> None:
     """Write the README of a run, and mark the run as finished."""
-    environment = run.read_environment() | {"finished": now(), "steps": steps}
-    write_whole(run.readme, readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis))
+    environment = {**facts.environment, "finished": now(), "steps": steps}
+    text = readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis)
+    write_whole(facts.run.readme, text)
     # last, because `finished` means that every file exists
-    write_whole(run.environment, to_json(environment, indent=2))
+    write_whole(facts.run.environment, to_json(environment, indent=2))
 
 
 def _diagnose_the_end(job: CheckedRun, run: RunDirectory, last: int) -> Diagnosis | None:
@@ -90,11 +90,6 @@ def _diagnose_the_end(job: CheckedRun, run: RunDirectory, last: int) -> Diagnosi
         low=low,
         high=high,
     )
-
-
-def changes_so_far(job: CheckedRun, run: RunDirectory) -> tuple[RewardChange, ...]:
-    """Return the start and end of each reward over the logged steps."""
-    return reward_changes(run.read_metrics(), job.resolved.rewards, job.resolved.weights)
 
 
 def _publish_model(job: CheckedRun, run: RunDirectory, last: Checkpoint) -> bool:

@@ -174,12 +174,20 @@ class _Inspection:
     def run(self) -> CheckedRun | None:
         recipe, task = self.recipe, self.resolved.task
         rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
-        self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
+        self._add(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
         self._attempt(self._describe_lora)
         if not self.stop_at_first:  # `train` has looked at it already
             self._attempt(self._find_place)
-        config = self._attempt(self._trainer)
-        model = self._attempt(self._locate)
+        config = self._attempt(
+            lambda: build_config(self.resolved),
+            lambda config: (
+                f"trainer: TRL {version('trl')} accepts all {len(recipe.trainer)} fields; device "
+                f"{config.device.type}"
+            ),
+        )
+        model = self._attempt(
+            lambda: locate_model(recipe), lambda model: f"model: {model.description}"
+        )
         tokenizer = None if model is None else self._attempt(lambda: self._tokenizer(model))
         loaded = self._attempt(lambda: self._load(task, recipe.data, "data", tokenizer))
         problems = None if loaded is None else loaded.problems
@@ -214,20 +222,21 @@ class _Inspection:
             loaded.left_out if loaded else None,
         )
 
-    def _attempt(self, step: Callable[[], T]) -> T | None:
+    def _attempt(self, step: Callable[[], T], said: Callable[[T], str] | None = None) -> T | None:
+        """Return the result of a step, of which `said` is reported, or report its error."""
         try:
-            return step()
+            found = step()
         except GdpoError as error:
             if self.stop_at_first:
                 raise
-            self._add(Level.WRONG, str(error))
+            self._add(str(error), Level.WRONG)
             return None
+        if said is not None:
+            self._add(said(found))
+        return found
 
-    def _add(self, level: Level, text: str) -> None:
+    def _add(self, text: str, level: Level = Level.FINE) -> None:
         self.results.append(CheckResult(level, text))
-
-    def _fine(self, text: str) -> None:
-        self._add(Level.FINE, text)
 
     def _describe_lora(self) -> None:
         lora = self.recipe.lora
@@ -237,7 +246,7 @@ class _Inspection:
             raise MissingExtraError("peft", "lora", "to train with LoRA")
         where = lora.target_modules
         modules = where if isinstance(where, str) else ", ".join(where)
-        self._fine(
+        self._add(
             f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"
         )
 
@@ -245,13 +254,13 @@ class _Inspection:
         run = RunDirectory(self.recipe.run_dir)
         if run.exists:
             self._add(
-                Level.NOTE,
                 f"run directory: {run.path} already exists. Resume the run with gdpo train "
                 "--resume, or give the new run another name with --set name=...",
+                Level.NOTE,
             )
         else:
             refuse_runs_dir(self.recipe)
-            self._fine(f"run directory: {run.path} is available")
+            self._add(f"run directory: {run.path} is available")
 
     def _load(self, task: Task, data: DataConfig, key: str, tokenizer: Tokenizer | None) -> Rows:
         with self.recipe.at(key, "source"):
@@ -261,7 +270,7 @@ class _Inspection:
             with self.recipe.at(key, "weights_column"):
                 counted = check_weights(rows, data.weights_column, self.resolved.names)
         if data.max_prompt_length is not None and tokenizer is not None:
-            lengths = prompt_lengths(tokenizer, rows.problems, self.recipe)
+            lengths = prompt_lengths(tokenizer, enumerate(rows.problems, 1), self.recipe)
             rows = rows.no_longer_than(data.max_prompt_length, lengths)
             if not rows.problems:
                 raise DataError(
@@ -270,11 +279,11 @@ class _Inspection:
                     f"{min(lengths):,}. Raise {key}.max_prompt_length"
                 )
         for source, count in rows.read.items():
-            self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
+            self._add(f"{key}: task {task.name} can read all {count:,} rows of {source}")
         if rows.left_out:
-            self._add(Level.NOTE, f"{key}: {rows.left_out}")
+            self._add(f"{key}: {rows.left_out}", Level.NOTE)
         if counted is not None:
-            self._fine(f"{key}: {counted}")
+            self._add(f"{key}: {counted}")
             self._note_unused(rows, data)
         return rows if tokenizer is None else self._opened(rows, key, tokenizer)
 
@@ -285,7 +294,7 @@ class _Inspection:
             for i, p in enumerate(rows.problems[: self.rows], 1)
         ]
         if any(problem.opened for problem in tried):
-            self._fine(
+            self._add(
                 f"{key}: the chat template of {self.recipe.initial_model} opens <think>, so a "
                 "completion starts after this tag"
             )
@@ -295,9 +304,9 @@ class _Inspection:
         for name in self.resolved.names:
             if not any(applies(problem.weights, name) for problem in rows.problems):
                 self._add(
-                    Level.NOTE,
                     f"data: {name} applies to no row, so it has no effect: add it to cells of "
                     f"column {data.weights_column!r}, or remove the reward",
+                    Level.NOTE,
                 )
 
     def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
@@ -308,44 +317,31 @@ class _Inspection:
                 elif self.stop_at_first:
                     raise found
                 else:
-                    self._add(Level.WRONG, str(found))
-
-    def _trainer(self) -> "GDPOConfig":
-        config = build_config(self.resolved)
-        self._fine(
-            f"trainer: TRL {version('trl')} accepts all {len(self.recipe.trainer)} fields; device "
-            f"{config.device.type}"
-        )
-        return config
+                    self._add(str(found), Level.WRONG)
 
     def _batches(self, config: "GDPOConfig", rows: int) -> BatchPlan:
         batches = plan_batches(config, rows)
         for line in batches.lines():
-            self._fine(f"batches: {line}")
+            self._add(f"batches: {line}")
         able = ", ".join(map(str, sharing(self.recipe)))
-        self._fine(f"batches: numbers of processes that can share them equally: {able}")
+        self._add(f"batches: numbers of processes that can share them equally: {able}")
         if batches.groups == 1 and self.recipe.advantage == "gdpo":
             self._add(
-                Level.NOTE,
                 "batches: a generation has a single group, so GDPO's batch normalization has "
                 "nothing to compare the group with. Raise batch.prompts",
+                Level.NOTE,
             )
         steps = batches.total_steps
         schedules: dict[str, dict[str, Any]] = self.resolved.options.get("schedules", {})
         for name, schedule in schedules.items():
             if schedule.get("steps", 0) > steps:
                 self._add(
-                    Level.NOTE,
                     f"weight: the schedule of {name} takes {schedule['steps']} steps, but this run "
                     f"has {steps}, so its weight does not reach {schedule['to']:g}. Shorten the "
                     "schedule, or train for more steps",
+                    Level.NOTE,
                 )
         return batches
-
-    def _locate(self) -> LocatedModel:
-        model = locate_model(self.recipe)
-        self._fine(f"model: {model.description}")
-        return model
 
     def _tokenizer(self, model: LocatedModel) -> Tokenizer | None:
         """Return the tokenizer, or None if its model has not been converted yet."""
@@ -380,7 +376,7 @@ class _Inspection:
                 f"model's context is {limit:,} tokens. Lower trainer.max_completion_length, "
                 "or set data.max_prompt_length to leave out rows with long prompts"
             )
-        self._fine(
+        self._add(
             f"prompts: {arithmetic}"
             + ("" if limit is None else f"; the model's context is {limit:,} tokens")
         )

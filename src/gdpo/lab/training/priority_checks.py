@@ -11,7 +11,7 @@ import numpy as np
 
 from gdpo._shapes import Float
 from gdpo._text import one_line
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError, GdpoError, boundary
 from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.tasks import Problem
 from gdpo.lab.tasks.lazy import CHARACTERS_PER_TOKEN, lazy_completions
@@ -50,6 +50,11 @@ _DIGITS = 9
 
 _RIGHT, _OTHER = "the reference answer", "another row's answer"
 
+_NO_JUDGE = (
+    "no reward with a positive weight scores a row's reference answer above that of another row, "
+    "so no reward judges correctness"
+)
+
 
 def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[CheckResult]:
     """Return whether right responses always win: a table, and what lazy responses can do.
@@ -59,26 +64,21 @@ def priority_findings(resolved: Resolved, problems: Sequence[Problem]) -> list[C
     weights are tried at their extremes, and weights per row on each row.
     """
     try:
-        scored = _scored(resolved, problems)
-        if not scored:
-            return [_note("fewer than two rows have different reference answers")]
-        # The reward with the largest weight among those that judge correctness is the primary one.
-        pairs = [row[_RIGHT] > row[_OTHER] for row in scored if _OTHER in row]
-        weights = np.array(resolved.weights)
-        judges = np.flatnonzero((np.mean(pairs, axis=0) >= _JUDGES) & (weights > 0))
-        if not len(judges):
-            return [
-                _note(
-                    "no reward with a positive weight scores a row's reference answer above that "
-                    "of another row, so no reward judges correctness"
-                )
-            ]
-        primary = resolved.names[max(judges, key=lambda k: weights[k])]
-        values = _values(resolved, scored)
-        combined, answer = _answer(resolved, problems, values, primary)
-    except Exception as error:  # noqa: BLE001  code of the user was called
-        kind = "" if isinstance(error, GdpoError) else f"{type(error).__name__}: "
-        return [_note(f"not known, because {one_line(kind + str(error))}")]
+        with boundary(ConfigError, passed=GdpoError):
+            scored = _scored(resolved, problems)
+            if not scored:
+                return [_note("fewer than two rows have different reference answers")]
+            # The primary reward has the largest weight among those that judge correctness.
+            pairs = [row[_RIGHT] > row[_OTHER] for row in scored if _OTHER in row]
+            weights = np.array(resolved.weights)
+            judges = np.flatnonzero((np.mean(pairs, axis=0) >= _JUDGES) & (weights > 0))
+            if not len(judges):
+                return [_note(_NO_JUDGE)]
+            primary = resolved.names[max(judges, key=lambda k: weights[k])]
+            values = _values(resolved, scored)
+            combined, answer = _answer(resolved, problems, values, primary)
+    except GdpoError as error:
+        return [_note(f"not known, because {one_line(str(error))}")]
     if answer.holds is None:
         return [_note(in_words(combined, answer))]
     level = Level.FINE if answer.holds else Level.NOTE

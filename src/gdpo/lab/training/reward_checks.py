@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isnan, nan
 
-from gdpo.errors import GdpoError, RewardError
+from gdpo.errors import GdpoError, RewardError, boundary, spelled
 from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.text import after_tag
@@ -249,11 +249,7 @@ def gold_of(task: Task, problem: Problem, number: int) -> str | None:
 
     It does not start with a tag that the chat template has opened.
     """
-    try:
+    where = f"task {task.name!r}: gold_completion failed on row {number}"
+    with boundary(RewardError, lambda error: f"{where}: {spelled(error)}", passed=SystemExit):
         gold = task.gold_completion(problem.reference)
-    except Exception as error:
-        raise RewardError(
-            f"task {task.name!r}: gold_completion failed on row {number}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
     return gold.lstrip().removeprefix(problem.opened.rstrip()) if gold and problem.opened else gold

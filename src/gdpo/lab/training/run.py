@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,21 +21,24 @@ from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.runs.checkpoints import (
     Checkpoint,
     estimate_checkpoint,
-    newest_whole,
     refuse_small_disk,
     size_of,
 )
-from gdpo.lab.runs.directory import RunDirectory, create_run, describe_start, refuse_existing
-from gdpo.lab.runs.lock import lock, unlock
+from gdpo.lab.runs.directory import (
+    RunDirectory,
+    RunFacts,
+    describe_start,
+    read_run,
+)
+from gdpo.lab.runs.lock import unlock
 from gdpo.lab.runs.resume import (
-    changed_versions,
-    find_run,
-    record_resumption,
-    refuse_other_circumstances,
-    refuse_without_checkpoint,
+    Opened,
+    check_place,
+    open_run,
+    reopened,
     resume_command,
 )
-from gdpo.lab.runs.summary import RewardChange, duration
+from gdpo.lab.runs.summary import RewardChange, duration, reward_changes
 from gdpo.lab.training._interrupt import (
     Stopped,
     StopRequest,
@@ -44,7 +47,7 @@ from gdpo.lab.training._interrupt import (
 )
 from gdpo.lab.training._loop import Loop, disk_full, failed, make_trainer, stopped, stopped_again
 from gdpo.lab.training._progress import RunView, show
-from gdpo.lab.training.finish import changes_so_far, finish_run
+from gdpo.lab.training.finish import finish_run
 from gdpo.lab.training.preflight import CheckedRun, prepare, quiet
 
 if TYPE_CHECKING:
@@ -163,40 +166,18 @@ def _train_recipe(
     from_scratch: bool,
 ) -> RunResult:
     resolved = resolve(recipe)
-    recipe = resolved.recipe
-    if resume:
-        find_run(recipe)
-    else:
-        refuse_existing(RunDirectory(recipe.run_dir), recipe)
+    check_place(resolved.recipe, resume=resume)
     with quiet():
         with ending_with_the_launcher():
             job = prepare(resolved, rows=_PREFLIGHT_ROWS)
         stop.begun = True
-        opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
         try:
+            opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
             if opened.done:
-                return _result(job, opened.run, started_at=opened.run.steps_saved(), seconds=0.0)
+                return _result(job, opened.facts, started_at=opened.facts.saved, seconds=0.0)
             return _run(job, opened, stop, console if _processes().is_main_process else None)
         finally:
             unlock(job.recipe.run_dir)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Stores a locked run directory and the checkpoint to start from."""
-
-    run: RunDirectory
-    start: Checkpoint | None = None
-    is_new: bool = False
-    done: bool = False
-    """Whether the run is already finished."""
-    notes: tuple[str, ...] = ()
-    """Notes that are shown to the user before training starts."""
-
-    @property
-    def step(self) -> int:
-        """Return the number of finished steps."""
-        return self.start.step if self.start else 0
 
 
 def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
@@ -208,48 +189,15 @@ def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
         processes=job.batches.processes,
         seed=job.config.seed,
     )
+    before = open_run(job.resolved, facts, resume=resume)
     if not resume:
-        run = create_run(job.recipe, {**facts, "rewards": job.resolved.described()})
-        lock(run.path)
-        return Opened(run, is_new=True)
-    run = RunDirectory(job.recipe.run_dir)
-    lock(run.path)
-    try:
-        return _reopen(job, run, facts, from_scratch=from_scratch)
-    except BaseException:
-        unlock(run.path)
-        raise
-
-
-def _reopen(
-    job: CheckedRun, run: RunDirectory, facts: Mapping[str, Any], *, from_scratch: bool
-) -> Opened:
-    before = run.read_environment()
-    refuse_other_circumstances(run, before, facts)
-    if before.get("finished") and before.get("steps", 0) >= job.batches.total_steps:
-        return Opened(run, run.last_checkpoint(), done=True)
-    start, notes = newest_whole(run.checkpoints)
-    if start is None and not from_scratch:
-        refuse_without_checkpoint(run, before, notes)
-    if changed := changed_versions(before, facts):
-        notes.append(changed)
-    run.tidy()
-    step = start.step if start else 0
-    if step < job.batches.total_steps:
-        aside, logged = run.place_aside(facts["started"]), run.steps_logged()
-        if run.drop_after(step, aside):
-            later = (
-                f"the records of steps {step + 1:,} to {logged:,} were"
-                if logged > step
-                else f"the rollouts of the unfinished step {step + 1:,} were"
-            )
-            notes.append(f"{later} moved to {aside}; training repeats them")
-        record_resumption(run, before, job.resolved, {**facts, "at_step": step})
-    return Opened(run, start, notes=tuple(notes))
+        return Opened(before, is_new=True)
+    total = job.batches.total_steps
+    return reopened(before, job.resolved, facts, total_steps=total, from_scratch=from_scratch)
 
 
 def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
-    run, state = opened.run, _processes()
+    run, state = opened.facts.run, _processes()
     begun = time.monotonic()
     _say(console, f"{run.path}: ", *opened.notes)
     if opened.start:
@@ -257,16 +205,18 @@ def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | 
     if opened.step < job.batches.total_steps:
         loop, trainer = _built(job, opened, stop, console)
         if not _train(loop, trainer, opened.start, console):
-            return _result(job, run, started_at=opened.step, seconds=time.monotonic() - begun)
+            seconds = time.monotonic() - begun
+            return _result(job, read_run(run), started_at=opened.step, seconds=seconds)
     seconds = time.monotonic() - begun
     try:
         stop.allow()
         state.wait_for_everyone()
-        notes = _on_main_process(lambda: finish_run(job, run))
+        facts = read_run(run)
+        notes = _on_main_process(lambda: finish_run(job, facts))
     except KeyboardInterrupt as error:
         message = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
         raise KeyboardInterrupt(message) from error
-    return _result(job, run, started_at=opened.step, seconds=seconds, notes=notes)
+    return _result(job, facts, started_at=opened.step, seconds=seconds, notes=notes)
 
 
 def _say(console: Console | None, place: str, *sentences: str) -> None:
@@ -279,7 +229,7 @@ def _built(
     job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None
 ) -> tuple[Loop, "ResumableTrainer"]:
     """Create the loop and its trainer, or delete the directory of a new run if this fails."""
-    run = opened.run
+    run = opened.facts.run
     if job.left_out:
         _say(console, f"{run.path}: ", job.left_out)
     _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.per_step)
@@ -289,7 +239,7 @@ def _built(
             name=job.recipe.name,
             rewards=[(reward.name, entry.factor) for reward, entry in entries],
             total_steps=job.batches.total_steps,
-            rows=run.read_steps(),
+            rows=list(opened.facts.steps),
         )
         loop = Loop(_with_model(job), run, view, stop)
         with job.model.loading():
@@ -368,19 +318,19 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
 
 def _result(
     job: CheckedRun,
-    run: RunDirectory,
+    facts: RunFacts,
     *,
     started_at: int,
     seconds: float,
     notes: tuple[str, ...] = (),
 ) -> RunResult:
     return RunResult(
-        run=run,
-        steps=run.steps_saved(),
+        run=facts.run,
+        steps=facts.saved,
         total_steps=job.batches.total_steps,
         started_at=started_at,
         seconds=seconds,
-        rewards=changes_so_far(job, run),
+        rewards=reward_changes(facts.steps, job.resolved.rewards, job.resolved.weights),
         notes=notes,
         is_main_process=_processes().is_main_process,
     )
