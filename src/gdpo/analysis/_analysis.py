@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gdpo._naming import did_you_mean
+from gdpo._text import NO_REMEDY, Remedy
 from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
@@ -24,6 +25,7 @@ from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.names import listed
+from gdpo.rollouts.readers.report import Oddity
 
 _VIEWED = ("grpo", "gdpo")
 """Estimators that are shown by default. They are stateless: only sampled steps call them."""
@@ -52,7 +54,7 @@ class Analysis:
     """The last step of each run, without its turns."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
-    problems: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, tuple[DataError, int]] = field(default_factory=dict)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
     def add(self, batch: TrainedStep, step: StepAnalysis) -> None:
@@ -81,6 +83,14 @@ class Analysis:
             and not any(run.equal_to for run in self.runs)
             and any(UNKNOWN_WEIGHTS in run.weightings for run in self.runs)
         )
+
+    def oddities(self) -> list[Oddity]:
+        """Return the problems with the files and with the steps."""
+        problems = (
+            Oddity(error.what, error.remedy, more=f" ({count:,} rollouts)")
+            for error, count in self.problems.values()
+        )
+        return [*self.report.oddities(), *problems]
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """Return the lasting findings of all runs, sorted like those of a run."""
@@ -140,7 +150,8 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         try:
             batch = batch_of(table, weights)
         except DataError as error:
-            done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
+            _, count = done.problems.get(str(error), (error, 0))
+            done.problems[str(error)] = error, count + len(table)
             batch = None
         if batch is None:
             done.not_analyzed += len(table)
@@ -193,22 +204,37 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             }
             for file in report.files
         ],
-        "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
+        "left_out": [
+            {"path": str(path), "why": _said(why, report.remedies.get(path, NO_REMEDY))}
+            for path, why in report.left_out.items()
+        ],
         "notices": [
-            {"file": str(notice.file), **_fields(notice, "line", "what", "count", "rows")}
-            for notice in report.notices.values()
+            {
+                "file": str(n.file),
+                "line": n.line,
+                "what": n.oddity.sentence(options=True),
+                **_fields(n, "count", "rows"),
+            }
+            for n in report.notices.values()
         ],
         "groups": {
             "count": report.groups,
             "sizes": {str(size): count for size, count in sorted(report.group_sizes.items())},
             "by": dict(report.grouped_by),
-            "findings": report.group_findings(),
+            "findings": [each.sentence(options=True) for each in report.of_groups()],
         },
-        "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
+        "problems": [
+            {"what": _said(error.what, error.remedy), "rollouts": count}
+            for error, count in analysis.problems.values()
+        ],
         "runs": [_run(run, analysis.verdict(run)) for run in analysis.runs],
         "estimators": [{**asdict(each), "same": each.same} for each in analysis.replayed],
         "priority": [each.as_dict() for each in analysis.priorities.values()],
     }
+
+
+def _said(what: str, remedy: Remedy) -> str:
+    return Oddity(what, remedy).sentence(options=True)
 
 
 def _fields(each: object, *names: str) -> dict[str, Any]:
@@ -250,7 +276,8 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
     return {
         **_fields(finding, "kind", "severity"),
         "rewards": list(finding.rewards),
-        **_fields(finding, "message", "remedy"),
+        "message": finding.message,
+        "remedy": finding.advice(options=True),
         "causes": list(finding.causes),
         "evidence": dict(finding.evidence),
         "first": run.steps[held.spans[0][0] - 1],

@@ -76,7 +76,7 @@ class FindingBlock:
         numbers, held = self.run.steps, self.held
         spans = [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
         words = f"{in_words(spans)}: {held.steps:,} of {held.of:,}"
-        finding = replace(held.finding, message=self.message, remedy=self.remedy)
+        finding = replace(held.finding, message=self.message, remedy=self.remedy, setting=None)
         return finding_row(finding, [(bars(held.spans[:400], held.of), words)])
 
 

@@ -104,7 +104,7 @@ def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, 
         "rewards": [shortened(name) for name in finding.rewards],
         "when": [{"bars": shape, "words": words} for shape, words in when],
         "message": shortened(finding.message, 600),
-        "remedy": shortened(finding.remedy, 600),
+        "remedy": shortened(finding.advice(), 600),
     }
 
 

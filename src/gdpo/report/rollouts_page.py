@@ -183,8 +183,8 @@ def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
     )
     if priority := list(priority_blocks(analysis)):
         yield Section("priority", "Priority", "", priority)
-    problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
-    lines = [*analysis.report.lines(), *problems]
+    odd = (each.line(options=True) for each in analysis.oddities())
+    lines = [*analysis.report.lines(options=True), *odd]
     if len(lines) > _NOTICES:
         lines[_NOTICES:] = [f"and {len(lines) - _NOTICES:,} more {ALL}"]
     yield Section("read", "Files read", "", [Sentences(tuple(lines))])

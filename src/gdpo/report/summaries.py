@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from gdpo._text import counted, one_line, quoted
+from gdpo._text import counted, one_line, quoted, typed
 from gdpo.analysis import Analysis
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.analysis.priorities import BOTH
@@ -29,7 +29,7 @@ from gdpo.report.blocks import ALL, Block, FindingBlock, Sentences, Table, print
 from gdpo.report.text import as_number, as_share, as_trend, short_name, without_middle
 from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
-from gdpo.rollouts.readers.report import NAMED, options_text
+from gdpo.rollouts.readers.report import NAMED
 
 _NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
 """Maximum number of notices, of rewards, and of characters in a problem."""
@@ -218,7 +218,7 @@ def read_blocks(analysis: Analysis) -> Iterator[Block]:
     yield Sentences(tuple(read_sentences(analysis.report)))
     worst = analysis.worst_verdict()
     if worst is not None and worst.assumed:
-        yield Sentences((f"  assumed: {one_line(options_text(worst.assumed))}",))
+        yield Sentences((f"  assumed: {one_line(typed(worst.assumed))}",))
 
 
 def read_sentences(report: ReadReport) -> Iterator[str]:
@@ -267,29 +267,16 @@ def _wordless(report: ReadReport) -> bool:
 
 
 def _odd(analysis: Analysis, width: int) -> Iterator[Block]:
-    report = analysis.report
-    oddities = [("", text) for text in report.group_findings()] + report.odd_places()
-    oddities += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
+    oddities = [(each.place, each.sentence(options=True)) for each in analysis.oddities()]
     if len(oddities) > _NOTICES:
-        oddities = [
-            *oddities[: _NOTICES - 1],
-            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices {ALL}"),
+        oddities[_NOTICES - 1 :] = [
+            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices {ALL}")
         ]
     for place, what in oddities:
-        text = without_middle(one_line(with_options(what)), _WHOLE)
+        text = without_middle(one_line(what), _WHOLE)
         room = max(_PLACE, 2 * width - len(text) - len("! : "))
         where = without_middle(one_line(place), room)
         yield Sentences((f"! {where}{': ' if where else ''}{text}",), "yellow")
-
-
-def with_options(text: str) -> str:
-    """Replace the names of Python arguments with those of command-line options."""
-    for name in ("format", "columns", "rewards"):
-        text = text.replace(f"({name})", f"(--{name})")
-    text = text.replace("group_size=", "--columns group_size=")
-    text = text.replace("(--format)", "(--columns format=NAME)")
-    text = text.replace("(group_size)", "(--columns group_size=NUMBER)")
-    return text.replace("(low, high)", "(--range)")
 
 
 def run_sentence(run: RunAnalysis, analysis: Analysis) -> str:
@@ -409,7 +396,7 @@ def finding_blocks(analysis: Analysis) -> list[Block]:
             held,
             f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
             f"{when_found(run, held)}{one_line(held.finding.message)}",
-            one_line(with_options(held.finding.remedy)),
+            one_line(held.finding.advice(options=True)),
         )
         for run, held in found
     ]

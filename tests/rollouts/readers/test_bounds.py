@@ -144,7 +144,7 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
         assert all(table.names == tuple(names[:64]) for table in tables)
         assert report.skipped == 0
         assert peak < 30 * MEGABYTE
-        (notice,) = [n for n in notices(report) if "name the rewards (--rewards)" in n[2]]
+        (notice,) = [n for n in notices(report) if "name the rewards (rewards)" in n[2]]
         assert notice[2].startswith("more than 64 fields")
     table, report = read_one(wide)
     assert table.names == tuple(scores[:64])
@@ -257,7 +257,7 @@ def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypa
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
-    with data_error(r"20 groups have 2\.5 .* 30\. "):
+    with data_error(r"20 groups have 2\.5 .* 30: "):
         table.grouped()
 
 

@@ -117,16 +117,19 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
         written.lines(tmp_path / f"{step}.jsonl", part)
         written.lines(tmp_path / "other" / f"{step}.jsonl", [{"nothing": 1}])
     report = read_rollout_files(tmp_path).report
-    assert report.odd_places() == []
+    assert report.oddities() == []
     reading = read_rollout_files(tmp_path)
     assert sum(len(table) for table in reading) == 6
-    (place, lost), (other, left) = reading.report.odd_places()
-    assert place == f"{tmp_path / '1.jsonl'}:2"
-    assert "'input' of format verl" in lost
-    assert lost.endswith(" (and 2 more, in 3 files)")
-    assert other == f"{tmp_path / 'other' / '1.jsonl'}"
-    assert left.startswith("not read: ")
-    assert left.endswith(" (and 2 more)")
+    lost, left = [each for each in reading.report.oddities() if each.place]
+    assert lost.place == f"{tmp_path / '1.jsonl'}:2"
+    assert "'input' of format verl" in lost.what
+    assert lost.sentence().endswith(" (and 2 more, in 3 files)")
+    assert left.place == f"{tmp_path / 'other' / '1.jsonl'}"
+    assert left.sentence().startswith("not read: ")
+    assert left.sentence().endswith(
+        "format=metrics if each row contains the means of a step (and 2 more)"
+    )
+    assert "specify the format (--columns format=NAME)" in left.sentence(options=True)
     assert len(reading.report.notices) == len(reading.report.left_out) == 3
 
 

@@ -1,10 +1,10 @@
 """Checks that a run is resumed with the same recipe, data and processes, and records it."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gdpo._files import to_json, write_whole
+from gdpo._text import command
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import Recipe, differences
@@ -45,7 +45,7 @@ _MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
 
 def resume_command(run: RunDirectory) -> str:
     """Return the command that resumes a run from any folder."""
-    return f"gdpo train {shlex.quote(str(run.path.absolute()))} --resume"
+    return command("train", [run.path.absolute()], {"--resume": ""})
 
 
 def find_run(recipe: Recipe) -> RunDirectory:

@@ -53,7 +53,7 @@ def finish_run(job: CheckedRun, run: RunDirectory) -> tuple[str, ...]:
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
-        notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
+        notes += [f"warning: {f.message}. {capitalized(f.advice())}" for f in warnings]
     write_readme(job.recipe, run, changes, last.step, diagnosis)
     return tuple(notes)
 
