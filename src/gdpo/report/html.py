@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from gdpo._files import to_json
 from gdpo._text import visible
-from gdpo.diagnostics import Finding
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import NAMES, number, probability, short
+from gdpo.report.text import NAMES, number, probability, short, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -70,6 +69,8 @@ def _environment(package: str) -> "Environment":
     names: dict[str, Any] = environment.globals
     names.update(
         NAMES=NAMES,
+        bars=bars,
+        in_words=in_words,
         number=number,
         probability=probability,
         short=short,
@@ -86,26 +87,6 @@ def embedded(data: Any) -> str:
     {"text": "\u003c/script\u003e"}
     """
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", to_json(data))
-
-
-def shortened(text: str, limit: int = 60) -> str:
-    """Return the text, shortened with `…` beyond the limit. The default is for names."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return a row for the table of findings.
-
-    `when` has the shape (`bars`) and text (`in_words`) of the steps for each run with the finding.
-    """
-    return {
-        "severity": finding.severity.value,
-        "kind": finding.kind.value.replace("_", " "),
-        "rewards": [shortened(name) for name in finding.rewards],
-        "when": [{"bars": shape, "words": words} for shape, words in when],
-        "message": shortened(finding.message, 600),
-        "remedy": shortened(finding.advice(), 600),
-    }
 
 
 def bars(spans: Sequence[Span], total: int) -> str:

@@ -1,36 +1,25 @@
 """Writes the page of `gdpo analyze`: the influence of each reward over a run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import capitalized, one_line, visible
+from gdpo._text import capitalized, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report.blocks import ALL, Charts, Section, Sentences, Table
+from gdpo.report.blocks import Block, Charts, Contents, Sentences
 from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
-from gdpo.report.html import render, shortened
-from gdpo.report.summaries import (
-    estimator_blocks,
-    finding_blocks,
-    priority_blocks,
-    read_sentences,
-    reward_blocks,
-    run_sentence,
-    share_blocks,
-    turn_tables,
-    unchecked,
-    verdict_line,
-)
-from gdpo.report.text import as_number
-from gdpo.report.viewer import Labels, count_shown, viewer_data
+from gdpo.report.html import render
+from gdpo.report.summaries import contents
+from gdpo.report.text import shortened
+from gdpo.report.viewer import Labels, sampled, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
@@ -41,55 +30,26 @@ _RUNS, _REWARDS, _ESTIMATORS = 6, 24, 4
 _POINTS = 16_000
 """Maximum total number of points in all lines, which limits the size of the page."""
 
-_FINDINGS, _NOTICES = 40, 50
-"""Maximum number of findings per run, and of notices for all files."""
-
 _TURNS = 40
-"""Maximum number of turns in a table or chart."""
+"""Maximum number of turns in a chart."""
 
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
 
 
-def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> None:
-    """Write a self-contained HTML page about an analysis.
+class Section(NamedTuple):
+    """Stores a section of a page."""
 
-    Args:
-        analysis: The result of `gdpo.analysis.analyze`. The page shows its sampled rollouts, whose
-            texts are read from the files again.
-        file: Path of the page. A failure leaves an existing file unchanged.
-        reading: Options `columns` and `load_pt` that the rollout files were read with.
-    """
-    from markupsafe import Markup
-
-    shown = _labels(analysis)
-    viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
-    sections = list(_sections(analysis, shown))
-    blocks = [block for section in sections for block in section.blocks]
-    charts = [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
-    paths = analysis.report.paths
-    where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
-    question = f"Influence of each reward in {where}"
-    answer = f"{capitalized(shortened(verdict_line(analysis).plain, 1_200))}."
-    page = render(
-        "rollouts.html",
-        data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
-        mark=Markup(MARK),
-        title=f"{question} {answer}"[:300],
-        setup=" · ".join(read_sentences(analysis.report)),
-        question=question,
-        answer=answer,
-        sections=sections,
-        sampled=count_shown(viewer),
-        read=analysis.report.read,
-    )
-    write_whole(file, page)
+    name: str
+    title: str
+    note: str
+    """Explanation of the numbers, in small letters."""
+    parts: Sequence[str]
+    """The parts of the contents that the section shows. Without blocks, it is left out."""
 
 
-def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
-    runs = [run for run in analysis.runs if run.run in shown.runs]
-    points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
-    yield Section(
+_SECTIONS = (
+    Section(
         "rewards",
         "Rewards",
         "First and last: mean over the first tenth of the steps, and over the last tenth. Trend: "
@@ -101,24 +61,116 @@ def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
         "share means that the advantages push the reward against its weight. Correlation with "
         "length: within groups, with the number of tokens of the completion. Missing: share of "
         "rollouts without this reward.",
-        [
-            Sentences(tuple(run_sentence(run, analysis) for run in runs)),
-            *reward_blocks(analysis),
-            Sentences(tuple(_verdicts(analysis))),
-            *share_blocks(analysis),
-            Sentences(tuple(_left_out(analysis)), "dim"),
-        ],
-    )
-    yield Section(
+        ("runs", "rewards", "verdicts", "unchecked", "shares", "left_out"),
+    ),
+    Section(
         "findings",
         "Findings",
         f"Findings that lasted for at least {LASTING} steps in a row, or for all steps of a "
         "shorter run, worst first. Findings from sums over groups, such as ignored, are tested "
         "over all groups of the run, and over its last quarter, which the description then names. "
         "A note without advice was true only in earlier steps.",
-        finding_blocks(analysis)[:_FINDINGS],
+        ("findings",),
+    ),
+    Section("curves", "Mean of each reward over the steps", "", ("curves",)),
+    Section(
+        "influence",
+        "Influence and zero-variance groups over the steps",
+        "Each line is a reward. Influence share: over the last 256 groups at each step, with its "
+        "95 % interval. Zero-variance groups: share of groups in which all samples have the same "
+        "reward.",
+        ("influence",),
+    ),
+    Section(
+        "correlation",
+        "Correlation between rewards",
+        "Correlation of the z-scores of two rewards, over the groups in which both vary.",
+        ("correlation",),
+    ),
+    Section(
+        "lengths",
+        "Mean of each reward by length of the completion",
+        "Mean over all rollouts of that length, in tokens.",
+        ("lengths",),
+    ),
+    Section(
+        "turns",
+        "Turns",
+        "Alive: share of the rollouts that took the turn. The other columns are about what these "
+        "rollouts earn from the turn on: the share of groups in which all of them earn the same, "
+        "so the turn gives no signal for the reward, and the influence share with the advantages "
+        "of the turn.",
+        ("turns", "turn_charts"),
+    ),
+    Section(
+        "advantages",
+        "Advantages of the same rollouts with other estimators",
+        "The advantages of every step were recomputed with each estimator and its default options, "
+        "and compared with the baseline. Sign flips: share of rollouts whose advantage has the "
+        "opposite sign. Signal lost or gained: groups whose advantages are all 0 in this row but "
+        "not in the baseline, or vice versa. Scale: factor between these advantages and the "
+        "baseline, median over the steps.",
+        ("advantages",),
+    ),
+    Section("priority", "Priority", "", ("priority",)),
+    Section("read", "Files read", "", ("files", "notices")),
+)
+"""What the page shows of an analysis, in this order."""
+
+
+def write_rollouts_report(
+    analysis: Analysis, file: Path, *, said: Contents | None = None, **reading: Any
+) -> None:
+    """Write a self-contained HTML page about an analysis.
+
+    Args:
+        analysis: The result of `gdpo.analysis.analyze`. The page shows its sampled rollouts, whose
+            texts are read from the files again.
+        file: Path of the page. A failure leaves an existing file unchanged.
+        said: The contents that were printed. None: those of `gdpo.report.summaries`.
+        reading: Options `columns` and `load_pt` that the rollout files were read with.
+    """
+    from markupsafe import Markup
+
+    shown = _labels(analysis)
+    viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
+    blocks = {**(said or contents(analysis, **reading)), **_drawn_contents(analysis, shown)}
+    sections = [
+        (section, found)
+        for section in _SECTIONS
+        if (found := [block for part in section.parts for block in blocks[part]])
+    ]
+    charts = [
+        chart
+        for _, found in sections
+        for block in found
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
+    paths = analysis.report.paths
+    where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
+    question = f"Influence of each reward in {where}"
+    (verdict,) = blocks["verdict"]
+    answer = f"{capitalized(shortened(verdict.text, 1_200))}."
+    page = render(
+        "rollouts.html",
+        data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
+        mark=Markup(MARK),
+        title=f"{question} {answer}"[:300],
+        setup=" · ".join(text for block in blocks["read"] for text in block.texts),
+        question=question,
+        answer=answer,
+        sections=sections,
+        sampled=sampled(viewer, analysis.report.read),
     )
-    curves = [
+    write_whole(file, page)
+
+
+def _drawn_contents(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block]]:
+    """Return what only the page shows: charts, and what they leave out."""
+    runs = [run for run in analysis.runs if run.run in shown.runs]
+    points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
+    means = [
         _chart(
             label,
             "mean reward",
@@ -128,66 +180,23 @@ def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
         for name, label in shown.rewards.items()
     ]
     window = smoothing(max(len(run.steps) for run in runs))
-    yield Section(
-        "curves",
-        "Mean of each reward over the steps",
-        f"{f'Running mean over {window} steps' if window > 1 else 'Mean of each step'}. Each line "
-        "is a run. To read values, point at a chart, or focus it and use the arrow keys.",
-        [Charts(curves)],
+    mean = f"Running mean over {window} steps" if window > 1 else "Mean of each step"
+    note = (
+        f"{mean}. Each line is a run. To read values, point at a chart, or focus it and use the "
+        "arrow keys."
     )
-    yield Section(
-        "influence",
-        "Influence and zero-variance groups over the steps",
-        "Each line is a reward. Influence share: over the last 256 groups at each step, with its "
-        "95 % interval. Zero-variance groups: share of groups in which all samples have the same "
-        "reward.",
-        [Charts(_influence_charts(runs, shown, points))],
-    )
-    yield Section(
-        "correlation",
-        "Correlation between rewards",
-        "Correlation of the z-scores of two rewards, over the groups in which both vary.",
-        [_correlations(run, shown) for run in runs],
-    )
-    if lengths := _length_charts(analysis.lengths, shown):
-        yield Section(
-            "lengths",
-            "Mean of each reward by length of the completion",
-            "Mean over all rollouts of that length, in tokens.",
-            [Charts(lengths)],
-        )
-    if turns := turn_tables(analysis, most=_RUNS):
-        yield Section(
-            "turns",
-            "Turns",
-            "Alive: share of the rollouts that took the turn. The other columns are about what "
-            "these rollouts earn from the turn on: the share of groups in which all of them earn "
-            "the same, so the turn gives no signal for the reward, and the influence share with "
-            "the advantages of the turn.",
-            [*turns, Charts(_turn_charts(runs, shown))],
-        )
-    yield Section(
-        "advantages",
-        "Advantages of the same rollouts with other estimators",
-        "The advantages of every step were recomputed with each estimator and its default options, "
-        "and compared with the baseline. Sign flips: share of rollouts whose advantage has the "
-        "opposite sign. Signal lost or gained: groups whose advantages are all 0 in this row but "
-        "not in the baseline, or vice versa. Scale: factor between these advantages and the "
-        "baseline, median over the steps.",
-        list(estimator_blocks(analysis))
-        or [
-            Sentences(
-                ("Not computed. `gdpo analyze --estimators` recomputes them with every estimator.",)
-            )
-        ],
-    )
-    if priority := list(priority_blocks(analysis)):
-        yield Section("priority", "Priority", "", priority)
-    odd = (each.line(options=True) for each in analysis.oddities())
-    lines = [*analysis.report.lines(options=True), *odd]
-    if len(lines) > _NOTICES:
-        lines[_NOTICES:] = [f"and {len(lines) - _NOTICES:,} more {ALL}"]
-    yield Section("read", "Files read", "", [Sentences(tuple(lines))])
+    names = {name for run in analysis.runs for name in run.names}
+    counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
+    left = " and ".join(f"{n - most:,} more {what}" for n, most, what in counts if n > most)
+    left_out = [f"{left} are not shown in charts; --output json prints all."] if left else []
+    lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
+    return {
+        "left_out": [Sentences(left_out, "dim")],
+        "curves": [Charts(means), Sentences((note,), "dim")],
+        "influence": [Charts(_influence_charts(runs, shown, points))],
+        "lengths": [Charts(lengths)] if lengths else [],
+        "turn_charts": [Charts(turns)] if turns else [],
+    }
 
 
 def _labels(analysis: Analysis) -> Labels:
@@ -210,33 +219,6 @@ def _estimators(analysis: Analysis) -> list[str]:
     every = list(dict.fromkeys(name for group in analysis.sample for name in group.advantages))
     first = [name for name in (RECORDED, *every[:1], "grpo", "gdpo") if name in every]
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
-
-
-def _verdicts(analysis: Analysis) -> Iterator[str]:
-    """Yield the verdict on each of several runs, and the checks that could not run."""
-    if len(analysis.runs) > 1:
-        for run in analysis.runs:
-            yield f"Verdict on {one_line(run.run)}: {analysis.verdict(run).sentence}"
-    if missing := unchecked(analysis):
-        yield capitalized(missing)
-
-
-def _left_out(analysis: Analysis) -> Iterator[str]:
-    names = {name for run in analysis.runs for name in run.names}
-    counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
-    left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
-    if left:
-        yield f"{' and '.join(left)} are not shown in charts; --output json prints all."
-
-
-def _correlations(run: RunAnalysis, shown: Labels) -> Table:
-    names = [name for name in run.names if name in shown.rewards]
-    labels = [shown.rewards[name] for name in names]
-    rows = [
-        (label, *(as_number(run.correlation(name, other)) for other in names))
-        for name, label in zip(names, labels, strict=True)
-    ]
-    return Table(shown.runs[run.run] if run.run else "", ("reward", *labels), rows, "reward")
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:

@@ -1,17 +1,12 @@
-"""Describes what an analysis found, as blocks that a terminal prints and a page shows.
-
-`rollouts_summary` prints the three worst findings, and ends with the checks that could not run.
-"""
+"""Describes what an analysis found, as blocks that a terminal prints and a page shows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, nan
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
 from gdpo._text import counted, one_line, quoted, typed
 from gdpo.analysis import Analysis
@@ -21,78 +16,79 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trend import end_means
 from gdpo.analysis.verdict import Action
+from gdpo.analysis.verdict import Verdict as RunVerdict
 from gdpo.diagnostics import TurnDiagnosis
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
+from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding, Span
 from gdpo.priority import table_of
-from gdpo.report.blocks import ALL, Block, FindingBlock, Sentences, Table, printed
-from gdpo.report.text import as_number, as_share, as_trend, short_name, without_middle
+from gdpo.report.blocks import (
+    Block,
+    Contents,
+    FindingRow,
+    Findings,
+    Notices,
+    Sentences,
+    Table,
+    Verdict,
+    When,
+)
+from gdpo.report.text import as_number, as_share, as_trend, short_name, shortened, without_middle
 from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.report import NAMED
 
-_NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
-"""Maximum number of notices, of rewards, and of characters in a problem."""
+_REWARDS, _TURNS, _LOGS = 6, 6, 3
+"""Maximum number of rewards, turns and logged runs that a terminal prints."""
 
-_LOGS = 3
-"""Maximum number of logged runs."""
+_LOGGED = 16
+"""Maximum number of rewards of a logged run."""
 
-_TURNS = 6
-"""Maximum number of turns in the table."""
+_RUNS, _NAMES = 6, 24
+"""Maximum number of runs, and of rewards, in tables and charts that only a page shows."""
 
-_TEXT = 200
-"""Maximum number of characters of a completion that shows what a reward function got."""
-
-_FIRST = 3
-"""Number of findings that are printed. The others are counted."""
-
-_PLACE = 40
-"""Minimum width of a shortened file name, in terminal cells."""
-
-_WHOLE = 500
-"""Maximum width of the verdict, and of the sentence about a file, which ends with a remedy."""
+_PROBLEM, _TEXT = 160, 200
+"""Maximum number of characters of a problem, and of a completion that a reward function got."""
 
 
-def rollouts_summary(
-    analysis: Analysis, *, width: int = 100, whole: bool = False, page: Path | None = None
-) -> list[Text]:
-    """Return lines to print with rich: the data read, the rewards, and findings by severity.
+def contents(analysis: Analysis, **reading: Any) -> Contents:
+    """Return what an analysis found: the data read, the rewards, the findings, and the verdict.
 
-    Args:
-        analysis: The result of `gdpo.analysis.analyze`.
-        width: Terminal width in cells. Longer lines are wrapped.
-        whole: Whether tables contain whole names and may be wider, as in a file.
-        page: Page with all findings, if one is written.
+    `reading` are options for `read_texts`.
     """
-    start = [*read_blocks(analysis), *_odd(analysis, width)]
-    start.append(Sentences(tuple(run_sentence(run, analysis) for run in analysis.runs[:2])))
-    if len(analysis.runs) > 2:
-        start.append(Sentences((f"and {counted(len(analysis.runs) - 2, 'more run')}",)))
-    blocks = finding_blocks(analysis)
-    end: list[Block] = blocks[:_FIRST]
-    if (more := len(blocks) - _FIRST) > 0:
-        where = ALL if page is None else f"(on {one_line(str(page))})"
-        end.append(Sentences((f"and {counted(more, 'more finding')} {where}",), "dim"))
-    end.append(Sentences((_cut(unchecked(analysis), 2 * width - 4, f" … {ALL}"),)))
-    return [
-        *printed(start, width, whole=whole),
-        *printed(reward_blocks(analysis), width, most=_REWARDS, whole=whole),
-        *printed(turn_tables(analysis, most=1), width, most=_TURNS, whole=whole),
-        *printed(end, width, whole=whole),
+    report, runs = analysis.report, analysis.runs
+    verdicts = [analysis.verdict(run) for run in runs]
+    worst = analysis.worst_verdict()
+    checks = dict.fromkeys(str(check) for each in verdicts for check in each.unchecked)
+    unchecked = [f"not checked: {one_line('; '.join(checks))}"] if checks else []
+    assumed = [f"  assumed: {one_line(typed(worst.assumed))}"] if worst and worst.assumed else []
+    each = [
+        f"Verdict on {one_line(run.run)}: {verdict.sentence}"
+        for run, verdict in zip(runs, verdicts, strict=True)
     ]
+    return {
+        "read": [Sentences(list(read_sentences(report)))],
+        "assumed": [Sentences(assumed)],
+        "notices": [Notices(analysis.oddities())],
+        "runs": [Sentences([run_sentence(run, analysis) for run in runs], most=2, unit="run")],
+        "rewards": reward_blocks(analysis),
+        "turns": turn_tables(analysis),
+        "findings": finding_blocks(analysis),
+        "verdicts": [Sentences(each if len(runs) > 1 else [], most=0)],
+        "unchecked": [Sentences(unchecked, lines=2)],
+        "shares": list(share_blocks(analysis)),
+        "functions": list(rollouts_to_look_at(analysis, **reading)),
+        "advantages": list(estimator_blocks(analysis)),
+        "priority": list(priority_blocks(analysis)),
+        "correlation": [_correlations(run) for run in runs[:_RUNS]],
+        "files": [Sentences(report.lines(options=True), most=0)],
+        "verdict": [] if worst is None else [_verdict(worst, others=len(runs) - 1)],
+    }
 
 
-def verdict_line(analysis: Analysis) -> Text:
-    """Return the worst run's verdict on one line. Empty if no run was analyzed."""
-    verdict = analysis.worst_verdict()
-    if verdict is None:
-        return Text()
-    others = len(analysis.runs) - 1
-    where = f"{short_name(verdict.run)} ({counted(others, 'more run')}): " if others else ""
-    text = f"verdict: {where}{one_line(verdict.sentence)}"
-    # A command is printed whole, so that it can be copied.
-    whole = verdict.command or verdict.readings
-    return Text(text if whole else _cut(text, _WHOLE), style="bold")
+def _verdict(worst: RunVerdict, *, others: int) -> Verdict:
+    where = f"{short_name(worst.run)} ({counted(others, 'more run')}): " if others else ""
+    text = f"verdict: {where}{one_line(worst.sentence)}"
+    return Verdict(text, whole=bool(worst.command or worst.readings))
 
 
 def priority_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -180,6 +176,9 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
 def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield the comparison of the estimators on the same rollouts, if any were recomputed."""
     replayed, scalar = analysis.replayed, analysis.report.scalar_only
+    if not replayed:
+        why = "Not computed. `gdpo analyze --estimators` recomputes them with every estimator."
+        yield Sentences((why,), most=0)
     if not replayed or not analysis.runs:
         return
     first = replayed[0]
@@ -211,14 +210,6 @@ def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
         )
     yield Sentences((*sentences, *_not_replayed(replayed)))
-
-
-def read_blocks(analysis: Analysis) -> Iterator[Block]:
-    """Yield what was read, and which options were assumed."""
-    yield Sentences(tuple(read_sentences(analysis.report)))
-    worst = analysis.worst_verdict()
-    if worst is not None and worst.assumed:
-        yield Sentences((f"  assumed: {one_line(typed(worst.assumed))}",))
 
 
 def read_sentences(report: ReadReport) -> Iterator[str]:
@@ -264,19 +255,6 @@ def scalar_only(report: ReadReport) -> str:
 
 def _wordless(report: ReadReport) -> bool:
     return all(file.format in WORDLESS for file in report.files)
-
-
-def _odd(analysis: Analysis, width: int) -> Iterator[Block]:
-    oddities = [(each.place, each.sentence(options=True)) for each in analysis.oddities()]
-    if len(oddities) > _NOTICES:
-        oddities[_NOTICES - 1 :] = [
-            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices {ALL}")
-        ]
-    for place, what in oddities:
-        text = without_middle(one_line(what), _WHOLE)
-        room = max(_PLACE, 2 * width - len(text) - len("! : "))
-        where = without_middle(one_line(place), room)
-        yield Sentences((f"! {where}{': ' if where else ''}{text}",), "yellow")
 
 
 def run_sentence(run: RunAnalysis, analysis: Analysis) -> str:
@@ -344,9 +322,9 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
             said.append(f"no ±{where}: {why}")
     changes = [_changes(run, several=several) for run in analysis.runs if run.weight_changes()]
     return [
-        Table("", tuple(columns), cells, "reward", on_page=more, first=shares),
-        Sentences(tuple(said), "dim"),
-        Sentences(tuple(changes)),
+        Table("", tuple(columns), cells, "reward", on_page=more, first=shares, most=_REWARDS),
+        Sentences(said, "dim"),
+        Sentences(changes),
     ]
 
 
@@ -357,10 +335,10 @@ def _changes(run: RunAnalysis, *, several: bool) -> str:
     return f"weights{where} change: {', '.join(each)}"
 
 
-def turn_tables(analysis: Analysis, *, most: int) -> list[Block]:
-    """Return a table for each of the first `most` runs with several turns."""
+def turn_tables(analysis: Analysis) -> list[Block]:
+    """Return a table for each run with several turns. A terminal prints the first."""
     runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
-    others = (counted(len(runs) - most, "more run"),) if len(runs) > most else ()
+    others = (counted(len(runs) - 1, "more run"),) if len(runs) > 1 else ()
     return [
         Table(
             f"turns{f' of {short_name(run.run)}' if len(analysis.runs) > 1 else ''}: "
@@ -370,8 +348,9 @@ def turn_tables(analysis: Analysis, *, most: int) -> list[Block]:
             "turn",
             column="reward",
             others=others,
+            most=0 if place else _TURNS,
         )
-        for run, turns in runs[:most]
+        for place, (run, turns) in enumerate(runs[:_RUNS])
     ]
 
 
@@ -391,22 +370,34 @@ def finding_blocks(analysis: Analysis) -> list[Block]:
             return [Sentences((f"no findings, but {one_line(verdict.unknown)}",))]
         return [Sentences(("no findings",), "" if verdict.assumed else "green")]
     return [
-        FindingBlock(
-            run,
-            held,
-            f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
-            f"{when_found(run, held)}{one_line(held.finding.message)}",
-            one_line(held.finding.advice(options=True)),
+        Findings(
+            [
+                FindingRow(
+                    held.finding,
+                    f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
+                    f"{when_found(run, held)}{one_line(held.finding.message)}",
+                    one_line(held.finding.advice(options=True)),
+                    [When(held.spans, held.of, numbered(held.spans, run), steps=held.steps)],
+                )
+                for run, held in found
+            ]
         )
-        for run, held in found
     ]
 
 
-def unchecked(analysis: Analysis) -> str:
-    """Return a sentence with the checks that could not run, or ""."""
-    checks = (check for run in analysis.runs for check in analysis.verdict(run).unchecked)
-    missing = dict.fromkeys(map(str, checks))
-    return f"not checked: {one_line('; '.join(missing))}" if missing else ""
+def numbered(spans: Sequence[Span], run: RunAnalysis) -> list[Span]:
+    """Return spans of positions in a run as spans of step numbers."""
+    return [(run.steps[first - 1], run.steps[last - 1]) for first, last in spans]
+
+
+def _correlations(run: RunAnalysis) -> Table:
+    names = run.names[:_NAMES]
+    labels = list(map(one_line, names))
+    rows = [
+        (label, *(as_number(run.correlation(name, other)) for other in names))
+        for name, label in zip(names, labels, strict=True)
+    ]
+    return Table(one_line(run.run), ("reward", *labels), rows, "reward", most=0)
 
 
 def when_found(run: RunAnalysis, held: HeldFinding) -> str:
@@ -450,14 +441,10 @@ def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
     for each in replayed:
         if each.steps and each.problem:
             where = f"{one_line(each.estimator)} failed after {counted(each.steps, 'step')}"
-            yield _cut(f"{where}: {one_line(each.problem)}", _PROBLEM)
+            yield shortened(f"{where}: {one_line(each.problem)}", _PROBLEM)
         elif not each.steps:
             why = each.problem or f"no step has advantages of {each.baseline} to compare with"
-            yield _cut(f"not computed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
-
-
-def _cut(text: str, limit: int, end: str = "…") -> str:
-    return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"
+            yield shortened(f"not computed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
 
 
 def log_blocks(runs: Sequence[RunTrends]) -> Iterator[Block]:
@@ -469,7 +456,7 @@ def log_blocks(runs: Sequence[RunTrends]) -> Iterator[Block]:
         yield Sentences(tuple(_heading(trends)))
         columns = _columns(trends.rewards)
         rows = [(one_line(r.name), *(cell(r) for cell in columns.values())) for r in trends.rewards]
-        yield Table("", ("reward", *columns), rows, "reward")
+        yield Table("", ("reward", *columns), rows, "reward", most=_LOGGED)
     if len(runs) > _LOGS:
         yield Sentences((f"and {len(runs) - _LOGS:,} more runs: pass one of their files",))
     yield Sentences(tuple(_limits(runs)))

@@ -13,15 +13,16 @@ from gdpo.lab.experiments.comparison import Comparison, Outcome, further, headli
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._run_charts import account, curves, lengths, survival, weights
-from gdpo.lab.report._run_contents import Lasting, analyze_experiment, lasting_findings
+from gdpo.lab.report._run_contents import analyze_experiment, lasting_findings
 from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
 from gdpo.lab.report.trained import TrainedAnalysis
+from gdpo.report.blocks import Findings
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
-from gdpo.report.html import bars, finding_row, render
+from gdpo.report.html import render
 from gdpo.report.text import number, probability, short
-from gdpo.report.viewer import Labels, count_shown, viewer_data
+from gdpo.report.viewer import Labels, sampled, viewer_data
 
 _LISTED = 10
 """Maximum number of seeds that are listed individually."""
@@ -73,6 +74,8 @@ def _page(comparison: Comparison) -> str:
         package="gdpo.lab.report",
         data={"charts": [chart.data() for _, chart in charts], "rollouts": viewer},
         title=f"{experiment.name}: {headline(comparison)}",
+        mark="",
+        question=experiment.name,
         setup=setup(experiment),
         comparison=comparison,
         experiment=experiment,
@@ -101,10 +104,14 @@ def _page(comparison: Comparison) -> str:
         off_record=lambda off: "–" if off is None else f"{off:.1e}".replace("-", "−"),
         lasting=LASTING,
         findings=[
-            (label, recorded, [_finding(each, experiment) for each in found])
+            (label, recorded, Findings(found))
             for label, recorded, found in lasting_findings(experiment, analysis)
         ],
-        sampled=count_shown(viewer),
+        sampled=(
+            sampled(viewer, analysis.rollouts, spread="evenly over runs and steps")
+            if analysis.runs
+            else "No rollouts were recorded."
+        ),
     )
 
 
@@ -142,8 +149,3 @@ def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:
         rewards={name: visible(name) for name in names},
         seeds={str(place): run.seed for place, run in enumerate(runs)},
     )
-
-
-def _finding(found: Lasting, experiment: Experiment) -> dict[str, Any]:
-    shapes = [bars(spans, experiment.total_steps) for _, spans in sorted(found.spans)]
-    return finding_row(found.finding, list(zip(shapes, found.when(), strict=True)))
