@@ -272,7 +272,7 @@ def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
 
 
 def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
-    finding = held.finding
+    finding, spans = held.finding, run.spans(held)
     return {
         **_fields(finding, "kind", "severity"),
         "rewards": list(finding.rewards),
@@ -280,7 +280,7 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
         "remedy": finding.advice(options=True),
         "causes": list(finding.causes),
         "evidence": dict(finding.evidence),
-        "first": run.steps[held.spans[0][0] - 1],
-        "last": run.steps[held.spans[-1][1] - 1],
+        "first": spans[0][0],
+        "last": spans[-1][1],
         **_fields(held, "steps", "in_a_row", "of", "lasting", "certain", "past"),
     }

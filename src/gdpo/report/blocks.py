@@ -55,7 +55,7 @@ class Sentences:
     style: str = ""
     """Style in the terminal: "dim" or "green". On pages, dim text is small."""
     most: int = 99
-    """Maximum number of sentences that a terminal prints. 0: only a page shows the block."""
+    """Maximum number of sentences that a terminal prints."""
     unit: str = ""
     """What a sentence is about, to count those that a terminal does not print."""
     lines: int = 0
@@ -64,7 +64,7 @@ class Sentences:
     def printed(self, on: Terminal) -> Iterator[Text]:
         """Yield the lines in a terminal."""
         texts, room = list(self.texts[: self.most]), self.lines * on.width - 4
-        if self.most and (more := len(self.texts) - self.most) > 0:
+        if (more := len(self.texts) - self.most) > 0:
             texts.append(f"and {counted(more, f'more {self.unit}')}")
         for text in texts:
             shown = shortened(text, room, f" … {ALL}") if self.lines else text
@@ -204,7 +204,6 @@ class Findings:
     rows: Sequence[FindingRow]
     most: int = 3
     """Maximum number of findings that a terminal prints. The others are counted."""
-    title: str = ""
 
     def printed(self, on: Terminal) -> Iterator[Text]:
         """Yield the lines in a terminal."""

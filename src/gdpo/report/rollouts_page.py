@@ -1,6 +1,6 @@
 """Writes the page of `gdpo analyze`: the influence of each reward over a run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -9,16 +9,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import capitalized, visible
+from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report.blocks import Block, Charts, Contents, Sentences
-from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
+from gdpo.report.blocks import Block, Charts, Contents, Sentences, Table
+from gdpo.report.charts import (
+    COLOURS,
+    Chart,
+    Curves,
+    Line,
+    Points,
+    binned,
+    running_mean,
+    smoothing,
+)
 from gdpo.report.html import render
 from gdpo.report.summaries import contents
-from gdpo.report.text import shortened
+from gdpo.report.text import as_number, shortened
 from gdpo.report.viewer import Labels, sampled, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
@@ -110,7 +119,7 @@ _SECTIONS = (
         "opposite sign. Signal lost or gained: groups whose advantages are all 0 in this row but "
         "not in the baseline, or vice versa. Scale: factor between these advantages and the "
         "baseline, median over the steps.",
-        ("advantages",),
+        ("advantages", "not_computed"),
     ),
     Section("priority", "Priority", "", ("priority",)),
     Section("read", "Files read", "", ("files", "notices")),
@@ -134,7 +143,7 @@ def write_rollouts_report(
 
     shown = _labels(analysis)
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
-    blocks = {**(said or contents(analysis, **reading)), **_drawn_contents(analysis, shown)}
+    blocks = {**(said or contents(analysis, **reading)), **_only_on_page(analysis, shown)}
     sections = [
         (section, found)
         for section in _SECTIONS
@@ -166,15 +175,19 @@ def write_rollouts_report(
     write_whole(file, page)
 
 
-def _drawn_contents(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block]]:
-    """Return what only the page shows: charts, and what they leave out."""
+def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block]]:
+    """Return what only the page shows: charts, correlations, all verdicts and the files."""
     runs = [run for run in analysis.runs if run.run in shown.runs]
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
     means = [
-        _chart(
+        _over_steps(
             label,
             "mean reward",
-            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
+            [
+                (run.steps, shown.runs[run.run], run.over_time(name, "mean")[None])
+                for run in runs
+                if name in run.names
+            ],
             points,
         )
         for name, label in shown.rewards.items()
@@ -189,13 +202,19 @@ def _drawn_contents(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Blo
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = " and ".join(f"{n - most:,} more {what}" for n, most, what in counts if n > most)
     left_out = [f"{left} are not shown in charts; --output json prints all."] if left else []
+    each = [f"Verdict on {one_line(r.run)}: {analysis.verdict(r).sentence}" for r in analysis.runs]
+    no_others = "Not computed. `gdpo analyze --estimators` recomputes them with every estimator."
     lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
     return {
+        "verdicts": [Sentences(each if len(each) > 1 else [])],
         "left_out": [Sentences(left_out, "dim")],
         "curves": [Charts(means), Sentences((note,), "dim")],
         "influence": [Charts(_influence_charts(runs, shown, points))],
+        "correlation": [_correlations(run, shown) for run in runs],
         "lengths": [Charts(lengths)] if lengths else [],
         "turn_charts": [Charts(turns)] if turns else [],
+        "not_computed": [Sentences([] if analysis.replayed else [no_others])],
+        "files": [Sentences(analysis.report.lines(options=True))],
     }
 
 
@@ -221,92 +240,38 @@ def _estimators(analysis: Analysis) -> list[str]:
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
 
 
+def _correlations(run: RunAnalysis, shown: Labels) -> Table:
+    labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+    rows = [
+        (label, *(as_number(run.correlation(name, other)) for other in labels))
+        for name, label in labels.items()
+    ]
+    title = shown.runs[run.run] if run.run else ""
+    return Table(title, ("reward", *labels.values()), rows, "reward")
+
+
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
     charts: list[Chart] = []
     for run in runs:
-        names = [name for name in run.names if name in shown.rewards]
-        title = shown.runs[run.run] or "all rewards"
-        lines: list[Line] = []
-        for place, name in enumerate(names):
-            value = run.over_time(name, "influence_share")
-            margin = run.over_time(name, "influence_margin")
-            table = np.stack([value, value - margin, value + margin])
-            drawn = np.clip(binned(table, points), -1.0, 1.0)
-            lines.append(Line(shown.rewards[name], place % COLOURS, *drawn))
-        x = binned(np.array(run.steps, np.float64)[None], points)[0]
-        charts.append(_drawn(title, "influence share", x, lines, ends=[0.0]))
-        constant = [
-            (run, shown.rewards[n], run.over_time(n, "zero_variance_groups")) for n in names
-        ]
-        charts.append(_chart(title, "zero-variance groups", constant, points, ends=[0.0]))
-    return charts
-
-
-def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
-    """Return a chart per reward of its mean by completion length, with a line per run."""
-    charts: list[Chart] = []
-    for name, label in shown.rewards.items():
-        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
-        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
-        width = max((bins.width for bins in found.values()), default=0.0)
-        found = {run: bins.widened(width) for run, bins in found.items()}
-        x, lines = max((bins.middles for bins in found.values()), key=len, default=None), []
-        if x is None:
-            continue
-        for place, (run, bins) in enumerate(found.items()):
-            shorter = len(x) - len(means := bins.means(name))  # other runs have longer completions
-            notes = [
-                f"({n:,.0f} rollout{'s' * (n != 1)})" if n else ""
-                for n in bins.counts(name).tolist()
-            ]
-            means = np.pad(means, (0, shorter), constant_values=nan)
-            lines.append(
-                Line(shown.runs[run], place % COLOURS, means, note=(*notes, *[""] * shorter))
+        title, steps = shown.runs[run.run] or "all rewards", run.steps
+        labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+        shares = [
+            (
+                steps,
+                label,
+                _band(run.over_time(n, "influence_share"), run.over_time(n, "influence_margin")),
             )
-        chart = _drawn(label, "mean reward", x, lines)
-        charts.append(replace(chart, unit="tokens", rest="the longest"))
+            for n, label in labels.items()
+        ]
+        constant = [
+            (steps, label, run.over_time(name, "zero_variance_groups")[None])
+            for name, label in labels.items()
+        ]
+        charts += [
+            _over_steps(title, "influence share", shares, points, smooth=False, ends=[0.0]),
+            _over_steps(title, "zero-variance groups", constant, points, ends=[0.0]),
+        ]
     return charts
-
-
-def _chart(
-    title: str,
-    label: str,
-    curves: Iterable[tuple[RunAnalysis, str, Points]],
-    points: int,
-    *,
-    ends: Sequence[float] = (),
-) -> Chart:
-    """Return a chart whose horizontal axis has the steps of all its runs."""
-    found = list(curves)
-    steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
-    lines: list[Line] = []
-    for place, (run, name, values) in enumerate(found):
-        placed = np.full(len(steps), nan)
-        placed[np.searchsorted(steps, run.steps)] = values
-        (drawn,) = binned(running_mean(placed[None], smoothing(len(steps))), points)
-        lines.append(Line(name, place % COLOURS, drawn))
-    return _drawn(title, label, binned(steps[None], points)[0], lines, ends=ends)
-
-
-def _drawn(
-    title: str,
-    label: str,
-    x: Points,
-    lines: Sequence[Line],
-    *,
-    ends: Sequence[float] = (),
-) -> Chart:
-    """Return a chart whose vertical axis has all values, and `ends`."""
-    drawn = (each for line in lines for each in (line.value, line.low, line.high))
-    values = np.concatenate([each for each in drawn if each is not None])
-    known = values[np.isfinite(values)]
-    known = np.append(known if len(known) else [0.0, 1.0], ends)
-    least, most = float(known.min()), float(known.max())
-    size = max(abs(least), abs(most))
-    if most - least <= _ROUNDING * size:
-        pad = 0.5 * max(1.0, size)
-        least, most = least - pad, most + pad
-    return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
@@ -322,17 +287,86 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
                 continue
             at = [turn.rewards[place] for turn in turns]
             label, colour = shown.rewards[reward.name], place % COLOURS
-            value = np.array([each.influence_share for each in at])
-            margin = np.array([each.influence_margin for each in at])
-            band = (np.clip(value + sign * margin, -1.0, 1.0) for sign in (-1, 1))
+            rows = [(r.influence_share, r.influence_margin, r.zero_variance_groups) for r in at]
+            share, margin, zero = np.array(rows, np.float64).T
+            value, *band = _band(share, margin)
             notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
-            influence.append(Line(label, colour, value, *band, note=notes))
-            value = np.array([each.zero_variance_groups for each in at])
+            influence.append(Line(label, colour, value, *np.clip(band, -1.0, 1.0), note=notes))
             notes = tuple(f"({each.groups:,} groups)" for each in at)
-            constant.append(Line(label, colour, value, note=notes))
+            constant.append(Line(label, colour, zero, note=notes))
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
         for what, lines in (("influence share", influence), ("zero-variance groups", constant)):
-            chart = _drawn(title, what, x, lines, ends=[0.0, 1.0])
+            chart = _chart(title, what, x, lines, ends=[0.0, 1.0])
             charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts
+
+
+def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
+    """Return a chart per reward of its mean by completion length, with a line per run."""
+    charts: list[Chart] = []
+    for name, label in shown.rewards.items():
+        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
+        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
+        if not found:
+            continue
+        width = max(bins.width for bins in found.values())
+        found = {run: bins.widened(width) for run, bins in found.items()}
+        x, lines = max((bins.middles for bins in found.values()), key=len), list[Line]()
+        for place, (run, bins) in enumerate(found.items()):
+            # Other runs may have longer completions.
+            means, counts = np.full(len(x), nan), np.zeros(len(x))
+            means[: len(bins.middles)] = bins.means(name)
+            counts[: len(bins.middles)] = bins.counts(name)
+            notes = (f"({counted(int(n), 'rollout')})" if n else "" for n in counts.tolist())
+            lines.append(Line(shown.runs[run], place % COLOURS, means, note=tuple(notes)))
+        chart = _chart(label, "mean reward", x, lines)
+        charts.append(replace(chart, unit="tokens", rest="the longest"))
+    return charts
+
+
+def _band(value: Points, margin: Points) -> Curves:
+    return np.stack([value, value - margin, value + margin])
+
+
+def _over_steps(
+    title: str,
+    label: str,
+    curves: Sequence[tuple[Sequence[int], str, Curves]],
+    points: int,
+    *,
+    smooth: bool = True,
+    ends: Sequence[float] = (),
+) -> Chart:
+    """Return a chart of values at steps, or of shares with their bands if not `smooth`.
+
+    The horizontal axis has the steps of all curves. A curve is its steps, its label, and rows of
+    values.
+    """
+    steps = np.unique(np.concatenate([np.array(own, np.float64) for own, _, _ in curves]))
+    lines: list[Line] = []
+    for place, (own, name, values) in enumerate(curves):
+        placed = np.full((len(values), len(steps)), nan)
+        placed[:, np.searchsorted(steps, own)] = values
+        if smooth:
+            drawn = binned(running_mean(placed, smoothing(len(steps))), points)
+        else:
+            drawn = np.clip(binned(placed, points), -1.0, 1.0)
+        lines.append(Line(name, place % COLOURS, *drawn))
+    return _chart(title, label, binned(steps[None], points)[0], lines, ends=ends)
+
+
+def _chart(
+    title: str, label: str, x: Points, lines: Sequence[Line], *, ends: Sequence[float] = ()
+) -> Chart:
+    """Return a chart whose vertical axis has all values, and `ends`."""
+    drawn = (each for line in lines for each in (line.value, line.low, line.high))
+    values = np.concatenate([each for each in drawn if each is not None])
+    known = values[np.isfinite(values)]
+    known = np.append(known if len(known) else [0.0, 1.0], ends)
+    least, most = float(known.min()), float(known.max())
+    size = max(abs(least), abs(most))
+    if most - least <= _ROUNDING * size:
+        pad = 0.5 * max(1.0, size)
+        least, most = least - pad, most + pad
+    return Chart(title, label, x, least, most, lines)

@@ -16,10 +16,9 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trend import end_means
 from gdpo.analysis.verdict import Action
-from gdpo.analysis.verdict import Verdict as RunVerdict
 from gdpo.diagnostics import TurnDiagnosis
 from gdpo.diagnostics.diagnosis import interval
-from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding, Span
+from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.priority import table_of
 from gdpo.report.blocks import (
     Block,
@@ -55,40 +54,31 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
 
     `reading` are options for `read_texts`.
     """
-    report, runs = analysis.report, analysis.runs
-    verdicts = [analysis.verdict(run) for run in runs]
-    worst = analysis.worst_verdict()
-    checks = dict.fromkeys(str(check) for each in verdicts for check in each.unchecked)
+    runs, worst = analysis.runs, analysis.worst_verdict()
+    checks = dict.fromkeys(str(each) for run in runs for each in analysis.verdict(run).unchecked)
     unchecked = [f"not checked: {one_line('; '.join(checks))}"] if checks else []
-    assumed = [f"  assumed: {one_line(typed(worst.assumed))}"] if worst and worst.assumed else []
-    each = [
-        f"Verdict on {one_line(run.run)}: {verdict.sentence}"
-        for run, verdict in zip(runs, verdicts, strict=True)
-    ]
+    assumed, verdict = list[str](), list[Verdict]()
+    if worst is not None:
+        assumed = [f"  assumed: {one_line(typed(worst.assumed))}"] if worst.assumed else []
+        others = f" ({counted(len(runs) - 1, 'more run')})" if len(runs) > 1 else ""
+        where = f"{short_name(worst.run)}{others}: " if others else ""
+        text = f"verdict: {where}{one_line(worst.sentence)}"
+        verdict = [Verdict(text, whole=bool(worst.command or worst.readings))]
     return {
-        "read": [Sentences(list(read_sentences(report)))],
+        "read": [Sentences(list(read_sentences(analysis.report)))],
         "assumed": [Sentences(assumed)],
         "notices": [Notices(analysis.oddities())],
         "runs": [Sentences([run_sentence(run, analysis) for run in runs], most=2, unit="run")],
         "rewards": reward_blocks(analysis),
         "turns": turn_tables(analysis),
         "findings": finding_blocks(analysis),
-        "verdicts": [Sentences(each if len(runs) > 1 else [], most=0)],
         "unchecked": [Sentences(unchecked, lines=2)],
         "shares": list(share_blocks(analysis)),
         "functions": list(rollouts_to_look_at(analysis, **reading)),
         "advantages": list(estimator_blocks(analysis)),
         "priority": list(priority_blocks(analysis)),
-        "correlation": [_correlations(run) for run in runs[:_RUNS]],
-        "files": [Sentences(report.lines(options=True), most=0)],
-        "verdict": [] if worst is None else [_verdict(worst, others=len(runs) - 1)],
+        "verdict": verdict,
     }
-
-
-def _verdict(worst: RunVerdict, *, others: int) -> Verdict:
-    where = f"{short_name(worst.run)} ({counted(others, 'more run')}): " if others else ""
-    text = f"verdict: {where}{one_line(worst.sentence)}"
-    return Verdict(text, whole=bool(worst.command or worst.readings))
 
 
 def priority_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -176,9 +166,6 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
 def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
     """Yield the comparison of the estimators on the same rollouts, if any were recomputed."""
     replayed, scalar = analysis.replayed, analysis.report.scalar_only
-    if not replayed:
-        why = "Not computed. `gdpo analyze --estimators` recomputes them with every estimator."
-        yield Sentences((why,), most=0)
     if not replayed or not analysis.runs:
         return
     first = replayed[0]
@@ -377,27 +364,12 @@ def finding_blocks(analysis: Analysis) -> list[Block]:
                     f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
                     f"{when_found(run, held)}{one_line(held.finding.message)}",
                     one_line(held.finding.advice(options=True)),
-                    [When(held.spans, held.of, numbered(held.spans, run), steps=held.steps)],
+                    [When(held.spans, held.of, run.spans(held), steps=held.steps)],
                 )
                 for run, held in found
             ]
         )
     ]
-
-
-def numbered(spans: Sequence[Span], run: RunAnalysis) -> list[Span]:
-    """Return spans of positions in a run as spans of step numbers."""
-    return [(run.steps[first - 1], run.steps[last - 1]) for first, last in spans]
-
-
-def _correlations(run: RunAnalysis) -> Table:
-    names = run.names[:_NAMES]
-    labels = list(map(one_line, names))
-    rows = [
-        (label, *(as_number(run.correlation(name, other)) for other in names))
-        for name, label in zip(names, labels, strict=True)
-    ]
-    return Table(one_line(run.run), ("reward", *labels), rows, "reward", most=0)
 
 
 def when_found(run: RunAnalysis, held: HeldFinding) -> str:
@@ -409,8 +381,8 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
         return ""
     if held.finding.kind not in OF_GROUPS:
         return f"in {held.steps:,} of {held.of:,} steps: "
-    first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
-    return f"in steps {first:,} to {last:,}: "
+    spans = run.spans(held)
+    return f"in steps {spans[0][0]:,} to {spans[-1][1]:,}: "
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:

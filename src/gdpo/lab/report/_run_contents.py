@@ -11,7 +11,6 @@ from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.report.blocks import FindingRow, When
-from gdpo.report.summaries import numbered
 
 
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
@@ -76,7 +75,7 @@ def lasting_findings(
         for seed, run in runs:
             for held in (held for held in run.findings() if held.lasting):
                 finding = held.finding
-                spans = numbered(held.spans, run)
+                spans = run.spans(held)
                 when = When(spans, experiment.total_steps, spans, seed)
                 key = (finding.kind, finding.rewards, finding.severity)
                 lasting.setdefault(key, []).append((held, when))

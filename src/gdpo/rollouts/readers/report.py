@@ -35,7 +35,7 @@ class ReadProblem(Enum):
 
     UNREADABLE = "cannot be read: {why}"
     REST = "the rest cannot be read: {why}"
-    NOT_UTF8 = "the line is not UTF-8", {"write the file in UTF-8": None}
+    NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
     NO_OBJECT_IN_ROW = "the row is not a JSON object"
     NO_OBJECT = "the line is not a JSON object"
     NO_DICT = "the sample is not a dict"
@@ -44,15 +44,12 @@ class ReadProblem(Enum):
     CUT_ROW = "the last row is incomplete: the run is still writing, or was killed"
     CUT_LINE = "the last line is incomplete: the run is still writing, or was killed"
     LONG_LINE = (
-        "the line has more than {most:,} bytes and is skipped",
-        {"write fewer rollouts per line, or parquet": None},
+        "the line has more than {most:,} bytes and is skipped: write fewer rollouts per line, or "
+        "parquet"
     )
     REPEATED_KEY = "{which} occurs more than once in an object: its last value is used"
     FIELDS = "the number of fields in the row differs from the first line"
-    QUOTE = (
-        "a quote is not closed, so {lines:,} lines were read as one row",
-        {"close the quote": None},
-    )
+    QUOTE = "a quote is not closed, so {lines:,} lines were read as one row: close the quote"
     TOLD = "{why}"
     """What a format says about a record, or a reward function about a rollout."""
     NO_FIELD = "the field {field} of format {format} is missing"
@@ -77,8 +74,8 @@ class ReadProblem(Enum):
         {"name the rewards": Setting.REWARDS},
     )
     TEXTS = (
-        "{path!r} contains text, not numbers, and is not read as a reward",
-        {"write numbers, with a decimal point": None},
+        "{path!r} contains text, not numbers, and is not read as a reward: write numbers, with a "
+        "decimal point"
     )
     NOT_INFERRED = (
         "no reward can be inferred ({why})",
@@ -511,25 +508,28 @@ class ReadReport:
             ),
             (
                 self.mixed_blocks,
-                f"{self.mixed_blocks:,} groups formed by group_size contain several prompts",
-                {"check the number, and that the rollouts of each prompt are consecutive": None},
+                f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: "
+                "check the number, and that the rollouts of each prompt are consecutive",
+                NO_REMEDY,
             ),
             (
                 self.size_unused,
                 f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain "
-                "group ids",
-                {"remove it": None, "or name other files": None},
+                "group ids: remove it, or name other files",
+                NO_REMEDY,
             ),
             (
                 unknown,
-                f"{unknown:,} rollouts have neither a group nor a prompt",
-                {"give group_size if the rollouts of a prompt are consecutive": None},
+                f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
+                "rollouts of a prompt are consecutive",
+                NO_REMEDY,
             ),
             (
                 torn,
                 f"{torn:,} steps came in several pieces with other steps between them, as when "
-                "each rank writes a file. Each piece counts as a step with its own groups",
-                {"sort the rows by step to join them": None},
+                "each rank writes a file. Each piece counts as a step with its own groups: sort "
+                "the rows by step to join them",
+                NO_REMEDY,
             ),
         ]
         yield from (Oddity(what, remedy) for is_so, what, remedy in found if is_so)
