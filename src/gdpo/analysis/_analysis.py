@@ -7,7 +7,7 @@ from typing import Any
 from gdpo._naming import did_you_mean
 from gdpo._text import NO_REMEDY, Remedy
 from gdpo.analysis.priorities import PriorityOverall
-from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
+from gdpo.analysis.replay import RECORDED, VIEWED, Replay, Replayed, equal_to, viewed
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import GroupSampler, SampledGroup
 from gdpo.analysis.steps import (
@@ -26,9 +26,6 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.report import Oddity
-
-_VIEWED = ("grpo", "gdpo")
-"""Estimators that are shown by default. They are stateless: only sampled steps call them."""
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class Analysis:
         run.add(step)
         self.last[step.run] = replace(batch.table, turns=None)
         if step.recorded:
-            run.equal_to = equal_to(batch, _VIEWED if run.equal_to is None else run.equal_to)
+            run.equal_to = equal_to(batch, VIEWED if run.equal_to is None else run.equal_to)
         bins = self.lengths.setdefault(step.run, LengthBins())
         for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
             bins.add(name, batch.table.num_tokens, rewards)
@@ -140,7 +137,6 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
             a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
-    viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
     sample = GroupSampler() if sampled else None
@@ -161,7 +157,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
         if sample is not None and sample.turn():
-            sample.look(batch, viewed.advantages(batch) if found is None else found)
+            sample.look(batch, viewed(batch) if found is None else found)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
     ranges = (*(low or ()), *(high or ()))

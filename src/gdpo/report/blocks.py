@@ -31,7 +31,7 @@ _NOTICES, _LISTED = 3, 50
 _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
 
-_WHOLE = 500
+WHOLE = 500
 """Maximum width of the verdict, and of the sentence about a file, which ends with a remedy."""
 
 
@@ -95,7 +95,7 @@ class Notices:
             more = f"and {len(found) - _NOTICES + 1:,} more notices {ALL}"
             found[_NOTICES - 1 :] = [Oddity(more)]
         for each in found:
-            text = without_middle(one_line(each.sentence(options=True)), _WHOLE)
+            text = without_middle(one_line(each.sentence(options=True)), WHOLE)
             room = max(_PLACE, 2 * on.width - len(text) - len("! : "))
             where = without_middle(one_line(each.place), room)
             yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
@@ -107,12 +107,10 @@ class Verdict:
 
     kind: ClassVar[str] = "verdict"
     text: str
-    whole: bool
-    """Whether it is printed whole, as one that contains a command to copy."""
 
     def printed(self, on: Terminal) -> Iterator[Text]:  # noqa: ARG002 (a block)
         """Yield the line in a terminal."""
-        yield Text(self.text if self.whole else shortened(self.text, _WHOLE), style="bold")
+        yield Text(self.text, style="bold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +225,8 @@ class Charts:
     kind: ClassVar[str] = "charts"
     charts: Sequence[Chart]
 
-    def printed(self, on: Terminal) -> tuple[Text, ...]:  # noqa: ARG002 (a block)
-        """Return nothing."""
-        return ()
 
-
-Block: TypeAlias = Sentences | Notices | Verdict | Table | Findings | Charts
+Block: TypeAlias = Sentences | Notices | Verdict | Table | Findings
 
 Contents: TypeAlias = Mapping[str, Sequence[Block]]
 """The blocks of a report by the name of their part, in the order of the terminal."""

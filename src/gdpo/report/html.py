@@ -12,7 +12,7 @@ from gdpo._text import visible
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import NAMES, number, probability, short, shortened
+from gdpo.report.text import NAMES, as_number, number, probability, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,13 +38,6 @@ def render(template: str, *, data: Any, package: str = "gdpo.report", **content:
     from markupsafe import Markup
 
     environment = _environment(package)
-    ours = {"style": "page.css", "script": "page.js"}
-    for name, file in ours.items():
-        assert environment.loader is not None, "the templates are in the folder of this file"
-        text = environment.loader.get_source(environment, file)[0].strip()
-        text = text.replace("/* colours */", css())
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        content |= {name: Markup(text), f"{name}_hash": digest}
     # `embedded` escapes every character that could end the script element.
     return environment.get_template(template).render(content, data=Markup(embedded(data)))
 
@@ -57,8 +50,9 @@ def _environment(package: str) -> "Environment":
     def shown(value: object) -> object:
         return value if isinstance(value, Markup) else visible(str(value))
 
+    ours = PackageLoader("gdpo.report")
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(package), PackageLoader("gdpo.report")]),
+        loader=ChoiceLoader([PackageLoader(package), ours]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=shown,
@@ -73,10 +67,14 @@ def _environment(package: str) -> "Environment":
         in_words=in_words,
         number=number,
         probability=probability,
-        short=short,
+        as_number=as_number,
         shortened=shortened,
         ticks=ticks,
     )
+    for name, file in (("style", "page.css"), ("script", "page.js")):
+        text = ours.get_source(environment, file)[0].strip().replace("/* colours */", css())
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        names |= {name: Markup(text), f"{name}_hash": digest}
     return environment
 
 

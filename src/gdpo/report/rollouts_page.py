@@ -175,7 +175,7 @@ def write_rollouts_report(
     write_whole(file, page)
 
 
-def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block]]:
+def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block | Charts]]:
     """Return what only the page shows: charts, correlations, all verdicts and the files."""
     runs = [run for run in analysis.runs if run.run in shown.runs]
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))

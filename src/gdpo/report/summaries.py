@@ -1,6 +1,6 @@
 """Describes what an analysis found, as blocks that a terminal prints and a page shows."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, nan
 from statistics import median
@@ -21,6 +21,7 @@ from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.priority import table_of
 from gdpo.report.blocks import (
+    WHOLE,
     Block,
     Contents,
     FindingRow,
@@ -63,7 +64,9 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
         others = f" ({counted(len(runs) - 1, 'more run')})" if len(runs) > 1 else ""
         where = f"{short_name(worst.run)}{others}: " if others else ""
         text = f"verdict: {where}{one_line(worst.sentence)}"
-        verdict = [Verdict(text, whole=bool(worst.command or worst.readings))]
+        # A command is printed whole, so that it can be copied.
+        whole = worst.command or worst.readings
+        verdict = [Verdict(text if whole else shortened(text, WHOLE))]
     return {
         "read": [Sentences(list(read_sentences(analysis.report)))],
         "assumed": [Sentences(assumed)],
@@ -427,8 +430,8 @@ def log_blocks(runs: Sequence[RunTrends]) -> Iterator[Block]:
     for trends in runs[:_LOGS]:
         yield Sentences(tuple(_heading(trends)))
         columns = _columns(trends.rewards)
-        rows = [(one_line(r.name), *(cell(r) for cell in columns.values())) for r in trends.rewards]
-        yield Table("", ("reward", *columns), rows, "reward", most=_LOGGED)
+        rows = list(zip(*columns.values(), strict=True))
+        yield Table("", tuple(columns), rows, "reward", most=_LOGGED)
     if len(runs) > _LOGS:
         yield Sentences((f"and {len(runs) - _LOGS:,} more runs: pass one of their files",))
     yield Sentences(tuple(_limits(runs)))
@@ -464,23 +467,24 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield f"gdpo logged warnings in {warned:,} of {steps.removesuffix('s')}s"
 
 
-def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend], str]]:
-    columns: dict[str, Callable[[RewardTrend], str]] = {
-        "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
-        "trend": lambda r: as_trend(r.change, r.margin),
-    }
+def _columns(rewards: Sequence[RewardTrend]) -> dict[str, list[str]]:
+    """Return the columns of the table of a run: those of which its log has numbers."""
     has_influence = any(isfinite(reward.influence_share) for reward in rewards)
-    has_std = any(isfinite(reward.std) for reward in rewards)
-    if has_std and not has_influence:
-        columns["std: first → last"] = lambda r: (
-            f"{as_number(r.first_std)} → {as_number(r.last_std)}"
-        )
-    columns["weight share"] = lambda r: as_share(r.weight_share)
+    has_std = not has_influence and any(isfinite(reward.std) for reward in rewards)
+    columns = {
+        "reward": [one_line(r.name) for r in rewards],
+        "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for r in rewards],
+        "trend": [as_trend(r.change, r.margin) for r in rewards],
+    }
+    if has_std:
+        ends = [(as_number(r.first_std), as_number(r.last_std)) for r in rewards]
+        columns["std: first → last"] = list(map(" → ".join, ends))
+    columns["weight share"] = [as_share(r.weight_share) for r in rewards]
     if has_influence:
-        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
-        columns["influence share"] = lambda r: as_share(r.influence_share)
-    elif has_std:
-        columns["weight × std"] = lambda r: as_share(r.std_share)
+        columns["zero variance"] = [as_share(r.zero_variance_groups) for r in rewards]
+        columns["influence share"] = [as_share(r.influence_share) for r in rewards]
+    if has_std:
+        columns["weight × std"] = [as_share(r.std_share) for r in rewards]
     return columns
 
 

@@ -31,11 +31,6 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
     return text.replace("-", "−") if float(text) else f"{0:.{digits}f}"
 
 
-def short(value: float) -> str:
-    """Return a number with up to six significant digits, without trailing zeros."""
-    return f"{value:g}".replace("-", "−")
-
-
 def probability(p: float) -> str:
     """Return a p-value as text with two digits."""
     if isnan(p):

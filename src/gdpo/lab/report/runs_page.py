@@ -21,7 +21,7 @@ from gdpo.report.blocks import Findings
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import render
-from gdpo.report.text import number, probability, short
+from gdpo.report.text import as_number, number, probability
 from gdpo.report.viewer import Labels, sampled, viewer_data
 
 _LISTED = 10
@@ -101,7 +101,7 @@ def _page(comparison: Comparison) -> str:
         last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
         analysis=analysis,
         # Differences from recorded advantages have two significant digits.
-        off_record=lambda off: "–" if off is None else f"{off:.1e}".replace("-", "−"),
+        off_record=lambda off: "–" if off is None else as_number(off, ".1e"),
         lasting=LASTING,
         findings=[
             (label, recorded, Findings(found))
@@ -120,7 +120,7 @@ def _weight(experiment: Experiment, reward: Measured) -> str:
     changes = {reward.name in run.weights for run in experiment.runs}
     if reward.weight is None or len(changes) > 1:
         return "varied"
-    return "changing" if changes == {True} else short(reward.weight)
+    return "changing" if changes == {True} else as_number(reward.weight, "g")
 
 
 def _listed(values: Iterable[Any]) -> str:
