@@ -64,7 +64,6 @@ class Setting(StrEnum):
     """Names what a user can set. The values are arguments in Python."""
 
     COLUMNS = "columns"
-    FORMAT = "format"
     GROUP_SIZE = "group_size"
     RANGE = "low, high"
     REWARDS = "rewards"
@@ -77,7 +76,6 @@ class Setting(StrEnum):
 
 
 _OPTIONS = {
-    Setting.FORMAT: "--columns format=NAME",
     Setting.GROUP_SIZE: "--columns group_size=NUMBER",
     Setting.RANGE: "--range",
 }
@@ -106,11 +104,11 @@ def typed(options: Mapping[str, str]) -> str:
     return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())
 
 
-def command(verb: str, paths: Iterable[object], options: Mapping[str, str] | None = None) -> str:
+def command(verb: str, paths: Iterable[object], options: Mapping[str, str]) -> str:
     """Return a command of gdpo as it is typed in a shell.
 
     >>> command("analyze", ["my run"], {"--rewards": "a,b", "--example": ""})
     "gdpo analyze 'my run' --rewards a,b --example"
     """
-    given = [typed(options)] if options else []
-    return " ".join(("gdpo", verb, *(quote(str(path)) for path in paths), *given))
+    words = "gdpo", verb, *(quote(str(path)) for path in paths), typed(options)
+    return " ".join(filter(None, words))

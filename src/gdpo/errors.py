@@ -15,8 +15,6 @@ without a traceback. Any other exception is a bug in gdpo or a library.
 
 import os
 
-from gdpo._text import NO_REMEDY, Remedy, advice
-
 FAILED = 1
 """A check failed, a finding met `gdpo analyze --fail-on`, or a training run failed."""
 
@@ -48,16 +46,7 @@ class ConfigError(GdpoError, ValueError):
 
 
 class DataError(GdpoError, ValueError):
-    """Raised if a file, a row or an array of rewards is wrong.
-
-    Args:
-        what: What is wrong, as a sentence without what to do.
-        remedy: What to do. The message names arguments. `gdpo analyze` names options.
-    """
-
-    def __init__(self, what: str, remedy: Remedy = NO_REMEDY) -> None:
-        super().__init__(f"{what}: {advice(remedy)}" if remedy else what)
-        self.what, self.remedy = what, remedy
+    """Raised if a file, a row or an array of rewards is wrong."""
 
 
 class RewardError(GdpoError, RuntimeError):

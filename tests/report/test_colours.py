@@ -6,11 +6,15 @@ from itertools import pairwise, permutations
 import pytest
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.report.colours import DARK, LIGHT, PLACES, css, style, style_at, styles
+from gdpo.report.colours import DARK, LIGHT, PLACES, css, style_at, styles
 
 
 def looks(found):
     return [(each.light, each.dashes) for each in found.values()]
+
+
+def style(label):
+    return styles([label])[label]
 
 
 def test_every_estimator_has_a_look_of_its_own_that_does_not_depend_on_the_company():

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gdpo._naming import did_you_mean
-from gdpo._text import NO_REMEDY, Remedy
 from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, VIEWED, Replay, Replayed, equal_to, viewed
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
@@ -51,7 +50,7 @@ class Analysis:
     """The last step of each run, without its turns."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
-    problems: dict[str, tuple[DataError, int]] = field(default_factory=dict)
+    problems: dict[str, int] = field(default_factory=dict)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
     def add(self, batch: TrainedStep, step: StepAnalysis) -> None:
@@ -83,11 +82,8 @@ class Analysis:
 
     def oddities(self) -> list[Oddity]:
         """Return the problems with the files and with the steps."""
-        problems = (
-            Oddity(error.what, error.remedy, more=f" ({count:,} rollouts)")
-            for error, count in self.problems.values()
-        )
-        return [*self.report.oddities(), *problems]
+        problems = (f"{why} ({count:,} rollouts)" for why, count in self.problems.items())
+        return [*self.report.oddities(), *map(Oddity, problems)]
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """Return the lasting findings of all runs, sorted like those of a run."""
@@ -146,8 +142,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         try:
             batch = batch_of(table, weights)
         except DataError as error:
-            _, count = done.problems.get(str(error), (error, 0))
-            done.problems[str(error)] = error, count + len(table)
+            done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
             batch = None
         if batch is None:
             done.not_analyzed += len(table)
@@ -200,10 +195,7 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             }
             for file in report.files
         ],
-        "left_out": [
-            {"path": str(path), "why": _said(why, report.remedies.get(path, NO_REMEDY))}
-            for path, why in report.left_out.items()
-        ],
+        "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
         "notices": [
             {
                 "file": str(n.file),
@@ -219,18 +211,11 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             "by": dict(report.grouped_by),
             "findings": [each.sentence(options=True) for each in report.of_groups()],
         },
-        "problems": [
-            {"what": _said(error.what, error.remedy), "rollouts": count}
-            for error, count in analysis.problems.values()
-        ],
+        "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
         "runs": [_run(run, analysis.verdict(run)) for run in analysis.runs],
         "estimators": [{**asdict(each), "same": each.same} for each in analysis.replayed],
         "priority": [each.as_dict() for each in analysis.priorities.values()],
     }
-
-
-def _said(what: str, remedy: Remedy) -> str:
-    return Oddity(what, remedy).sentence(options=True)
 
 
 def _fields(each: object, *names: str) -> dict[str, Any]:

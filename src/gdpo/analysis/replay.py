@@ -199,11 +199,12 @@ class Replay:
         baseline = found[self.names[0]]
         prepared = PreparedStep.of(batch.rewards, batch.weights)
         for name, here in found.items():
-            if not np.any(np.isnan(here)):
+            known = not np.any(np.isnan(here))
+            if known:
                 each = self._compared.setdefault(name, _Compared())
                 step = influence_of(here, prepared, batch.table.names)
                 each.influence = pooled([each.influence, step] if each.influence else [step])
-            if not np.any(np.isnan(here)) and not np.any(np.isnan(baseline)):
+            if known and not np.any(np.isnan(baseline)):
                 self._compare(name, baseline, here, batch.there)
             own = self._trained.get(name)
             if own is None or own.own_code or batch.advantages is None:

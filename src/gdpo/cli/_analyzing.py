@@ -107,7 +107,7 @@ def _show(
         return bad
     if follows:
         console.rule(time.strftime("%H:%M:%S"))
-    said = contents(analysis, **_texts_of(options))
+    said = contents(analysis, **options.texts)
     on = Terminal(_width(console), not console.is_terminal, options.page)
     *parts, verdict = (printed(blocks, on) for blocks in said.values())
     for line in chain(*parts):
@@ -130,15 +130,10 @@ def _write_page(
     analysis: Analysis, said: Contents, options: AnalyzeOptions, console: Console
 ) -> None:
     if options.page is not None:
-        write_rollouts_report(analysis, options.page, said=said, **_texts_of(options))
+        write_rollouts_report(analysis, options.page, said=said, **options.texts)
         _print_line(f"page with curves and texts: {options.page}", console)
     elif options.no_page:
         _print_line(options.no_page, console)
-
-
-def _texts_of(options: AnalyzeOptions) -> dict[str, Any]:
-    """Return the options with which texts are read again."""
-    return {key: options.reading[key] for key in ("columns", "load_pt")}
 
 
 def _failing(

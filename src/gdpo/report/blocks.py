@@ -25,8 +25,8 @@ ALL = "(--output json prints all)"
 
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 
-_NOTICES, _LISTED = 3, 50
-"""Maximum number of notices in a terminal, and on a page."""
+_NOTICES = 3
+"""Maximum number of notices in a terminal."""
 
 _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
@@ -83,10 +83,7 @@ class Notices:
     @property
     def texts(self) -> list[str]:
         """The sentences of a page."""
-        lines = [each.line(options=True) for each in self.found]
-        if len(lines) > _LISTED:
-            lines[_LISTED:] = [f"and {len(lines) - _LISTED:,} more {ALL}"]
-        return lines
+        return [each.line(options=True) for each in self.found]
 
     def printed(self, on: Terminal) -> Iterator[Text]:
         """Yield the lines in a terminal."""

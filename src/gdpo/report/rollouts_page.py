@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from gdpo.report.charts import (
 from gdpo.report.html import render
 from gdpo.report.summaries import contents
 from gdpo.report.text import as_number, shortened
-from gdpo.report.viewer import Labels, sampled, viewer_data
+from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
@@ -44,87 +44,6 @@ _TURNS = 40
 
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
-
-
-class Section(NamedTuple):
-    """Stores a section of a page."""
-
-    name: str
-    title: str
-    note: str
-    """Explanation of the numbers, in small letters."""
-    parts: Sequence[str]
-    """The parts of the contents that the section shows. Without blocks, it is left out."""
-
-
-_SECTIONS = (
-    Section(
-        "rewards",
-        "Rewards",
-        "First and last: mean over the first tenth of the steps, and over the last tenth. Trend: "
-        "change from the first third of the steps to the last, with a 95 % confidence interval. "
-        "Zero variance: share of groups in which all samples have the same reward, so the reward "
-        "gives no signal. Weight share: weight of the reward, divided by the sum of all weights "
-        "(absolute values). Influence: covariance of the advantages with the z-scores of the "
-        "reward. Influence share: the reward’s share of the influence over all groups; a negative "
-        "share means that the advantages push the reward against its weight. Correlation with "
-        "length: within groups, with the number of tokens of the completion. Missing: share of "
-        "rollouts without this reward.",
-        ("runs", "rewards", "verdicts", "unchecked", "shares", "left_out"),
-    ),
-    Section(
-        "findings",
-        "Findings",
-        f"Findings that lasted for at least {LASTING} steps in a row, or for all steps of a "
-        "shorter run, worst first. Findings from sums over groups, such as ignored, are tested "
-        "over all groups of the run, and over its last quarter, which the description then names. "
-        "A note without advice was true only in earlier steps.",
-        ("findings",),
-    ),
-    Section("curves", "Mean of each reward over the steps", "", ("curves",)),
-    Section(
-        "influence",
-        "Influence and zero-variance groups over the steps",
-        "Each line is a reward. Influence share: over the last 256 groups at each step, with its "
-        "95 % interval. Zero-variance groups: share of groups in which all samples have the same "
-        "reward.",
-        ("influence",),
-    ),
-    Section(
-        "correlation",
-        "Correlation between rewards",
-        "Correlation of the z-scores of two rewards, over the groups in which both vary.",
-        ("correlation",),
-    ),
-    Section(
-        "lengths",
-        "Mean of each reward by length of the completion",
-        "Mean over all rollouts of that length, in tokens.",
-        ("lengths",),
-    ),
-    Section(
-        "turns",
-        "Turns",
-        "Alive: share of the rollouts that took the turn. The other columns are about what these "
-        "rollouts earn from the turn on: the share of groups in which all of them earn the same, "
-        "so the turn gives no signal for the reward, and the influence share with the advantages "
-        "of the turn.",
-        ("turns", "turn_charts"),
-    ),
-    Section(
-        "advantages",
-        "Advantages of the same rollouts with other estimators",
-        "The advantages of every step were recomputed with each estimator and its default options, "
-        "and compared with the baseline. Sign flips: share of rollouts whose advantage has the "
-        "opposite sign. Signal lost or gained: groups whose advantages are all 0 in this row but "
-        "not in the baseline, or vice versa. Scale: factor between these advantages and the "
-        "baseline, median over the steps.",
-        ("advantages", "not_computed"),
-    ),
-    Section("priority", "Priority", "", ("priority",)),
-    Section("read", "Files read", "", ("files", "notices")),
-)
-"""What the page shows of an analysis, in this order."""
 
 
 def write_rollouts_report(
@@ -144,14 +63,9 @@ def write_rollouts_report(
     shown = _labels(analysis)
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
     blocks = {**(said or contents(analysis, **reading)), **_only_on_page(analysis, shown)}
-    sections = [
-        (section, found)
-        for section in _SECTIONS
-        if (found := [block for part in section.parts for block in blocks[part]])
-    ]
     charts = [
         chart
-        for _, found in sections
+        for found in blocks.values()
         for block in found
         if isinstance(block, Charts)
         for chart in block.charts
@@ -169,8 +83,12 @@ def write_rollouts_report(
         setup=" · ".join(text for block in blocks["read"] for text in block.texts),
         question=question,
         answer=answer,
-        sections=sections,
-        sampled=sampled(viewer, analysis.report.read),
+        said=blocks,
+        window=smoothing(max(len(run.steps) for run in analysis.runs[:_RUNS])),
+        lasting=LASTING,
+        sampled=count_shown(viewer),
+        read=analysis.report.read,
+        spread="over the whole run",
     )
     write_whole(file, page)
 
@@ -192,44 +110,36 @@ def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block
         )
         for name, label in shown.rewards.items()
     ]
-    window = smoothing(max(len(run.steps) for run in runs))
-    mean = f"Running mean over {window} steps" if window > 1 else "Mean of each step"
-    note = (
-        f"{mean}. Each line is a run. To read values, point at a chart, or focus it and use the "
-        "arrow keys."
-    )
     names = {name for run in analysis.runs for name in run.names}
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = " and ".join(f"{n - most:,} more {what}" for n, most, what in counts if n > most)
     left_out = [f"{left} are not shown in charts; --output json prints all."] if left else []
     each = [f"Verdict on {one_line(r.run)}: {analysis.verdict(r).sentence}" for r in analysis.runs]
-    no_others = "Not computed. `gdpo analyze --estimators` recomputes them with every estimator."
     lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
     return {
         "verdicts": [Sentences(each if len(each) > 1 else [])],
         "left_out": [Sentences(left_out, "dim")],
-        "curves": [Charts(means), Sentences((note,), "dim")],
+        "curves": [Charts(means)],
         "influence": [Charts(_influence_charts(runs, shown, points))],
         "correlation": [_correlations(run, shown) for run in runs],
         "lengths": [Charts(lengths)] if lengths else [],
         "turn_charts": [Charts(turns)] if turns else [],
-        "not_computed": [Sentences([] if analysis.replayed else [no_others])],
         "files": [Sentences(analysis.report.lines(options=True))],
     }
 
 
 def _labels(analysis: Analysis) -> Labels:
-    runs = [run.run for run in analysis.runs[:_RUNS]]
-    rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
     path = analysis.report.paths[0]
-    called = {"": path.stem if path.is_file() else path.absolute().name}
-    return Labels(_distinct(runs, called), _distinct(list(rewards)[:_REWARDS], {}))
+    only = path.stem if path.is_file() else path.absolute().name
+    runs = {run.run: run.run or only for run in analysis.runs[:_RUNS]}
+    rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
+    return Labels(_distinct(runs), _distinct({name: name for name in list(rewards)[:_REWARDS]}))
 
 
-def _distinct(names: Sequence[str], called: Mapping[str, str]) -> dict[str, str]:
+def _distinct(names: Mapping[str, str]) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for place, name in enumerate(names):
-        label = shortened(visible(called.get(name, name)))
+    for place, (name, called) in enumerate(names.items()):
+        label = shortened(visible(called))
         labels[name] = f"{label} ({place + 1})" if label in labels.values() else label
     return labels
 

@@ -16,7 +16,6 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trend import end_means
 from gdpo.analysis.verdict import Action
-from gdpo.diagnostics import TurnDiagnosis
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.priority import table_of
@@ -61,8 +60,8 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
     assumed, verdict = list[str](), list[Verdict]()
     if worst is not None:
         assumed = [f"  assumed: {one_line(typed(worst.assumed))}"] if worst.assumed else []
-        others = f" ({counted(len(runs) - 1, 'more run')})" if len(runs) > 1 else ""
-        where = f"{short_name(worst.run)}{others}: " if others else ""
+        more = f"{short_name(worst.run)} ({counted(len(runs) - 1, 'more run')}): "
+        where = more if len(runs) > 1 else ""
         text = f"verdict: {where}{one_line(worst.sentence)}"
         # A command is printed whole, so that it can be copied.
         whole = worst.command or worst.readings
@@ -306,23 +305,22 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
     cells = list(zip(*columns.values(), strict=True))
     more, shares = ("trend", "correlation with length"), ("weight share", "influence share")
     said = ["±: half the width of the 95 % confidence interval, over the groups of the whole run"]
+    changes: list[str] = []
     for run in analysis.runs:
         where = f" of {short_name(run.run)}" if several else ""
         if (why := analysis.verdict(run).no_interval) is not None:
             said.append(f"no ±{where}: {why}")
-    changes = [_changes(run, several=several) for run in analysis.runs if run.weight_changes()]
+        each = [
+            f"{short_name(name)} {as_number(old)} → {as_number(new)}"
+            for name, (old, new) in run.weight_changes().items()
+        ]
+        if each:
+            changes.append(f"weights{where} change: {', '.join(each)}")
     return [
         Table("", tuple(columns), cells, "reward", on_page=more, first=shares, most=_REWARDS),
         Sentences(said, "dim"),
         Sentences(changes),
     ]
-
-
-def _changes(run: RunAnalysis, *, several: bool) -> str:
-    where = f" of {short_name(run.run)}" if several else ""
-    changes = run.weight_changes().items()
-    each = (f"{short_name(n)} {as_number(old)} → {as_number(new)}" for n, (old, new) in changes)
-    return f"weights{where} change: {', '.join(each)}"
 
 
 def turn_tables(analysis: Analysis) -> list[Block]:
@@ -334,7 +332,18 @@ def turn_tables(analysis: Analysis) -> list[Block]:
             f"turns{f' of {short_name(run.run)}' if len(analysis.runs) > 1 else ''}: "
             "zero-variance groups and influence share",
             ("turn", "alive", *(one_line(reward.name) for reward in turns[0].rewards)),
-            [_turn_cells(turn) for turn in turns],
+            [
+                (
+                    str(turn.turn),
+                    as_share(turn.alive),
+                    *(
+                        f"{as_share(at.zero_variance_groups)}, "
+                        f"{interval(at.influence_share, at.influence_margin)}"
+                        for at in turn.rewards
+                    ),
+                )
+                for turn in turns
+            ],
             "turn",
             column="reward",
             others=others,
@@ -342,14 +351,6 @@ def turn_tables(analysis: Analysis) -> list[Block]:
         )
         for place, (run, turns) in enumerate(runs[:_RUNS])
     ]
-
-
-def _turn_cells(turn: TurnDiagnosis) -> tuple[str, ...]:
-    shares = (
-        f"{as_share(at.zero_variance_groups)}, {interval(at.influence_share, at.influence_margin)}"
-        for at in turn.rewards
-    )
-    return str(turn.turn), as_share(turn.alive), *shares
 
 
 def finding_blocks(analysis: Analysis) -> list[Block]:
@@ -442,10 +443,11 @@ def _heading(trends: RunTrends) -> Iterator[str]:
     steps = counted(len(run.steps), "logged row" if log.numbered else "logged step")
     span = f" ({run.steps[0]:,.0f} to {run.steps[-1]:,.0f})" if len(run.steps) > 1 else ""
     name = f", run {one_line(log.run)}" if log.run else ""
-    yield f"metrics only, no rollouts: {steps}{span} from {log.source}{name}: {_path(log.path)}"
+    where = f"{log.source}{name}: {one_line(str(log.path))}"
+    yield f"metrics only, no rollouts: {steps}{span} from {where}"
     # The logs of earlier checkpoints are copies too.
     others = (copy for copy in run.copies if copy.source != log.source)
-    if others := ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in others):
+    if others := ", ".join(f"{copy.source} ({one_line(str(copy.path))})" for copy in others):
         yield f"the same numbers are in {others}"
     if log.numbered:
         yield "the rows contain no step, and are numbered in order"
@@ -509,7 +511,3 @@ def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
         "to find out, record rollouts, as with log_completions=True in TRL (see "
         "docs/how-to/analyze.md)"
     )
-
-
-def _path(path: object) -> str:
-    return one_line(str(path))

@@ -98,6 +98,6 @@ def shortened(text: str, limit: int = 60, end: str = "…") -> str:
     return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"
 
 
-def short_name(name: str, *, whole: bool = False) -> str:
-    """Return a name on one line, shortened in the middle unless `whole`."""
-    return one_line(name) if whole else without_middle(one_line(name), _NAME)
+def short_name(name: str) -> str:
+    """Return a name on one line, shortened in the middle."""
+    return without_middle(one_line(name), _NAME)

@@ -80,17 +80,9 @@ def viewer_data(
     }
 
 
-def sampled(data: Mapping[str, Any], of: int, *, spread: str = "over the whole run") -> str:
-    """Return a sentence about the rollouts in the result of `viewer_data`, out of `of`."""
-    shown = sum(len(group["samples"]) for group in data["groups"])
-    if not shown:
-        return "The texts of the rollouts could not be read."
-    return (
-        f"{shown:,} of {of:,} rollouts are shown: groups spread {spread}, and the groups on which "
-        "the estimators disagree most. Disagreement: the range of the estimators' advantages for a "
-        "rollout, after dividing the advantages of each estimator by their root mean square over "
-        "the step."
-    )
+def count_shown(data: Mapping[str, Any]) -> int:
+    """Return the number of rollouts in the result of `viewer_data`."""
+    return sum(len(group["samples"]) for group in data["groups"])
 
 
 def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:

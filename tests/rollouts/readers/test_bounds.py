@@ -257,7 +257,7 @@ def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypa
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
-    with data_error(r"20 groups have 2\.5 .* 30: "):
+    with data_error(r"20 groups have 2\.5 .* 30\. "):
         table.grouped()
 
 

@@ -97,7 +97,7 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED
     console.print(
-        f"no check failed. Next: {command('train', [recipe])}",
+        f"no check failed. Next: {command('train', [recipe], {})}",
         style="green",
         markup=False,
         soft_wrap=True,

@@ -21,7 +21,6 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     import shlex
 
     from gdpo._terminal import terminal
-    from gdpo._text import command
     from gdpo.lab.recipes.starter import FILES, write_project
 
     console = terminal()
@@ -29,12 +28,11 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
         paths = write_project(folder)
     for path in paths:
         console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
-    then = {verb: command(verb, ["recipe.yaml"]) for verb in ("check", "train", "compare")}
     end = "-- " if str(folder).startswith("-") else ""
     inside = "" if folder == Path() else f"cd {end}{shlex.quote(str(folder))} && "
     console.print(
-        f"Next: {inside}{then['check']} && {then['train']}\n"
-        f"Then, to compare gdpo with grpo: {then['compare']}",
+        f"Next: {inside}gdpo check recipe.yaml && gdpo train recipe.yaml\n"
+        "Then, to compare gdpo with grpo: gdpo compare recipe.yaml",
         markup=False,
         soft_wrap=True,
     )

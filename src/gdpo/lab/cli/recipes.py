@@ -66,6 +66,6 @@ def copy(name: str, folder: Path | None = None, /) -> int:
 
     copied = copy_recipe(name, folder or Path(name))
     console = terminal()
-    then = command("check", [copied])
+    then = command("check", [copied], {})
     console.print(f"copied to {copied}. Next: {then}", markup=False, soft_wrap=True)
     return 0

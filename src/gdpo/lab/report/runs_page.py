@@ -22,7 +22,7 @@ from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import render
 from gdpo.report.text import as_number, number, probability
-from gdpo.report.viewer import Labels, sampled, viewer_data
+from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 _LISTED = 10
 """Maximum number of seeds that are listed individually."""
@@ -107,11 +107,9 @@ def _page(comparison: Comparison) -> str:
             (label, recorded, Findings(found))
             for label, recorded, found in lasting_findings(experiment, analysis)
         ],
-        sampled=(
-            sampled(viewer, analysis.rollouts, spread="evenly over runs and steps")
-            if analysis.runs
-            else "No rollouts were recorded."
-        ),
+        sampled=count_shown(viewer),
+        read=analysis.rollouts,
+        spread="evenly over runs and steps",
     )
 
 

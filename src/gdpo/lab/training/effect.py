@@ -110,7 +110,7 @@ def _checkpoint(run: RunDirectory, step: int | None) -> Checkpoint:
         files = run.path / "model", run.path / "rollouts"
         raise ConfigError(
             f"{run.path} has no checkpoint. Train with trainer.save_steps, or use its final model "
-            f"without the optimizer: {command('effect', files)}"
+            f"without the optimizer: {command('effect', files, {})}"
         )
     steps = ", ".join(str(each.step) for each in found)
     raise ConfigError(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdpo._naming import refuse_unknown
-from gdpo._text import Setting
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import records
 from gdpo.rollouts.readers.columns import Rescore
@@ -181,8 +180,8 @@ def format_of(
         form, how = named(asked.format, kind, fields), "as given"
         if form is None:
             raise DataError(
-                f"format {asked.format} is not stored in {kind} files",
-                {"correct the format name": Setting.FORMAT},
+                f"format {asked.format} is not stored in {kind} files: correct the format name "
+                "(format, or --columns format=NAME)"
             )
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
@@ -191,15 +190,10 @@ def format_of(
         by_columns = asked.columns is not None or asked.rewards is not None
         if not by_columns and not looks_rewarded(fields, numbers):
             raise DataError(
-                f"unknown format, with the fields {listed(fields)}",
-                {
-                    "specify the format": Setting.FORMAT,
-                    "the meaning of the columns": Setting.COLUMNS,
-                    "or the rewards": Setting.REWARDS,
-                    "or pass --columns format=metrics if each row contains the means of a step": (
-                        None
-                    ),
-                },
+                f"unknown format, with the fields {listed(fields)}: specify the format (format, "
+                "or --columns format=NAME), the meaning of the columns (columns, or --columns) or "
+                "the rewards (rewards, or --rewards), or pass --columns format=metrics if each row "
+                "contains the means of a step"
             )
     if form.wordless and asked.rescore is not None:
         raise DataError(

@@ -213,8 +213,6 @@ def _read_file(
     file = FileReport(found.path, report, run=found.run, number=found.step, siblings=alike)
     try:
         yield from _tables(asked, file)
-    except DataError as error:
-        file.end(error.what[:_LONGEST], error.remedy)
     except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file.end(why[:_LONGEST])

@@ -288,10 +288,10 @@ class FileReport:
         self.read -= rows
         self.lose(line, problem, rows=rows)
 
-    def end(self, why: str, remedy: Remedy = NO_REMEDY) -> None:
+    def end(self, why: str) -> None:
         """Count all remaining rows as skipped."""
         if all(file is not self for file in self.report.files):
-            self.report.left_out[self.path], self.report.remedies[self.path] = why, remedy
+            self.report.left_out[self.path] = why
             if self.numbers:
                 self.report.unrecognized.append(self)
             return
@@ -327,8 +327,6 @@ class ReadReport:
     files: list[FileReport] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reason."""
-    remedies: dict[Path, Remedy] = field(default_factory=dict[Path, Remedy])
-    """What to do about some of the files that were not read."""
     notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict)
     sought: dict[str, bool] = field(default_factory=dict)
     """Rewards that were requested by name, and whether any file has them."""
@@ -470,11 +468,9 @@ class ReadReport:
             files = f", in {len(notices):,} files" if len(notices) > 1 else ""
             more = f" (and {count - 1:,} more{files})" if count > 1 else ""
             found.append(notices[0].oddity._replace(more=more))
-        for why, (path, *others) in left_out.items():
-            more = f" (and {len(others):,} more)" if others else ""
-            found.append(
-                Oddity(f"not read: {why}", self.remedies.get(path, NO_REMEDY), str(path), more)
-            )
+        for why, paths in left_out.items():
+            more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
+            found.append(Oddity(f"not read: {why}{more}", place=str(paths[0])))
         return found
 
     def of_groups(self) -> Iterator[Oddity]:
@@ -487,52 +483,34 @@ class ReadReport:
         others = {size: n for size, n in self.group_sizes.items() if size != usual}
         double = sum(n for size, n in others.items() if size % usual == 0)
         double = double if usual > 1 and self.grouped_by[BY_PROMPT] else 0
-        odd = (
-            f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size {usual}"
-        )
-        found: list[tuple[object, str, Remedy]] = [
-            (
-                self.alone,
+        if self.alone:
+            yield Oddity(
                 "every group has only one rollout, so nothing can be compared",
                 {
                     "give the number of samples per prompt": Setting.GROUP_SIZE,
                     "or the column with the group ids": Setting.COLUMNS,
                 },
-            ),
-            (others and not double, odd, NO_REMEDY),
-            (
-                double,
-                f"{odd}; {double:,} have a multiple of it, as when a prompt is drawn twice in a "
-                "step",
+            )
+        unlike = f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size"
+        if double:
+            yield Oddity(
+                f"{unlike} {usual}; {double:,} have a multiple of it, as when a prompt is drawn "
+                "twice in a step",
                 {"to separate them, give the usual size": Setting.GROUP_SIZE},
-            ),
-            (
-                self.mixed_blocks,
-                f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: "
-                "check the number, and that the rollouts of each prompt are consecutive",
-                NO_REMEDY,
-            ),
-            (
-                self.size_unused,
-                f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain "
-                "group ids: remove it, or name other files",
-                NO_REMEDY,
-            ),
-            (
-                unknown,
-                f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
-                "rollouts of a prompt are consecutive",
-                NO_REMEDY,
-            ),
-            (
-                torn,
-                f"{torn:,} steps came in several pieces with other steps between them, as when "
-                "each rank writes a file. Each piece counts as a step with its own groups: sort "
-                "the rows by step to join them",
-                NO_REMEDY,
-            ),
-        ]
-        yield from (Oddity(what, remedy) for is_so, what, remedy in found if is_so)
+            )
+        found = {
+            f"{unlike} {usual}": others and not double,
+            f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
+            "number, and that the rollouts of each prompt are consecutive": self.mixed_blocks,
+            f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
+            "ids: remove it, or name other files": self.size_unused,
+            f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
+            "rollouts of a prompt are consecutive": unknown,
+            f"{torn:,} steps came in several pieces with other steps between them, as when each "
+            "rank writes a file. Each piece counts as a step with its own groups: sort the rows by "
+            "step to join them": torn,
+        }
+        yield from (Oddity(sentence) for sentence, is_so in found.items() if is_so)
 
     def __str__(self) -> str:
         odd = (

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
-from gdpo._text import Setting
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 from gdpo.rollouts.arrow import pa
@@ -160,11 +159,9 @@ class RolloutTable:
         if cells > 2 * len(self) and cells * values > _PADDED:
             raise DataError(
                 f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
-                f"rollouts on average, but one has {shape[1]:,}",
-                {
-                    "check the group ids or prompts": None,
-                    "or pass the number of rollouts per prompt": Setting.GROUP_SIZE,
-                },
+                f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
+                "or pass the number of rollouts per prompt (group_size, or --columns "
+                "group_size=NUMBER)"
             )
         return prompt, sample, shape
 
