@@ -38,7 +38,7 @@ WHOLE = 500
 class Terminal(NamedTuple):
     """Stores how blocks are printed."""
 
-    width: int
+    width: int = 100
     """Width in cells. Longer lines are wrapped."""
     whole: bool = False
     """Whether tables contain whole names and may be wider, as in a file."""

@@ -120,13 +120,13 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
     assert report.oddities() == []
     reading = read_rollout_files(tmp_path)
     assert sum(len(table) for table in reading) == 6
-    lost, left = [each for each in reading.report.oddities() if each.place]
+    *_, lost, left = reading.report.oddities()
     assert lost.place == f"{tmp_path / '1.jsonl'}:2"
     assert "'input' of format verl" in lost.what
-    assert lost.sentence().endswith(" (and 2 more, in 3 files)")
+    assert lost.more == " (and 2 more, in 3 files)"
     assert left.place == f"{tmp_path / 'other' / '1.jsonl'}"
-    assert left.sentence().startswith("not read: ")
-    assert left.sentence().endswith(" (and 2 more)")
+    assert left.what.startswith("not read: ")
+    assert left.what.endswith(" (and 2 more)")
     assert len(reading.report.notices) == len(reading.report.left_out) == 3
 
 

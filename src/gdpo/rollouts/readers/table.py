@@ -160,8 +160,7 @@ class RolloutTable:
             raise DataError(
                 f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
                 f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
-                "or pass the number of rollouts per prompt (group_size, or --columns "
-                "group_size=NUMBER)"
+                "or pass the number of rollouts per prompt (--columns group_size=NUMBER)"
             )
         return prompt, sample, shape
 

@@ -1,0 +1,9 @@
+"""Prints an analysis as a terminal does."""
+
+from gdpo.report.blocks import Terminal, printed
+from gdpo.report.summaries import contents
+
+
+def lines_of(analysis, *on):
+    parts = contents(analysis).values()
+    return [line.plain for part in parts for line in printed(part, Terminal(*on))]
