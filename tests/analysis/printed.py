@@ -5,5 +5,6 @@ from gdpo.report.summaries import contents
 
 
 def lines_of(analysis, *on):
-    parts = contents(analysis).values()
-    return [line.plain for part in parts for line in printed(part, Terminal(*on))]
+    return [
+        line.plain for part in contents(analysis).values() for line in printed(part, Terminal(*on))
+    ]

@@ -430,8 +430,9 @@ def test_the_summary_has_at_most_six_rewards_and_three_findings():
     assert sum(line.startswith("! ") for line in lines) == 3
     assert "and 2 more findings (--output json prints all)" in lines
     assert any(line.startswith("not checked") for line in lines)
-    on_page = lines_of(analysis, 99, False, Path("a\x1b.html"))
-    assert "and 2 more findings (on a⟨U+001B⟩.html)" in on_page
+    assert "and 2 more findings (on a⟨U+001B⟩.html)" in lines_of(
+        analysis, 99, False, Path("a\x1b.html")
+    )
 
 
 def drawn(steps=40, **rewards):

@@ -117,7 +117,7 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
         written.lines(tmp_path / f"{step}.jsonl", part)
         written.lines(tmp_path / "other" / f"{step}.jsonl", [{"nothing": 1}])
     report = read_rollout_files(tmp_path).report
-    assert report.oddities() == []
+    assert not report.oddities()
     reading = read_rollout_files(tmp_path)
     assert sum(len(table) for table in reading) == 6
     *_, lost, left = reading.report.oddities()
