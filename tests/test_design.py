@@ -326,7 +326,7 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_933,
+        "core": 209_945,
         "lab": 116_949,
         "tests": 420_676,
         "benchmarks": 98_000,

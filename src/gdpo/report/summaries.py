@@ -18,6 +18,7 @@ from gdpo.analysis.trend import end_means
 from gdpo.analysis.verdict import Action
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
+from gdpo.errors import DataError
 from gdpo.priority import table_of
 from gdpo.report.blocks import (
     WHOLE,
@@ -156,7 +157,10 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
         rows: list[tuple[str, ...]] = []
         for place in dict.fromkeys(order[[0, len(order) // 2, -1]].tolist()):
             file, row = table.files[table.file[place]], int(table.row[place])
-            (text,) = read_texts(file, [row], format=table.format, **reading)
+            try:
+                (text,) = read_texts(file, [row], format=table.format, **reading)
+            except DataError:  # the file was moved
+                continue
             values = map(as_number, table.rewards[place, columns].tolist())
             said = without_middle(one_line(str(text.completion)), _TEXT)
             rows.append((f"{short_name(file.name)}, row {row:,}", *values, said))
