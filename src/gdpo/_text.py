@@ -1,7 +1,9 @@
-"""Makes untrusted text, such as the name of a reward, safe to show in a terminal or a log."""
+"""Makes sentences and commands from facts, and untrusted text safe for a terminal or a log."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from shlex import quote
+from typing import Any, TypeAlias
 
 _KEPT = frozenset("\n\t\u200c\u200d")
 """Non-printable characters that occur in ordinary text: newline, tab, and the joiners in Persian
@@ -56,3 +58,57 @@ def quoted(names: Iterable[str]) -> str:
     '`correctness` and `format`'
     """
     return " and ".join(f"`{name}`" for name in names)
+
+
+class Setting(StrEnum):
+    """Names what a user can set. The values are arguments in Python."""
+
+    COLUMNS = "columns"
+    GROUP_SIZE = "group_size"
+    RANGE = "low, high"
+    REWARDS = "rewards"
+    WEIGHTS = "weights"
+
+    @property
+    def option(self) -> str:
+        """The option of `gdpo analyze`."""
+        return _OPTIONS.get(self, f"--{self}")
+
+
+_OPTIONS = {
+    Setting.GROUP_SIZE: "--columns group_size=NUMBER",
+    Setting.RANGE: "--range",
+}
+
+Remedy: TypeAlias = Mapping[str, Setting | None]
+"""What to do, in the order of the sentence, and what to set for each part."""
+
+NO_REMEDY: Remedy = {}
+
+
+def advice(remedy: Remedy, *, options: bool = False) -> str:
+    """Return a remedy as a sentence that names arguments, or with `options`, options.
+
+    >>> remedy = {"declare its range": Setting.RANGE, "or fix it": None}
+    >>> advice(remedy), advice(remedy, options=True)
+    ('declare its range (low, high), or fix it', 'declare its range (--range), or fix it')
+    """
+    return ", ".join(
+        what if each is None else f"{what} ({each.option if options else each})"
+        for what, each in remedy.items()
+    )
+
+
+def typed(options: Mapping[str, str]) -> str:
+    """Return options as they are typed in a shell. An option without a value is a flag."""
+    return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())
+
+
+def command(verb: str, paths: Iterable[object], options: Mapping[str, str]) -> str:
+    """Return a command of gdpo as it is typed in a shell.
+
+    >>> command("analyze", ["my run"], {"--rewards": "a,b", "--example": ""})
+    "gdpo analyze 'my run' --rewards a,b --example"
+    """
+    words = "gdpo", verb, *(quote(str(path)) for path in paths), typed(options)
+    return " ".join(filter(None, words))

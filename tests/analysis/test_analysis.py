@@ -5,6 +5,7 @@ from math import nan
 
 import numpy as np
 import pytest
+from tests.analysis.printed import lines_of
 from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
 from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
@@ -14,7 +15,6 @@ from gdpo.analysis import analyze, analyze_steps
 from gdpo.analysis.steps import UNKNOWN_WEIGHTS
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.report.summaries import rollouts_summary
 from gdpo.rollouts import read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 
@@ -179,8 +179,7 @@ def test_weights_that_change_are_shown_with_their_first_and_last_value(tmp_path)
     analysis = analyze(read_rollout_files(tmp_path))
     (run,) = analysis.runs
     assert run.weight_changes() == {"format": (1.0, 0.25)}
-    text = "\n".join(line.plain for line in rollouts_summary(analysis, width=200))
-    assert "weights change: format 1 → 0.25\n" in text
+    assert "weights change: format 1 → 0.25" in lines_of(analysis, 200)
 
 
 def test_steps_with_and_without_weights_are_both_told(tmp_path):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.rollouts.readers import written
 
-from gdpo.advantages import gdpo, grpo
-from gdpo.analysis import _analysis, analyze, sample
+from gdpo.advantages import ESTIMATORS, gdpo, grpo
+from gdpo.analysis import analyze, sample
 from gdpo.rollouts.readers import read_rollout_files
 
 STEPS = 40
@@ -49,7 +49,7 @@ def sampled(dump, **options):
 def test_estimators_that_are_only_shown_are_called_where_a_step_is_looked_at(
     few, dump, monkeypatch
 ):
-    monkeypatch.setattr(_analysis, "_VIEWED", ("grpo", f"{__name__}:counted"))
+    monkeypatch.setitem(ESTIMATORS, "gdpo", counted)
     done = sampled(dump)
     # One or two groups a step: every step until there is no room, every second, and so on.
     assert {int(group.table.steps[0]) for group in done.sample} == {0, 16, 32}

@@ -5,13 +5,13 @@ from math import nan
 
 import numpy as np
 import pytest
+from tests.analysis.printed import lines_of
 from tests.analysis.turn_rollouts import NAMES, arrays, recorded
 
 from gdpo.advantages import gdpo
 from gdpo.analysis import analyze, analyze_steps
 from gdpo.diagnostics import diagnose_turns
 from gdpo.diagnostics.turns import pooled_turns
-from gdpo.report.summaries import rollouts_summary
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -31,8 +31,8 @@ def steps_of(folder, **options):
     return list(analyze_steps(read_rollout_files(folder), **options))
 
 
-def printed(folder, **options):
-    return [line.plain for line in rollouts_summary(analyze(read_rollout_files(folder)), **options)]
+def printed(folder, *on):
+    return lines_of(analyze(read_rollout_files(folder)), *on)
 
 
 def test_a_step_has_the_diagnosis_of_its_turns(tmp_path):
@@ -125,7 +125,7 @@ def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path
 
     for run in ("one", "two"):
         recorded(tmp_path / run, steps=1, names=names, scenario=many, groups=4)
-    lines = printed(tmp_path, width=80)
+    lines = printed(tmp_path, 80)
     start = next(i for i, line in enumerate(lines) if line.startswith("turns of one: "))
     assert all(len(line) <= 80 for line in lines[start : start + 9])
     assert (

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.analysis.planted import Run, analyzed, write_run
+from tests.analysis.printed import lines_of
 from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
 from tests.rollouts.readers import written
@@ -25,7 +26,6 @@ from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.readings import Meaning, Reading
 from gdpo.report import write_rollouts_report
-from gdpo.report.summaries import rollouts_summary, verdict_line
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -54,7 +54,7 @@ def verdict_in(folder, **options):
 
 
 def printed(analysis):
-    return " ".join(line.plain for line in rollouts_summary(analysis, width=500))
+    return " ".join(lines_of(analysis, 500)[:-1])
 
 
 def test_few_groups_of_trl_need_every_step(tmp_path):
@@ -168,7 +168,7 @@ def test_nothing_is_to_do_with_one_reward_or_with_enough_influence_of_each(scale
     analysis = analyzed(run_with(*scales))
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.trained, verdict.unchecked) == (action, trained, ())
-    assert verdict_line(analysis).plain == f"verdict: {verdict.sentence}"
+    assert lines_of(analysis)[-1] == f"verdict: {verdict.sentence}"
     assert "verdict" not in printed(analysis)
 
 
@@ -415,7 +415,7 @@ def test_the_most_urgent_of_several_runs_comes_first(tmp_path):
     analysis = analyze(read_rollout_files(tmp_path))
     assert [analysis.verdict(run).action for run in analysis.runs] == ["nothing", "train"]
     assert analysis.worst_verdict() == analysis.verdict(analysis.runs[1])
-    assert " (1 more run): " in verdict_line(analysis).plain
+    assert " (1 more run): " in lines_of(analysis)[-1]
     assert Analysis(analysis.report).worst_verdict() is None
 
 
@@ -425,13 +425,14 @@ def test_the_summary_has_at_most_six_rewards_and_three_findings():
         return {"a": random.random(size), "b": random.random(size), **constant}
 
     analysis = analyzed(Run(draw, steps=8))
-    lines = [line.plain for line in rollouts_summary(analysis)]
+    lines = lines_of(analysis)
     assert "and 1 more reward (--output json prints all)" in lines
     assert sum(line.startswith("! ") for line in lines) == 3
     assert "and 2 more findings (--output json prints all)" in lines
     assert any(line.startswith("not checked") for line in lines)
-    on_page = rollouts_summary(analysis, page=Path("a\x1b.html"))
-    assert "and 2 more findings (on a⟨U+001B⟩.html)" in map(str, on_page)
+    assert "and 2 more findings (on a⟨U+001B⟩.html)" in lines_of(
+        analysis, 99, False, Path("a\x1b.html")
+    )
 
 
 def drawn(steps=40, **rewards):
@@ -662,8 +663,7 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tm
     assert held.finding.severity is Severity.NOTE
     assert held.spans[0][0] == 1
     assert held.spans[-1][1] <= 31
-    lines = [line.plain for line in rollouts_summary(analysis, width=500)]
-    (line,) = [line for line in lines if "`b`" in line]
+    (line,) = [line for line in lines_of(analysis, 500) if "`b`" in line]
     assert line.startswith(f"- in steps 1 to {held.spans[-1][1]}: ")
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.more) == (Action.NOTHING, 0)

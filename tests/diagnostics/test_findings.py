@@ -149,11 +149,11 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     constant = the(Kind.CONSTANT, batch, B)
     assert constant.severity is Severity.WARNING
     assert all(
-        word in constant.remedy
-        for word in ("check the", "(low, high)", "At its best value, 0 is learned", "At its worst")
+        word in constant.line
+        for word in ("Check the", "(low, high)", "At its best value, 0 is learned", "At its worst")
     )
     known = the(Kind.CONSTANT, batch, B, low=[-1, 0], high=[1, 1])
-    assert not any(word in known.remedy for word in ("(low, high)", "best", "worst"))
+    assert not any(word in known.line for word in ("(low, high)", "best", "worst"))
     assert known.remedy.endswith("If it is right, it does not train the policy")
     rare = the(
         Kind.OUT_OF_REACH,

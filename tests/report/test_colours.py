@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.report.colours import DARK, LIGHT, PLACES, css, style, style_at, styles
+from gdpo.report.colours import DARK, LIGHT, PLACES, css, style_at, styles
 
 
 def looks(found):
@@ -16,16 +16,15 @@ def looks(found):
 def test_every_estimator_has_a_look_of_its_own_that_does_not_depend_on_the_company():
     together = styles(list(ESTIMATORS))
     assert len(set(looks(together))) == len(ESTIMATORS)
-    assert together == {name: style(name) for name in ESTIMATORS}
+    assert together == {name: styles([name])[name] for name in ESTIMATORS}
 
 
 def test_no_estimator_but_grpo_and_gdpo_has_their_colours():
     others = [each.light for name, each in styles(list(ESTIMATORS)).items()
               if name not in ("grpo", "gdpo")]  # fmt: skip
-    assert style("gdpo").light == "#0072b2"
-    assert style("grpo").light == "#d55e00"
-    assert not {style("gdpo").light, style("grpo").light} & set(others)
-    assert style("my_module:my_estimator").light not in (LIGHT[0], LIGHT[1])
+    assert not {each.light for each in styles(["gdpo", "grpo"]).values()} & {*others}
+    (own,) = styles(["my_module:my_estimator"]).values()
+    assert own.light not in LIGHT[:2]
 
 
 def test_labels_of_users_differ_from_each_other_and_from_every_estimator():

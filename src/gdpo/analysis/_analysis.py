@@ -6,7 +6,7 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
-from gdpo.analysis.replay import RECORDED, Replay, Replayed, equal_to
+from gdpo.analysis.replay import RECORDED, VIEWED, Replay, Replayed, equal_to, viewed
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import GroupSampler, SampledGroup
 from gdpo.analysis.steps import StepAnalysis, analyze_step, batch_of, refuse_unnamed
@@ -16,10 +16,8 @@ from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.names import listed
+from gdpo.rollouts.readers.report import Oddity
 from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, RewardArrays
-
-_VIEWED = ("grpo", "gdpo")
-"""Estimators that are shown by default. They are stateless: only sampled steps call them."""
 
 
 @dataclass(slots=True)
@@ -58,7 +56,7 @@ class Analysis:
         run.add(step)
         self.last[step.run] = replace(batch.table, turns=None)
         if step.recorded:
-            run.equal_to = equal_to(batch, _VIEWED if run.equal_to is None else run.equal_to)
+            run.equal_to = equal_to(batch, VIEWED if run.equal_to is None else run.equal_to)
         bins = self.lengths.setdefault(step.run, LengthBins())
         for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
             bins.add(name, batch.table.num_tokens, rewards)
@@ -74,6 +72,11 @@ class Analysis:
             and not any(run.equal_to for run in self.runs)
             and any(UNKNOWN_WEIGHTS in run.weightings for run in self.runs)
         )
+
+    def oddities(self) -> list[Oddity]:
+        """Return the problems with the files and with the steps."""
+        problems = (f"{why} ({count:,} rollouts)" for why, count in self.problems.items())
+        return [*self.report.oddities(), *map(Oddity, problems)]
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """Return the lasting findings of all runs, sorted like those of a run."""
@@ -123,7 +126,6 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
             a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
-    viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
     sample = GroupSampler() if sampled else None
@@ -143,7 +145,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
         if sample is not None and sample.turn():
-            sample.look(batch, viewed.advantages(batch) if found is None else found)
+            sample.look(batch, viewed(batch) if found is None else found)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
     ranges = (*(low or ()), *(high or ()))
@@ -188,14 +190,19 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
         ],
         "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
         "notices": [
-            {"file": str(notice.file), **_fields(notice, "line", "what", "count", "rows")}
-            for notice in report.notices.values()
+            {
+                "file": str(n.file),
+                "line": n.line,
+                "what": n.oddity.sentence(options=True),
+                **_fields(n, "count", "rows"),
+            }
+            for n in report.notices.values()
         ],
         "groups": {
             "count": report.groups,
             "sizes": {str(size): count for size, count in sorted(report.group_sizes.items())},
             "by": dict(report.grouped_by),
-            "findings": report.group_findings(),
+            "findings": [each.sentence(options=True) for each in report.of_groups()],
         },
         "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
         "runs": [_run(run, analysis.verdict(run)) for run in analysis.runs],
@@ -239,14 +246,15 @@ def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
 
 
 def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
-    finding = held.finding
+    finding, spans = held.finding, run.spans(held)
     return {
         **_fields(finding, "kind", "severity"),
         "rewards": list(finding.rewards),
-        **_fields(finding, "message", "remedy"),
+        "message": finding.message,
+        "remedy": finding.advice(options=True),
         "causes": list(finding.causes),
         "evidence": dict(finding.evidence),
-        "first": run.steps[held.spans[0][0] - 1],
-        "last": run.steps[held.spans[-1][1] - 1],
+        "first": spans[0][0],
+        "last": spans[-1][1],
         **_fields(held, "steps", "in_a_row", "of", "lasting", "certain", "past"),
     }

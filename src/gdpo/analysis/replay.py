@@ -160,10 +160,10 @@ def changes(
 class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
-    The first estimator is the baseline. Without `estimators`, all of `among` are used, and the
-    baseline is the recorded advantages if the first step has them, else GRPO. `trained` maps names
-    to the estimators of gdpo runs; all others have their default options. `low` and `high` default
-    to the declared ranges.
+    The first estimator is the baseline. Without `estimators`, all are used, and the baseline is the
+    recorded advantages if the first step has them, else GRPO. `trained` maps names to the
+    estimators of gdpo runs; all others have their default options. `low` and `high` default to the
+    declared ranges.
     """
 
     def __init__(
@@ -172,7 +172,6 @@ class Replay:
         *,
         low: Mapping[str, float] | None = None,
         high: Mapping[str, float] | None = None,
-        among: Iterable[str] = ESTIMATORS,
         trained: Mapping[str, TrainedWith] | None = None,
     ) -> None:
         self._trained = trained or {}
@@ -181,7 +180,6 @@ class Replay:
                 resolve_estimator(name)
         self._bounds = (low, high)
         self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
-        self._among = tuple(among)
         self.problems: dict[str, str] = {}
         """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
@@ -189,24 +187,24 @@ class Replay:
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
         self._compared: dict[str, _Compared] = {}
 
-    def advantages(self, batch: RewardArrays) -> dict[str, Advantages]:
-        """Return the advantages of a step, keyed by estimator, with NaN where there are none."""
+    def add(self, batch: RewardArrays) -> dict[str, Advantages]:
+        """Compare the estimators on a step, and return the advantages, keyed by estimator.
+
+        They are NaN where an estimator gives none.
+        """
         if not self.names:
             first = "grpo" if batch.advantages is None else RECORDED
-            self.names = tuple(dict.fromkeys((first, *self._among)))
-        return {name: self._advantages(name, batch) for name in self.names}
-
-    def add(self, batch: RewardArrays) -> dict[str, Advantages]:
-        """Compare the estimators on a step, and return the advantages, keyed by estimator."""
-        found = self.advantages(batch)
+            self.names = tuple(dict.fromkeys((first, *ESTIMATORS)))
+        found = {name: self._advantages(name, batch) for name in self.names}
         baseline = found[self.names[0]]
         prepared = PreparedStep.of(batch.rewards, batch.weights)
         for name, here in found.items():
-            if not np.any(np.isnan(here)):
+            known = not np.any(np.isnan(here))
+            if known:
                 each = self._compared.setdefault(name, _Compared())
                 step = influence_of(here, prepared, batch.table.names)
                 each.influence = pooled([each.influence, step] if each.influence else [step])
-            if not np.any(np.isnan(here)) and not np.any(np.isnan(baseline)):
+            if known and not np.any(np.isnan(baseline)):
                 self._compare(name, baseline, here, batch.there)
             own = self._trained.get(name)
             if own is None or own.own_code or batch.advantages is None:
@@ -297,12 +295,23 @@ class Replay:
         compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
 
 
+VIEWED = ("grpo", "gdpo")
+"""Estimators that are shown by default. They are stateless, so any step can be computed alone."""
+
+
+def viewed(batch: RewardArrays, estimators: Iterable[str] = VIEWED) -> dict[str, Advantages]:
+    """Return the recorded advantages of a step, if any, and those of the estimators, by name."""
+    recorded = {} if batch.advantages is None else {RECORDED: batch.advantages}
+    weights = np.array(batch.weights)
+    computed = {name: np.asarray(ESTIMATORS[name](batch.rewards, weights)) for name in estimators}
+    return recorded | computed
+
+
 def equal_to(batch: RewardArrays, estimators: Iterable[str]) -> set[str]:
     """Return the estimators whose advantages are a multiple of the recorded ones."""
-    given, weights, there = batch.advantages, np.array(batch.weights), batch.there
-    assert given is not None, "the step has recorded advantages"
-    computed = {name: np.asarray(ESTIMATORS[name](batch.rewards, weights)) for name in estimators}
-    return {n for n, a in computed.items() if changes(given[there], a[there])[0] <= FRAMEWORKS}
+    found, there = viewed(batch, estimators), batch.there
+    given = found.pop(RECORDED)[there]
+    return {name for name, a in found.items() if changes(given, a[there])[0] <= FRAMEWORKS}
 
 
 def disagreement(

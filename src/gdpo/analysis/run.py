@@ -26,7 +26,7 @@ from gdpo.diagnostics.readings import (
     replayed,
 )
 from gdpo.diagnostics.turns import pooled_turns
-from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Last, Span
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std", "weight")
 """Fields of `RewardDiagnosis` that are stored at every step."""
@@ -360,6 +360,11 @@ class RunAnalysis:
                 found, key=lambda held: list(Severity).index(held.finding.severity)
             )
         return self._found or []
+
+    def spans(self, held: HeldFinding) -> list[Span]:
+        """Return when a finding held, in the numbers of the steps."""
+        numbers = self.steps
+        return [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
 
     def _follow(self) -> None:
         for place, step in list(self._steps.items())[self._history.steps :]:

@@ -3,7 +3,6 @@
 Checks that could not run are listed too, with what to do.
 """
 
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._text import capitalized, counted, quoted
+from gdpo._text import capitalized, command, counted, quoted, typed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity, interval, percent
@@ -277,12 +276,12 @@ def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
         ranges, they, are = "the ranges", "they", "are"
     wrong = not any(map(isnan, places.values()))
     state = f"{'wrong' if wrong else 'unknown'}, so {they} may be learned or out of reach"
-    pairs = shlex.quote(",".join(f"{name}=LOWEST:HIGHEST" for name in places))
+    option = typed({"--range": ",".join(f"{name}=LOWEST:HIGHEST" for name in places)})
     total = " (of the sum over the turns)" if of_sum else ""
     return Unchecked(
         f"whether {names} {are} learned",
         f"{ranges} of {names} {are} {state}",
-        f"add --range {pairs}{total}",
+        f"add {option}{total}",
     )
 
 
@@ -321,11 +320,15 @@ def verdict_of(
     mixed = run.run in report.mixed_runs
     if not (mixed or report.scalar_only) and (assumed or denied):
         unweighted = {"--weights": ",".join(f"{name}=NUMBER" for name in run.names)}
-        options = assumed | (unweighted if denied else {})
-        command = report.command(options, report.paths_of(run.run))
-        unnamed = tuple(name for name in run.names if not can_be_named(name))
-        known = {"assumed": assumed, "command": command, "unnamed": unnamed, "denied": denied}
-        return replace(base, action=Action.UNKNOWN, **known)
+        options = report.options(assumed | (unweighted if denied else {}))
+        return replace(
+            base,
+            action=Action.UNKNOWN,
+            assumed=assumed,
+            command=command("analyze", report.paths_of(run.run), options),
+            unnamed=tuple(name for name in run.names if not can_be_named(name)),
+            denied=denied,
+        )
     warned = _of_warnings(run, base, primary) if rewards else base
     if warned is not None and not mixed:
         return warned

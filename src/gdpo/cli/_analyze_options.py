@@ -33,6 +33,8 @@ class AnalyzeOptions:
     paths: tuple[Path, ...]
     reading: Mapping[str, Any]
     """Keyword arguments of `read_rollout_files`."""
+    texts: Mapping[str, Any]
+    """Those with which texts are read again."""
     weights: Mapping[str, float] | None
     sizes_are_weights: bool
     low: Mapping[str, float]
@@ -80,6 +82,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
     return AnalyzeOptions(
         paths=paths,
         reading=reading,
+        texts={key: reading[key] for key in ("columns", "load_pt")},
         weights=None if weights is None else _numbers_of(weights, "--weights"),
         sizes_are_weights=_SIZES in given,
         low=low,

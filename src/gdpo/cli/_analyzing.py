@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from gdpo import __version__
 from gdpo._files import to_json
 from gdpo._terminal import terminal
-from gdpo._text import one_line
+from gdpo._text import command, one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
 from gdpo.analysis.logs.rows import METRICS, Log, fields_of
 from gdpo.analysis.logs.sources import read_logs
@@ -30,24 +31,14 @@ from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import FAILED, INTERRUPTED, ConfigError, DataError
 from gdpo.report import write_rollouts_report
-from gdpo.report.blocks import printed
-from gdpo.report.summaries import (
-    estimator_blocks,
-    log_blocks,
-    priority_blocks,
-    rollouts_summary,
-    rollouts_to_look_at,
-    share_blocks,
-    verdict_line,
-)
+from gdpo.report.blocks import Contents, Terminal, printed
+from gdpo.report.summaries import contents, log_blocks
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
 from gdpo.rollouts.readers.report import groups_of_one, without_rewards
 
 _PAUSE_S = 3.0
 _WIDTH = 100
-_LOGGED = 16
-"""Maximum number of rewards of a logged run."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
@@ -113,32 +104,36 @@ def _show(
     bad = _failing(analysis, options, console, follows=follows)
     if options.json:
         _print_json({"gdpo": __version__, **as_dict(analysis), "failed": bool(bad)})
-    else:
-        if follows:
-            console.rule(time.strftime("%H:%M:%S"))
-        width, whole = _width(console), not console.is_terminal
-        lines = rollouts_summary(analysis, width=width, whole=whole, page=options.page)
-        blocks = [
-            *share_blocks(analysis),
-            *rollouts_to_look_at(analysis, **_texts_of(options)),
-            *estimator_blocks(analysis),
-            *priority_blocks(analysis),
-        ]
-        for line in (*lines, *printed(blocks, width, whole=whole)):
-            console.print(line, soft_wrap=True)
+        return bad
+    if follows:
+        console.rule(time.strftime("%H:%M:%S"))
+    said = contents(analysis, **options.texts)
+    on = Terminal(_width(console), not console.is_terminal, options.page)
+    *parts, verdict = (printed(blocks, on) for blocks in said.values())
+    for line in chain(*parts):
+        console.print(line, soft_wrap=True)
     if not analysis.runs:
         return bad
     try:
-        _write_page(analysis, options, console)
+        _write_page(analysis, said, options, console)
     except OSError as error:
         if not follows:
             raise
         place = error.filename or options.page
         _print_line(f"could not write the page {place}: {error.strerror}", console)
     finally:
-        if not options.json:
-            console.print(verdict_line(analysis), soft_wrap=True)
+        console.print(*verdict, soft_wrap=True)
     return bad
+
+
+def _write_page(
+    analysis: Analysis, said: Contents, options: AnalyzeOptions, console: Console
+) -> None:
+    if options.page is not None:
+        write_rollouts_report(analysis, options.page, said=said, **options.texts)
+        _print_line(f"page with curves and texts: {options.page}", console)
+    elif options.no_page:
+        _print_line(options.no_page, console)
 
 
 def _failing(
@@ -244,19 +239,6 @@ def _width(console: Console) -> int:
     return max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
 
 
-def _write_page(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
-    if options.page is not None:
-        write_rollouts_report(analysis, options.page, **_texts_of(options))
-    line = f"page with curves and texts: {options.page}" if options.page else options.no_page
-    if line and not options.json:
-        _print_line(line, console)
-
-
-def _texts_of(options: AnalyzeOptions) -> dict[str, Any]:
-    """Return the options with which texts are read again."""
-    return {key: options.reading[key] for key in ("columns", "load_pt")}
-
-
 def _print_line(text: str, console: Console) -> None:
     console.print(one_line(text), markup=False, soft_wrap=True)
 
@@ -286,8 +268,9 @@ def _or_metrics(analysis: Analysis) -> str:
     files = analysis.report.files
     if not any(file.bare and fields_of(file.numbers) for file in files):
         return ""
-    command = analysis.report.command({"--columns": f"format={METRICS}"})
-    return f"\nor, if each row contains the means of a step:\n{command}"
+    report = analysis.report
+    means = command("analyze", report.paths, report.options({"--columns": f"format={METRICS}"}))
+    return f"\nor, if each row contains the means of a step:\n{means}"
 
 
 def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console) -> int:
@@ -312,8 +295,8 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
     if options.json:
         _print_json({"gdpo": __version__, "logs": [_as_dict(trends) for trends in found]})
     else:
-        whole = not console.is_terminal
-        for line in printed(log_blocks(found), _width(console), most=_LOGGED, whole=whole):
+        on = Terminal(_width(console), not console.is_terminal)
+        for line in printed(log_blocks(found), on):
             console.print(line, soft_wrap=True)
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gdpo._files import plain
 from gdpo._naming import did_you_mean
-from gdpo._text import capitalized, one_line
+from gdpo._text import Setting, advice, capitalized, one_line
 from gdpo.diagnostics.influence import Influence, NoInterval
 from gdpo.errors import ConfigError
 
@@ -81,16 +81,22 @@ class Finding:
     message: str
     """One or two sentences with numbers, without the final period."""
     remedy: str
-    """What the user can do about it, or what follows from it."""
+    """What the user can do about it, or what follows from it, without what to set."""
     evidence: Mapping[str, float]
     """The numbers in the message, unrounded."""
     causes: tuple[Cause, ...] = ()
     """Why a reward has less influence than its weight, the main cause first."""
+    setting: Setting | None = None
+    """What to set, as the end of the remedy says."""
+
+    def advice(self, *, options: bool = False) -> str:
+        """Return the remedy with the argument to set, or with `options`, the option."""
+        return advice({self.remedy: self.setting}, options=options)
 
     @property
     def line(self) -> str:
         """Return message and remedy on one line that is safe in a log."""
-        return one_line(f"{self.message}. {capitalized(self.remedy)}")
+        return one_line(f"{self.message}. {capitalized(self.advice())}")
 
     @property
     def rank(self) -> tuple[int, int, float]:
@@ -409,7 +415,7 @@ def finding_lines(findings: Sequence[Finding], room: int) -> Iterator[str]:
         return
     for index, finding in enumerate(findings):
         message = f"{MARKS[finding.severity]} {one_line(finding.message)}"
-        remedy = f"→ {one_line(finding.remedy)}"
+        remedy = f"→ {one_line(finding.advice())}"
         lines = [
             *wrap(message, _WIDTH, subsequent_indent="  "),
             *wrap(remedy, _WIDTH, initial_indent="  ", subsequent_indent="    "),

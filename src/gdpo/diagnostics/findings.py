@@ -6,6 +6,7 @@ from itertools import combinations
 from math import sqrt
 from typing import Any, NamedTuple
 
+from gdpo._text import Setting
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Diagnosis,
@@ -185,6 +186,7 @@ def finding(
     *,
     severity: Severity | None = None,
     causes: tuple[Cause, ...] = (),
+    setting: Setting | None = None,
     **words: Any,
 ) -> Finding:
     """Return a finding in the words of its row, with the numbers in `words`.
@@ -196,7 +198,8 @@ def finding(
     words = {"groups": f"{evidence.get('groups', 0):,.0f}", "start": start, **words}
     row = TABLE[kind]
     message, remedy = (text.format(*rewards, **words) for text in (row.message, row.remedy))
-    return Finding(kind, severity or row.severity, rewards, message, remedy, evidence, causes)
+    severity = severity or row.severity
+    return Finding(kind, severity, rewards, message, remedy, evidence, causes, setting)
 
 
 def of_batch(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:

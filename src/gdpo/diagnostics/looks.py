@@ -38,6 +38,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from gdpo._text import Setting
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Finding,
@@ -457,15 +458,16 @@ def _constant(
     place = known.place(reward.mean, reward.weight)
     end, other = ("top", "bottom") if reward.weight > 0 else ("bottom", "top")
     kind, where = Kind.CONSTANT, "so it gives no signal"
-    remedy = "it does not train the policy"
+    remedy, setting = "it does not train the policy", None
     if place is None:
+        setting = Setting.RANGE
         remedy = (
-            f"declare the range of the reward (low, high). At its best value, {reward.mean:.3g} is "
-            f"learned. At its worst, {_UNEARNED}"
+            f"what follows depends on its range. At its best value, {reward.mean:.3g} is "
+            f"learned. At its worst, {_UNEARNED}. Declare the range of the reward"
         )
     elif not 0 <= place <= 1:
         where = f"outside its declared range [{known.low:.3g}, {known.high:.3g}]"
-        remedy = "declare the actual range (low, high), or fix the reward function"
+        setting, remedy = Setting.RANGE, "fix the reward function, or declare the actual range"
     elif place >= thresholds.top:
         kind = Kind.SATURATED
         severity, best = Severity.NOTE, "highest" if reward.weight > 0 else "lowest"
@@ -484,6 +486,7 @@ def _constant(
         end=end,
         where=where,
         remedy=remedy,
+        setting=setting,
     )
 
 

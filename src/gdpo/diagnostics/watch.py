@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from gdpo._text import Setting
 from gdpo.diagnostics.diagnosis import (
     Cause,
     Diagnosis,
@@ -237,7 +238,7 @@ class FindingHistory:
             if of_groups and again and not _is_apart(held, again[1], self.steps):
                 continue
             if of_groups or until <= before:
-                fact = replace(found, severity=Severity.NOTE, remedy="")
+                fact = replace(found, severity=Severity.NOTE, remedy="", setting=None)
                 held = replace(held, finding=fact, past=True)
             shown.append(held)
         return sorted(shown, key=_order)
@@ -499,5 +500,6 @@ def _finding(plain: Mapping[str, Any]) -> Finding:
         "severity": Severity(plain["severity"]),
         "rewards": tuple(plain["rewards"]),
         "causes": tuple(map(Cause, plain["causes"])),
+        "setting": plain.get("setting") and Setting(plain["setting"]),
     }
     return Finding(**{**plain, **known})

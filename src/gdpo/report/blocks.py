@@ -1,24 +1,49 @@
-"""Defines the blocks of which a report consists, and prints them in a terminal.
+"""Defines the blocks of which a report consists, and how a terminal prints them.
 
 Pages show the same blocks with `templates/parts.html`. Control characters in text from files are
 made visible, so they have no effect on the terminal.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from gdpo._text import counted
-from gdpo.analysis.run import RunAnalysis
-from gdpo.diagnostics.watch import HeldFinding
+from gdpo._text import counted, one_line
+from gdpo.diagnostics import Finding
+from gdpo.diagnostics.diagnosis import MARKS, Severity
+from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import Chart
-from gdpo.report.html import bars, finding_row, in_words
-from gdpo.report.text import NAMES, finding_lines, table, wrapped
+from gdpo.report.text import NAMES, shortened, table, without_middle
+from gdpo.rollouts.readers.report import Oddity
 
 ALL = "(--output json prints all)"
+
+_STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
+
+_NOTICES = 3
+"""Maximum number of notices in a terminal."""
+
+_PLACE = 40
+"""Minimum width of a shortened file name, in terminal cells."""
+
+WHOLE = 500
+"""Maximum width of the verdict, and of the sentence about a file, which ends with a remedy."""
+
+
+class Terminal(NamedTuple):
+    """Stores how blocks are printed."""
+
+    width: int = 100
+    """Width in cells. Longer lines are wrapped."""
+    whole: bool = False
+    """Whether tables contain whole names and may be wider, as in a file."""
+    page: Path | None = None
+    """Page with all findings, if one is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +51,63 @@ class Sentences:
     """Stores sentences, each of which begins a line. Names in backticks are code on a page."""
 
     kind: ClassVar[str] = "sentences"
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     style: str = ""
-    """Style in the terminal: "dim", "yellow" or "green". On pages, dim text is small. Yellow text
-    is not wrapped, so that a command in it can be copied."""
+    """Style in the terminal: "dim" or "green". On pages, dim text is small."""
+    most: int = 99
+    """Maximum number of sentences that a terminal prints."""
+    unit: str = ""
+    """What a sentence is about, to count those that a terminal does not print."""
+    lines: int = 0
+    """Maximum number of lines that a terminal prints of a sentence. 0: all."""
+
+    def printed(self, on: Terminal) -> Iterator[Text]:
+        """Yield the lines in a terminal."""
+        texts, room = list(self.texts[: self.most]), self.lines * on.width - 4
+        if (more := len(self.texts) - self.most) > 0:
+            texts.append(f"and {counted(more, f'more {self.unit}')}")
+        for text in texts:
+            shown = shortened(text, room, f" … {ALL}") if self.lines else text
+            for line in wrap(shown, on.width, subsequent_indent="  "):
+                yield Text(line, style=self.style)
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """Stores what is odd about the files. In a terminal, a command in it can be copied."""
+
+    kind: ClassVar[str] = "sentences"
+    style: ClassVar[str] = ""
+    found: Sequence[Oddity]
+
+    @property
+    def texts(self) -> list[str]:
+        """The sentences of a page."""
+        return [each.line(options=True) for each in self.found]
+
+    def printed(self, on: Terminal) -> Iterator[Text]:
+        """Yield the lines in a terminal."""
+        found = list(self.found)
+        if len(found) > _NOTICES:
+            more = f"and {len(found) - _NOTICES + 1:,} more notices {ALL}"
+            found[_NOTICES - 1 :] = [Oddity(more)]
+        for each in found:
+            text = without_middle(one_line(each.sentence(options=True)), WHOLE)
+            room = max(_PLACE, 2 * on.width - len(text) - len("! : "))
+            where = without_middle(one_line(each.place), room)
+            yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Stores what the analysis calls for. A terminal prints it on one line."""
+
+    kind: ClassVar[str] = "verdict"
+    text: str
+
+    def printed(self, on: Terminal) -> Iterator[Text]:  # noqa: ARG002 (a block)
+        """Yield the line in a terminal."""
+        yield Text(self.text, style="bold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +129,8 @@ class Table:
     """What the last columns are about, if a terminal may leave out those that do not fit."""
     others: tuple[str, ...] = ()
     """What a terminal shows neither in this table nor elsewhere."""
+    most: int = 99
+    """Maximum number of rows that a terminal prints. 0: only a page shows the block."""
 
     @property
     def lines(self) -> list[tuple[str, ...]]:
@@ -59,25 +139,80 @@ class Table:
         ordered = sorted(columns, key=lambda c: (c[0] not in NAMES, c[0] not in self.first))
         return list(zip(*ordered, strict=True))
 
+    def printed(self, on: Terminal) -> Iterator[Text]:
+        """Yield the lines in a terminal."""
+        if not self.most:
+            return
+        columns = [
+            column
+            for column in zip(self.headings, *self.rows[: self.most], strict=True)
+            if column[0] not in self.on_page
+        ]
+        fitting = columns
+        if self.column and not on.whole:
+            names = sum(column[0] in NAMES for column in columns) + 2
+            wide = [2 + max(map(cell_len, column)) for column in columns]
+            fits = sum(sum(wide[: end + 1]) - 2 <= on.width for end in range(len(columns)))
+            fitting = columns[: max(names, fits)]
+        if self.title:
+            yield Text(self.title, style="bold")
+        yield from table(list(zip(*fitting, strict=True)), on.width, whole=on.whole)
+        left = (
+            (len(self.rows) - self.most, f"more {self.unit}"),
+            (len(columns) - len(fitting), f"more {self.column}"),
+        )
+        more = [counted(count, what) for count, what in left if count > 0]
+        if more := [*more, *self.others]:
+            yield Text(f"and {', '.join(more)} {ALL}", style="dim")
+
+
+class When(NamedTuple):
+    """Stores when a run had a finding."""
+
+    drawn: Sequence[Span]
+    """The spans of steps, drawn as bars, counted from 1."""
+    total: int
+    """Number of steps of the run."""
+    spans: Sequence[Span]
+    """The spans in the numbers of the steps."""
+    seed: int | None = None
+    steps: int | None = None
+    """Number of steps with the finding. None: not counted."""
+
 
 @dataclass(frozen=True, slots=True)
-class FindingBlock:
-    """Stores a lasting finding of a run, with the sentences to show."""
+class FindingRow:
+    """Stores a lasting finding, with the sentences to show."""
 
-    kind: ClassVar[str] = "finding"
-    run: RunAnalysis
-    held: HeldFinding
+    finding: Finding
     message: str
     remedy: str
+    when: Sequence[When]
+    """When each run had the finding."""
 
-    @property
-    def row(self) -> dict[str, Any]:
-        """The finding as a row of a page."""
-        numbers, held = self.run.steps, self.held
-        spans = [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
-        words = f"{in_words(spans)}: {held.steps:,} of {held.of:,}"
-        finding = replace(held.finding, message=self.message, remedy=self.remedy)
-        return finding_row(finding, [(bars(held.spans[:400], held.of), words)])
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Stores findings, the worst first."""
+
+    kind: ClassVar[str] = "findings"
+    rows: Sequence[FindingRow]
+    most: int = 3
+    """Maximum number of findings that a terminal prints. The others are counted."""
+
+    def printed(self, on: Terminal) -> Iterator[Text]:
+        """Yield the lines in a terminal."""
+        for row in self.rows[: self.most]:
+            severity = row.finding.severity
+            message = f"{MARKS[severity]} {row.message}"
+            for line in wrap(message, on.width, subsequent_indent="  "):
+                yield Text(line, style=_STYLES[severity])
+            if row.remedy:
+                remedy = f"  → {row.remedy}"
+                yield from map(Text, wrap(remedy, on.width, subsequent_indent="    "))
+        if (more := len(self.rows) - self.most) > 0:
+            where = ALL if on.page is None else f"(on {one_line(str(on.page))})"
+            yield Text(f"and {counted(more, 'more finding')} {where}", style="dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,63 +223,12 @@ class Charts:
     charts: Sequence[Chart]
 
 
-Block: TypeAlias = Sentences | Table | FindingBlock | Charts
+Block: TypeAlias = Sentences | Notices | Verdict | Table | Findings
+
+Contents: TypeAlias = Mapping[str, Sequence[Block]]
+"""The blocks of a report by the name of their part, in the order of the terminal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Stores a section of a page."""
-
-    name: str
-    title: str
-    note: str
-    """Explanation of the numbers, in small letters."""
-    blocks: Sequence[Block]
-
-
-def printed(blocks: Iterable[Block], width: int, *, most: int = 99, whole: bool) -> list[Text]:
-    """Return lines to print with rich.
-
-    Args:
-        blocks: What to print.
-        width: Terminal width in cells. Longer lines are wrapped.
-        most: Maximum number of rows of a table.
-        whole: Whether tables contain whole names and may be wider, as in a file.
-    """
-    lines: list[Text] = []
-    for block in blocks:
-        if isinstance(block, Sentences):
-            kept = (
-                map(Text, block.texts) if block.style == "yellow" else wrapped(block.texts, width)
-            )
-            lines += [Text(line.plain, style=block.style) for line in kept]
-        elif isinstance(block, FindingBlock):
-            severity = block.held.finding.severity
-            lines += finding_lines(severity, block.message, block.remedy, width)
-        elif isinstance(block, Table):
-            lines += _table(block, width, most, whole=whole)
-    return lines
-
-
-def _table(block: Table, width: int, most: int, *, whole: bool) -> Iterator[Text]:
-    columns = [
-        column
-        for column in zip(block.headings, *block.rows[:most], strict=True)
-        if column[0] not in block.on_page
-    ]
-    fitting = columns
-    if block.column and not whole:
-        names = sum(column[0] in NAMES for column in columns) + 2
-        wide = [2 + max(map(cell_len, column)) for column in columns]
-        fits = sum(sum(wide[: end + 1]) - 2 <= width for end in range(len(columns)))
-        fitting = columns[: max(names, fits)]
-    if block.title:
-        yield Text(block.title, style="bold")
-    yield from table(list(zip(*fitting, strict=True)), width, whole=whole)
-    left = (
-        (len(block.rows) - most, f"more {block.unit}"),
-        (len(columns) - len(fitting), f"more {block.column}"),
-    )
-    more = [counted(count, what) for count, what in left if count > 0]
-    if more := [*more, *block.others]:
-        yield Text(f"and {', '.join(more)} {ALL}", style="dim")
+def printed(blocks: Iterable[Block], on: Terminal) -> list[Text]:
+    """Return lines to print with rich."""
+    return [line for block in blocks for line in block.printed(on)]

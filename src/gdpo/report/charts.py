@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gdpo._shapes import Bool, Float
-from gdpo.report.text import number
+from gdpo.report.text import as_number, number
 
 COLOURS = 8
 """Number of different colours. Lines use the first styles of `gdpo.report.colours`."""
@@ -79,9 +79,7 @@ class Chart:
             self.low <= self.declared[0] and self.high >= self.declared[1]
         ):
             return ""
-        low, high, least, most = (
-            f"{end:.3g}".replace("-", "−") for end in (self.low, self.high, *self.declared)
-        )
+        low, high, least, most = map(as_number, (self.low, self.high, *self.declared))
         return f"The axis shows {low} to {high} of the range {least} to {most}."
 
     @property

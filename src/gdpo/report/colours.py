@@ -60,22 +60,16 @@ class Style:
         return " ".join(f"{length:g}" for length in self.dashes)
 
 
-def style(label: str) -> Style:
-    """Return the style of an estimator, or of a chart's only label.
-
-    Examples:
-        >>> style("gdpo").light, style("grpo").light
-        ('#0072b2', '#d55e00')
-    """
-    return styles([label])[label]
-
-
 def styles(labels: Sequence[str]) -> dict[str, Style]:
     """Return the style of each label in a chart.
 
     gdpo's own estimators always have the same style. Any other label's style depends on a hash of
     its text. If it is taken, the label gets the next unused style, if possible with an unused
     colour. With more than `PLACES` labels, styles repeat. The labels' order has no effect.
+
+    Examples:
+        >>> [style.light for style in styles(["gdpo", "grpo"]).values()]
+        ['#0072b2', '#d55e00']
     """
     places = {label: _PLACES[label] for label in labels if label in _PLACES}
     for label in sorted(set(labels) - set(places)):

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from gdpo._files import to_json
 from gdpo._text import visible
-from gdpo.diagnostics import Finding
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import NAMES, number, probability, short
+from gdpo.report.text import NAMES, as_number, number, probability, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,13 +38,6 @@ def render(template: str, *, data: Any, package: str = "gdpo.report", **content:
     from markupsafe import Markup
 
     environment = _environment(package)
-    ours = {"style": "page.css", "script": "page.js"}
-    for name, file in ours.items():
-        assert environment.loader is not None, "the templates are in the folder of this file"
-        text = environment.loader.get_source(environment, file)[0].strip()
-        text = text.replace("/* colours */", css())
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        content |= {name: Markup(text), f"{name}_hash": digest}
     # `embedded` escapes every character that could end the script element.
     return environment.get_template(template).render(content, data=Markup(embedded(data)))
 
@@ -58,8 +50,9 @@ def _environment(package: str) -> "Environment":
     def shown(value: object) -> object:
         return value if isinstance(value, Markup) else visible(str(value))
 
+    ours = PackageLoader("gdpo.report")
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(package), PackageLoader("gdpo.report")]),
+        loader=ChoiceLoader([PackageLoader(package), ours]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=shown,
@@ -70,12 +63,18 @@ def _environment(package: str) -> "Environment":
     names: dict[str, Any] = environment.globals
     names.update(
         NAMES=NAMES,
+        bars=bars,
+        in_words=in_words,
         number=number,
         probability=probability,
-        short=short,
+        as_number=as_number,
         shortened=shortened,
         ticks=ticks,
     )
+    for name, file in (("style", "page.css"), ("script", "page.js")):
+        text = ours.get_source(environment, file)[0].strip().replace("/* colours */", css())
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        names |= {name: Markup(text), f"{name}_hash": digest}
     return environment
 
 
@@ -86,26 +85,6 @@ def embedded(data: Any) -> str:
     {"text": "\u003c/script\u003e"}
     """
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", to_json(data))
-
-
-def shortened(text: str, limit: int = 60) -> str:
-    """Return the text, shortened with `…` beyond the limit. The default is for names."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return a row for the table of findings.
-
-    `when` has the shape (`bars`) and text (`in_words`) of the steps for each run with the finding.
-    """
-    return {
-        "severity": finding.severity.value,
-        "kind": finding.kind.value.replace("_", " "),
-        "rewards": [shortened(name) for name in finding.rewards],
-        "when": [{"bars": shape, "words": words} for shape, words in when],
-        "message": shortened(finding.message, 600),
-        "remedy": shortened(finding.remedy, 600),
-    }
 
 
 def bars(spans: Sequence[Span], total: int) -> str:

@@ -1,6 +1,6 @@
 """Writes the page of `gdpo analyze`: the influence of each reward over a run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -9,27 +9,25 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import write_whole
-from gdpo._text import capitalized, one_line, visible
+from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import LengthBins, RunAnalysis
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report.blocks import ALL, Charts, Section, Sentences, Table
-from gdpo.report.charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
-from gdpo.report.html import render, shortened
-from gdpo.report.summaries import (
-    estimator_blocks,
-    finding_blocks,
-    priority_blocks,
-    read_sentences,
-    reward_blocks,
-    run_sentence,
-    share_blocks,
-    turn_tables,
-    unchecked,
-    verdict_line,
+from gdpo.report.blocks import Block, Charts, Contents, Sentences, Table, Verdict
+from gdpo.report.charts import (
+    COLOURS,
+    Chart,
+    Curves,
+    Line,
+    Points,
+    binned,
+    running_mean,
+    smoothing,
 )
-from gdpo.report.text import as_number
+from gdpo.report.html import render
+from gdpo.report.summaries import contents, read_sentences
+from gdpo.report.text import as_number, shortened
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
@@ -41,36 +39,42 @@ _RUNS, _REWARDS, _ESTIMATORS = 6, 24, 4
 _POINTS = 16_000
 """Maximum total number of points in all lines, which limits the size of the page."""
 
-_FINDINGS, _NOTICES = 40, 50
-"""Maximum number of findings per run, and of notices for all files."""
-
 _TURNS = 40
-"""Maximum number of turns in a table or chart."""
+"""Maximum number of turns in a chart."""
 
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
 
 
-def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> None:
+def write_rollouts_report(
+    analysis: Analysis, file: Path, *, said: Contents | None = None, **reading: Any
+) -> None:
     """Write a self-contained HTML page about an analysis.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`. The page shows its sampled rollouts, whose
             texts are read from the files again.
         file: Path of the page. A failure leaves an existing file unchanged.
+        said: The contents that were printed. None: those of `gdpo.report.summaries`.
         reading: Options `columns` and `load_pt` that the rollout files were read with.
     """
     from markupsafe import Markup
 
     shown = _labels(analysis)
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
-    sections = list(_sections(analysis, shown))
-    blocks = [block for section in sections for block in section.blocks]
-    charts = [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
+    blocks = {**(said or contents(analysis, **reading)), **_only_on_page(analysis, shown)}
+    charts = [
+        chart
+        for found in blocks.values()
+        for block in found
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
     paths = analysis.report.paths
     where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
-    answer = f"{capitalized(shortened(verdict_line(analysis).plain, 1_200))}."
+    (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
+    answer = f"{capitalized(shortened(verdict, 1_200))}."
     page = render(
         "rollouts.html",
         data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
@@ -79,129 +83,63 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
         setup=" · ".join(read_sentences(analysis.report)),
         question=question,
         answer=answer,
-        sections=sections,
+        said=blocks,
+        window=smoothing(max(len(run.steps) for run in analysis.runs[:_RUNS])),
+        lasting=LASTING,
         sampled=count_shown(viewer),
         read=analysis.report.read,
+        spread="over the whole run",
     )
     write_whole(file, page)
 
 
-def _sections(analysis: Analysis, shown: Labels) -> Iterator[Section]:
+def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block | Charts]]:
+    """Return what only the page shows: charts, correlations, all verdicts and the files."""
     runs = [run for run in analysis.runs if run.run in shown.runs]
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
-    yield Section(
-        "rewards",
-        "Rewards",
-        "First and last: mean over the first tenth of the steps, and over the last tenth. Trend: "
-        "change from the first third of the steps to the last, with a 95 % confidence interval. "
-        "Zero variance: share of groups in which all samples have the same reward, so the reward "
-        "gives no signal. Weight share: weight of the reward, divided by the sum of all weights "
-        "(absolute values). Influence: covariance of the advantages with the z-scores of the "
-        "reward. Influence share: the reward’s share of the influence over all groups; a negative "
-        "share means that the advantages push the reward against its weight. Correlation with "
-        "length: within groups, with the number of tokens of the completion. Missing: share of "
-        "rollouts without this reward.",
-        [
-            Sentences(tuple(run_sentence(run, analysis) for run in runs)),
-            *reward_blocks(analysis),
-            Sentences(tuple(_verdicts(analysis))),
-            *share_blocks(analysis),
-            Sentences(tuple(_left_out(analysis)), "dim"),
-        ],
-    )
-    yield Section(
-        "findings",
-        "Findings",
-        f"Findings that lasted for at least {LASTING} steps in a row, or for all steps of a "
-        "shorter run, worst first. Findings from sums over groups, such as ignored, are tested "
-        "over all groups of the run, and over its last quarter, which the description then names. "
-        "A note without advice was true only in earlier steps.",
-        finding_blocks(analysis)[:_FINDINGS],
-    )
-    curves = [
-        _chart(
+    means = [
+        _over_steps(
             label,
             "mean reward",
-            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
+            [
+                (run.steps, shown.runs[run.run], run.over_time(name, "mean")[None])
+                for run in runs
+                if name in run.names
+            ],
             points,
         )
         for name, label in shown.rewards.items()
     ]
-    window = smoothing(max(len(run.steps) for run in runs))
-    yield Section(
-        "curves",
-        "Mean of each reward over the steps",
-        f"{f'Running mean over {window} steps' if window > 1 else 'Mean of each step'}. Each line "
-        "is a run. To read values, point at a chart, or focus it and use the arrow keys.",
-        [Charts(curves)],
-    )
-    yield Section(
-        "influence",
-        "Influence and zero-variance groups over the steps",
-        "Each line is a reward. Influence share: over the last 256 groups at each step, with its "
-        "95 % interval. Zero-variance groups: share of groups in which all samples have the same "
-        "reward.",
-        [Charts(_influence_charts(runs, shown, points))],
-    )
-    yield Section(
-        "correlation",
-        "Correlation between rewards",
-        "Correlation of the z-scores of two rewards, over the groups in which both vary.",
-        [_correlations(run, shown) for run in runs],
-    )
-    if lengths := _length_charts(analysis.lengths, shown):
-        yield Section(
-            "lengths",
-            "Mean of each reward by length of the completion",
-            "Mean over all rollouts of that length, in tokens.",
-            [Charts(lengths)],
-        )
-    if turns := turn_tables(analysis, most=_RUNS):
-        yield Section(
-            "turns",
-            "Turns",
-            "Alive: share of the rollouts that took the turn. The other columns are about what "
-            "these rollouts earn from the turn on: the share of groups in which all of them earn "
-            "the same, so the turn gives no signal for the reward, and the influence share with "
-            "the advantages of the turn.",
-            [*turns, Charts(_turn_charts(runs, shown))],
-        )
-    yield Section(
-        "advantages",
-        "Advantages of the same rollouts with other estimators",
-        "The advantages of every step were recomputed with each estimator and its default options, "
-        "and compared with the baseline. Sign flips: share of rollouts whose advantage has the "
-        "opposite sign. Signal lost or gained: groups whose advantages are all 0 in this row but "
-        "not in the baseline, or vice versa. Scale: factor between these advantages and the "
-        "baseline, median over the steps.",
-        list(estimator_blocks(analysis))
-        or [
-            Sentences(
-                ("Not computed. `gdpo analyze --estimators` recomputes them with every estimator.",)
-            )
-        ],
-    )
-    if priority := list(priority_blocks(analysis)):
-        yield Section("priority", "Priority", "", priority)
-    problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
-    lines = [*analysis.report.lines(), *problems]
-    if len(lines) > _NOTICES:
-        lines[_NOTICES:] = [f"and {len(lines) - _NOTICES:,} more {ALL}"]
-    yield Section("read", "Files read", "", [Sentences(tuple(lines))])
+    names = {name for run in analysis.runs for name in run.names}
+    counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
+    left = " and ".join(f"{n - most:,} more {what}" for n, most, what in counts if n > most)
+    left_out = [f"{left} are not shown in charts; --output json prints all."] if left else []
+    each = [f"Verdict on {one_line(r.run)}: {analysis.verdict(r).sentence}" for r in analysis.runs]
+    lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
+    return {
+        "verdicts": [Sentences(each if len(each) > 1 else [])],
+        "left_out": [Sentences(left_out, "dim")],
+        "curves": [Charts(means)],
+        "influence": [Charts(_influence_charts(runs, shown, points))],
+        "correlation": [_correlations(run, shown) for run in runs],
+        "lengths": [Charts(lengths)] if lengths else [],
+        "turn_charts": [Charts(turns)] if turns else [],
+        "files": [Sentences(analysis.report.lines(options=True))],
+    }
 
 
 def _labels(analysis: Analysis) -> Labels:
-    runs = [run.run for run in analysis.runs[:_RUNS]]
-    rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
     path = analysis.report.paths[0]
-    called = {"": path.stem if path.is_file() else path.absolute().name}
-    return Labels(_distinct(runs, called), _distinct(list(rewards)[:_REWARDS], {}))
+    only = path.stem if path.is_file() else path.absolute().name
+    runs = {run.run: run.run or only for run in analysis.runs[:_RUNS]}
+    rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
+    return Labels(_distinct(runs), _distinct({name: name for name in list(rewards)[:_REWARDS]}))
 
 
-def _distinct(names: Sequence[str], called: Mapping[str, str]) -> dict[str, str]:
+def _distinct(names: Mapping[str, str]) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for place, name in enumerate(names):
-        label = shortened(visible(called.get(name, name)))
+    for place, (name, called) in enumerate(names.items()):
+        label = shortened(visible(called))
         labels[name] = f"{label} ({place + 1})" if label in labels.values() else label
     return labels
 
@@ -212,119 +150,38 @@ def _estimators(analysis: Analysis) -> list[str]:
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
 
 
-def _verdicts(analysis: Analysis) -> Iterator[str]:
-    """Yield the verdict on each of several runs, and the checks that could not run."""
-    if len(analysis.runs) > 1:
-        for run in analysis.runs:
-            yield f"Verdict on {one_line(run.run)}: {analysis.verdict(run).sentence}"
-    if missing := unchecked(analysis):
-        yield capitalized(missing)
-
-
-def _left_out(analysis: Analysis) -> Iterator[str]:
-    names = {name for run in analysis.runs for name in run.names}
-    counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
-    left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
-    if left:
-        yield f"{' and '.join(left)} are not shown in charts; --output json prints all."
-
-
 def _correlations(run: RunAnalysis, shown: Labels) -> Table:
-    names = [name for name in run.names if name in shown.rewards]
-    labels = [shown.rewards[name] for name in names]
+    labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
     rows = [
-        (label, *(as_number(run.correlation(name, other)) for other in names))
-        for name, label in zip(names, labels, strict=True)
+        (label, *(as_number(run.correlation(name, other)) for other in labels))
+        for name, label in labels.items()
     ]
-    return Table(shown.runs[run.run] if run.run else "", ("reward", *labels), rows, "reward")
+    title = shown.runs[run.run] if run.run else ""
+    return Table(title, ("reward", *labels.values()), rows, "reward")
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
     charts: list[Chart] = []
     for run in runs:
-        names = [name for name in run.names if name in shown.rewards]
-        title = shown.runs[run.run] or "all rewards"
-        lines: list[Line] = []
-        for place, name in enumerate(names):
-            value = run.over_time(name, "influence_share")
-            margin = run.over_time(name, "influence_margin")
-            table = np.stack([value, value - margin, value + margin])
-            drawn = np.clip(binned(table, points), -1.0, 1.0)
-            lines.append(Line(shown.rewards[name], place % COLOURS, *drawn))
-        x = binned(np.array(run.steps, np.float64)[None], points)[0]
-        charts.append(_drawn(title, "influence share", x, lines, ends=[0.0]))
-        constant = [
-            (run, shown.rewards[n], run.over_time(n, "zero_variance_groups")) for n in names
-        ]
-        charts.append(_chart(title, "zero-variance groups", constant, points, ends=[0.0]))
-    return charts
-
-
-def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
-    """Return a chart per reward of its mean by completion length, with a line per run."""
-    charts: list[Chart] = []
-    for name, label in shown.rewards.items():
-        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
-        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
-        width = max((bins.width for bins in found.values()), default=0.0)
-        found = {run: bins.widened(width) for run, bins in found.items()}
-        x, lines = max((bins.middles for bins in found.values()), key=len, default=None), []
-        if x is None:
-            continue
-        for place, (run, bins) in enumerate(found.items()):
-            shorter = len(x) - len(means := bins.means(name))  # other runs have longer completions
-            notes = [
-                f"({n:,.0f} rollout{'s' * (n != 1)})" if n else ""
-                for n in bins.counts(name).tolist()
-            ]
-            means = np.pad(means, (0, shorter), constant_values=nan)
-            lines.append(
-                Line(shown.runs[run], place % COLOURS, means, note=(*notes, *[""] * shorter))
+        title, steps = shown.runs[run.run] or "all rewards", run.steps
+        labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+        shares = [
+            (
+                steps,
+                label,
+                _band(run.over_time(n, "influence_share"), run.over_time(n, "influence_margin")),
             )
-        chart = _drawn(label, "mean reward", x, lines)
-        charts.append(replace(chart, unit="tokens", rest="the longest"))
+            for n, label in labels.items()
+        ]
+        constant = [
+            (steps, label, run.over_time(name, "zero_variance_groups")[None])
+            for name, label in labels.items()
+        ]
+        charts += [
+            _over_steps(title, "influence share", shares, points, smooth=False, ends=[0.0]),
+            _over_steps(title, "zero-variance groups", constant, points, ends=[0.0]),
+        ]
     return charts
-
-
-def _chart(
-    title: str,
-    label: str,
-    curves: Iterable[tuple[RunAnalysis, str, Points]],
-    points: int,
-    *,
-    ends: Sequence[float] = (),
-) -> Chart:
-    """Return a chart whose horizontal axis has the steps of all its runs."""
-    found = list(curves)
-    steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
-    lines: list[Line] = []
-    for place, (run, name, values) in enumerate(found):
-        placed = np.full(len(steps), nan)
-        placed[np.searchsorted(steps, run.steps)] = values
-        (drawn,) = binned(running_mean(placed[None], smoothing(len(steps))), points)
-        lines.append(Line(name, place % COLOURS, drawn))
-    return _drawn(title, label, binned(steps[None], points)[0], lines, ends=ends)
-
-
-def _drawn(
-    title: str,
-    label: str,
-    x: Points,
-    lines: Sequence[Line],
-    *,
-    ends: Sequence[float] = (),
-) -> Chart:
-    """Return a chart whose vertical axis has all values, and `ends`."""
-    drawn = (each for line in lines for each in (line.value, line.low, line.high))
-    values = np.concatenate([each for each in drawn if each is not None])
-    known = values[np.isfinite(values)]
-    known = np.append(known if len(known) else [0.0, 1.0], ends)
-    least, most = float(known.min()), float(known.max())
-    size = max(abs(least), abs(most))
-    if most - least <= _ROUNDING * size:
-        pad = 0.5 * max(1.0, size)
-        least, most = least - pad, most + pad
-    return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
 
 
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
@@ -340,17 +197,86 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
                 continue
             at = [turn.rewards[place] for turn in turns]
             label, colour = shown.rewards[reward.name], place % COLOURS
-            value = np.array([each.influence_share for each in at])
-            margin = np.array([each.influence_margin for each in at])
-            band = (np.clip(value + sign * margin, -1.0, 1.0) for sign in (-1, 1))
+            rows = [(r.influence_share, r.influence_margin, r.zero_variance_groups) for r in at]
+            share, margin, zero = np.array(rows, np.float64).T
+            value, *band = _band(share, margin)
             notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
-            influence.append(Line(label, colour, value, *band, note=notes))
-            value = np.array([each.zero_variance_groups for each in at])
+            influence.append(Line(label, colour, value, *np.clip(band, -1.0, 1.0), note=notes))
             notes = tuple(f"({each.groups:,} groups)" for each in at)
-            constant.append(Line(label, colour, value, note=notes))
+            constant.append(Line(label, colour, zero, note=notes))
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
         for what, lines in (("influence share", influence), ("zero-variance groups", constant)):
-            chart = _drawn(title, what, x, lines, ends=[0.0, 1.0])
+            chart = _chart(title, what, x, lines, ends=[0.0, 1.0])
             charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts
+
+
+def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
+    """Return a chart per reward of its mean by completion length, with a line per run."""
+    charts: list[Chart] = []
+    for name, label in shown.rewards.items():
+        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
+        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
+        if not found:
+            continue
+        width = max(bins.width for bins in found.values())
+        found = {run: bins.widened(width) for run, bins in found.items()}
+        x, lines = max((bins.middles for bins in found.values()), key=len), list[Line]()
+        for place, (run, bins) in enumerate(found.items()):
+            # Other runs may have longer completions.
+            means, counts = np.full(len(x), nan), np.zeros(len(x))
+            means[: len(bins.middles)] = bins.means(name)
+            counts[: len(bins.middles)] = bins.counts(name)
+            notes = (f"({counted(int(n), 'rollout')})" if n else "" for n in counts.tolist())
+            lines.append(Line(shown.runs[run], place % COLOURS, means, note=tuple(notes)))
+        chart = _chart(label, "mean reward", x, lines)
+        charts.append(replace(chart, unit="tokens", rest="the longest"))
+    return charts
+
+
+def _band(value: Points, margin: Points) -> Curves:
+    return np.stack([value, value - margin, value + margin])
+
+
+def _over_steps(
+    title: str,
+    label: str,
+    curves: Sequence[tuple[Sequence[int], str, Curves]],
+    points: int,
+    *,
+    smooth: bool = True,
+    ends: Sequence[float] = (),
+) -> Chart:
+    """Return a chart of values at steps, or of shares with their bands if not `smooth`.
+
+    The horizontal axis has the steps of all curves. A curve is its steps, its label, and rows of
+    values.
+    """
+    steps = np.unique(np.concatenate([np.array(own, np.float64) for own, _, _ in curves]))
+    lines: list[Line] = []
+    for place, (own, name, values) in enumerate(curves):
+        placed = np.full((len(values), len(steps)), nan)
+        placed[:, np.searchsorted(steps, own)] = values
+        if smooth:
+            drawn = binned(running_mean(placed, smoothing(len(steps))), points)
+        else:
+            drawn = np.clip(binned(placed, points), -1.0, 1.0)
+        lines.append(Line(name, place % COLOURS, *drawn))
+    return _chart(title, label, binned(steps[None], points)[0], lines, ends=ends)
+
+
+def _chart(
+    title: str, label: str, x: Points, lines: Sequence[Line], *, ends: Sequence[float] = ()
+) -> Chart:
+    """Return a chart whose vertical axis has all values, and `ends`."""
+    drawn = (each for line in lines for each in (line.value, line.low, line.high))
+    values = np.concatenate([each for each in drawn if each is not None])
+    known = values[np.isfinite(values)]
+    known = np.append(known if len(known) else [0.0, 1.0], ends)
+    least, most = float(known.min()), float(known.max())
+    size = max(abs(least), abs(most))
+    if most - least <= _ROUNDING * size:
+        pad = 0.5 * max(1.0, size)
+        least, most = least - pad, most + pad
+    return Chart(title, label, x, least, most, lines)

@@ -1,19 +1,14 @@
-"""Describes what an analysis found, as blocks that a terminal prints and a page shows.
+"""Describes what an analysis found, as blocks that a terminal prints and a page shows."""
 
-`rollouts_summary` prints the three worst findings, and ends with the checks that could not run.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, nan
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
-from gdpo._text import counted, one_line, quoted
+from gdpo._text import counted, one_line, quoted, typed
 from gdpo.analysis import Analysis
 from gdpo.analysis.logs.trends import RewardTrend, RunTrends
 from gdpo.analysis.priorities import BOTH
@@ -21,78 +16,72 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trend import end_means
 from gdpo.analysis.verdict import Action
-from gdpo.diagnostics import TurnDiagnosis
 from gdpo.diagnostics.diagnosis import interval
 from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
+from gdpo.errors import DataError
 from gdpo.priority import table_of
-from gdpo.report.blocks import ALL, Block, FindingBlock, Sentences, Table, printed
-from gdpo.report.text import as_number, as_share, as_trend, short_name, without_middle
+from gdpo.report.blocks import (
+    WHOLE,
+    Block,
+    Contents,
+    FindingRow,
+    Findings,
+    Notices,
+    Sentences,
+    Table,
+    Verdict,
+    When,
+)
+from gdpo.report.text import as_number, as_share, as_trend, short_name, shortened, without_middle
 from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
-from gdpo.rollouts.readers.report import NAMED, options_text
+from gdpo.rollouts.readers.report import NAMED
 
-_NOTICES, _REWARDS, _PROBLEM = 3, 6, 160
-"""Maximum number of notices, of rewards, and of characters in a problem."""
+_REWARDS, _TURNS, _LOGS = 6, 6, 3
+"""Maximum number of rewards, turns and logged runs that a terminal prints."""
 
-_LOGS = 3
-"""Maximum number of logged runs."""
+_LOGGED = 16
+"""Maximum number of rewards of a logged run."""
 
-_TURNS = 6
-"""Maximum number of turns in the table."""
+_RUNS, _NAMES = 6, 24
+"""Maximum number of runs, and of rewards, in tables and charts that only a page shows."""
 
-_TEXT = 200
-"""Maximum number of characters of a completion that shows what a reward function got."""
-
-_FIRST = 3
-"""Number of findings that are printed. The others are counted."""
-
-_PLACE = 40
-"""Minimum width of a shortened file name, in terminal cells."""
-
-_WHOLE = 500
-"""Maximum width of the verdict, and of the sentence about a file, which ends with a remedy."""
+_PROBLEM, _TEXT = 160, 200
+"""Maximum number of characters of a problem, and of a completion that a reward function got."""
 
 
-def rollouts_summary(
-    analysis: Analysis, *, width: int = 100, whole: bool = False, page: Path | None = None
-) -> list[Text]:
-    """Return lines to print with rich: the data read, the rewards, and findings by severity.
+def contents(analysis: Analysis, **reading: Any) -> Contents:
+    """Return what an analysis found: the data read, the rewards, the findings, and the verdict.
 
-    Args:
-        analysis: The result of `gdpo.analysis.analyze`.
-        width: Terminal width in cells. Longer lines are wrapped.
-        whole: Whether tables contain whole names and may be wider, as in a file.
-        page: Page with all findings, if one is written.
+    `reading` are options for `read_texts`.
     """
-    start = [*read_blocks(analysis), *_odd(analysis, width)]
-    start.append(Sentences(tuple(run_sentence(run, analysis) for run in analysis.runs[:2])))
-    if len(analysis.runs) > 2:
-        start.append(Sentences((f"and {counted(len(analysis.runs) - 2, 'more run')}",)))
-    blocks = finding_blocks(analysis)
-    end: list[Block] = blocks[:_FIRST]
-    if (more := len(blocks) - _FIRST) > 0:
-        where = ALL if page is None else f"(on {one_line(str(page))})"
-        end.append(Sentences((f"and {counted(more, 'more finding')} {where}",), "dim"))
-    end.append(Sentences((_cut(unchecked(analysis), 2 * width - 4, f" … {ALL}"),)))
-    return [
-        *printed(start, width, whole=whole),
-        *printed(reward_blocks(analysis), width, most=_REWARDS, whole=whole),
-        *printed(turn_tables(analysis, most=1), width, most=_TURNS, whole=whole),
-        *printed(end, width, whole=whole),
-    ]
-
-
-def verdict_line(analysis: Analysis) -> Text:
-    """Return the worst run's verdict on one line. Empty if no run was analyzed."""
-    verdict = analysis.worst_verdict()
-    if verdict is None:
-        return Text()
-    others = len(analysis.runs) - 1
-    where = f"{short_name(verdict.run)} ({counted(others, 'more run')}): " if others else ""
-    text = f"verdict: {where}{one_line(verdict.sentence)}"
-    # A command is printed whole, so that it can be copied.
-    whole = verdict.command or verdict.readings
-    return Text(text if whole else _cut(text, _WHOLE), style="bold")
+    runs, worst = analysis.runs, analysis.worst_verdict()
+    checks = dict.fromkeys(str(each) for run in runs for each in analysis.verdict(run).unchecked)
+    unchecked = [f"not checked: {one_line('; '.join(checks))}"] if checks else []
+    assumed, verdict = list[str](), list[Verdict]()
+    if worst is not None:
+        assumed = [f"  assumed: {one_line(typed(worst.assumed))}"] if worst.assumed else []
+        more = f"{short_name(worst.run)} ({counted(len(runs) - 1, 'more run')}): "
+        where = more if len(runs) > 1 else ""
+        text = f"verdict: {where}{one_line(worst.sentence)}"
+        # A command is printed whole, so that it can be copied.
+        whole = worst.command or worst.readings
+        verdict = [Verdict(text if whole else shortened(text, WHOLE))]
+    return {
+        "read": [Sentences(list(read_sentences(analysis.report)))],
+        "assumed": [Sentences(assumed)],
+        "notices": [Notices(analysis.oddities())],
+        "runs": [Sentences([run_sentence(run, analysis) for run in runs], most=2, unit="run")],
+        "rewards": reward_blocks(analysis),
+        "turns": turn_tables(analysis),
+        "findings": finding_blocks(analysis),
+        "unchecked": [Sentences(unchecked, lines=2)],
+        "shares": list(share_blocks(analysis)),
+        "functions": list(rollouts_to_look_at(analysis, **reading)),
+        "advantages": list(estimator_blocks(analysis)),
+        "priority": list(priority_blocks(analysis)),
+        "verdict": verdict,
+    }
 
 
 def priority_blocks(analysis: Analysis) -> Iterator[Block]:
@@ -168,7 +157,10 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
         rows: list[tuple[str, ...]] = []
         for place in dict.fromkeys(order[[0, len(order) // 2, -1]].tolist()):
             file, row = table.files[table.file[place]], int(table.row[place])
-            (text,) = read_texts(file, [row], format=table.format, **reading)
+            try:
+                (text,) = read_texts(file, [row], format=table.format, **reading)
+            except DataError:  # the file was moved
+                continue
             values = map(as_number, table.rewards[place, columns].tolist())
             said = without_middle(one_line(str(text.completion)), _TEXT)
             rows.append((f"{short_name(file.name)}, row {row:,}", *values, said))
@@ -211,14 +203,6 @@ def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
         )
     yield Sentences((*sentences, *_not_replayed(replayed)))
-
-
-def read_blocks(analysis: Analysis) -> Iterator[Block]:
-    """Yield what was read, and which options were assumed."""
-    yield Sentences(tuple(read_sentences(analysis.report)))
-    worst = analysis.worst_verdict()
-    if worst is not None and worst.assumed:
-        yield Sentences((f"  assumed: {one_line(options_text(worst.assumed))}",))
 
 
 def read_sentences(report: ReadReport) -> Iterator[str]:
@@ -264,32 +248,6 @@ def scalar_only(report: ReadReport) -> str:
 
 def _wordless(report: ReadReport) -> bool:
     return all(file.format in WORDLESS for file in report.files)
-
-
-def _odd(analysis: Analysis, width: int) -> Iterator[Block]:
-    report = analysis.report
-    oddities = [("", text) for text in report.group_findings()] + report.odd_places()
-    oddities += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
-    if len(oddities) > _NOTICES:
-        oddities = [
-            *oddities[: _NOTICES - 1],
-            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices {ALL}"),
-        ]
-    for place, what in oddities:
-        text = without_middle(one_line(with_options(what)), _WHOLE)
-        room = max(_PLACE, 2 * width - len(text) - len("! : "))
-        where = without_middle(one_line(place), room)
-        yield Sentences((f"! {where}{': ' if where else ''}{text}",), "yellow")
-
-
-def with_options(text: str) -> str:
-    """Replace the names of Python arguments with those of command-line options."""
-    for name in ("format", "columns", "rewards"):
-        text = text.replace(f"({name})", f"(--{name})")
-    text = text.replace("group_size=", "--columns group_size=")
-    text = text.replace("(--format)", "(--columns format=NAME)")
-    text = text.replace("(group_size)", "(--columns group_size=NUMBER)")
-    return text.replace("(low, high)", "(--range)")
 
 
 def run_sentence(run: RunAnalysis, analysis: Analysis) -> str:
@@ -351,49 +309,52 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
     cells = list(zip(*columns.values(), strict=True))
     more, shares = ("trend", "correlation with length"), ("weight share", "influence share")
     said = ["±: half the width of the 95 % confidence interval, over the groups of the whole run"]
+    changes: list[str] = []
     for run in analysis.runs:
         where = f" of {short_name(run.run)}" if several else ""
         if (why := analysis.verdict(run).no_interval) is not None:
             said.append(f"no ±{where}: {why}")
-    changes = [_changes(run, several=several) for run in analysis.runs if run.weight_changes()]
+        each = [
+            f"{short_name(name)} {as_number(old)} → {as_number(new)}"
+            for name, (old, new) in run.weight_changes().items()
+        ]
+        if each:
+            changes.append(f"weights{where} change: {', '.join(each)}")
     return [
-        Table("", tuple(columns), cells, "reward", on_page=more, first=shares),
-        Sentences(tuple(said), "dim"),
-        Sentences(tuple(changes)),
+        Table("", tuple(columns), cells, "reward", on_page=more, first=shares, most=_REWARDS),
+        Sentences(said, "dim"),
+        Sentences(changes),
     ]
 
 
-def _changes(run: RunAnalysis, *, several: bool) -> str:
-    where = f" of {short_name(run.run)}" if several else ""
-    changes = run.weight_changes().items()
-    each = (f"{short_name(n)} {as_number(old)} → {as_number(new)}" for n, (old, new) in changes)
-    return f"weights{where} change: {', '.join(each)}"
-
-
-def turn_tables(analysis: Analysis, *, most: int) -> list[Block]:
-    """Return a table for each of the first `most` runs with several turns."""
+def turn_tables(analysis: Analysis) -> list[Block]:
+    """Return a table for each run with several turns. A terminal prints the first."""
     runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
-    others = (counted(len(runs) - most, "more run"),) if len(runs) > most else ()
+    others = (counted(len(runs) - 1, "more run"),) if len(runs) > 1 else ()
     return [
         Table(
             f"turns{f' of {short_name(run.run)}' if len(analysis.runs) > 1 else ''}: "
             "zero-variance groups and influence share",
             ("turn", "alive", *(one_line(reward.name) for reward in turns[0].rewards)),
-            [_turn_cells(turn) for turn in turns],
+            [
+                (
+                    str(turn.turn),
+                    as_share(turn.alive),
+                    *(
+                        f"{as_share(at.zero_variance_groups)}, "
+                        f"{interval(at.influence_share, at.influence_margin)}"
+                        for at in turn.rewards
+                    ),
+                )
+                for turn in turns
+            ],
             "turn",
             column="reward",
             others=others,
+            most=0 if place else _TURNS,
         )
-        for run, turns in runs[:most]
+        for place, (run, turns) in enumerate(runs[:_RUNS])
     ]
-
-
-def _turn_cells(turn: TurnDiagnosis) -> tuple[str, ...]:
-    shares = (
-        f"{as_share(at.zero_variance_groups)}, {interval(at.influence_share, at.influence_margin)}"
-        for at in turn.rewards
-    )
-    return str(turn.turn), as_share(turn.alive), *shares
 
 
 def finding_blocks(analysis: Analysis) -> list[Block]:
@@ -404,22 +365,19 @@ def finding_blocks(analysis: Analysis) -> list[Block]:
             return [Sentences((f"no findings, but {one_line(verdict.unknown)}",))]
         return [Sentences(("no findings",), "" if verdict.assumed else "green")]
     return [
-        FindingBlock(
-            run,
-            held,
-            f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
-            f"{when_found(run, held)}{one_line(held.finding.message)}",
-            one_line(with_options(held.finding.remedy)),
+        Findings(
+            [
+                FindingRow(
+                    held.finding,
+                    f"{f'{short_name(run.run)}: ' if len(analysis.runs) > 1 else ''}"
+                    f"{when_found(run, held)}{one_line(held.finding.message)}",
+                    one_line(held.finding.advice(options=True)),
+                    [When(held.spans, held.of, run.spans(held), steps=held.steps)],
+                )
+                for run, held in found
+            ]
         )
-        for run, held in found
     ]
-
-
-def unchecked(analysis: Analysis) -> str:
-    """Return a sentence with the checks that could not run, or ""."""
-    checks = (check for run in analysis.runs for check in analysis.verdict(run).unchecked)
-    missing = dict.fromkeys(map(str, checks))
-    return f"not checked: {one_line('; '.join(missing))}" if missing else ""
 
 
 def when_found(run: RunAnalysis, held: HeldFinding) -> str:
@@ -431,8 +389,8 @@ def when_found(run: RunAnalysis, held: HeldFinding) -> str:
         return ""
     if held.finding.kind not in OF_GROUPS:
         return f"in {held.steps:,} of {held.of:,} steps: "
-    first, last = run.steps[held.spans[0][0] - 1], run.steps[held.spans[-1][1] - 1]
-    return f"in steps {first:,} to {last:,}: "
+    spans = run.spans(held)
+    return f"in steps {spans[0][0]:,} to {spans[-1][1]:,}: "
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
@@ -463,14 +421,10 @@ def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
     for each in replayed:
         if each.steps and each.problem:
             where = f"{one_line(each.estimator)} failed after {counted(each.steps, 'step')}"
-            yield _cut(f"{where}: {one_line(each.problem)}", _PROBLEM)
+            yield shortened(f"{where}: {one_line(each.problem)}", _PROBLEM)
         elif not each.steps:
             why = each.problem or f"no step has advantages of {each.baseline} to compare with"
-            yield _cut(f"not computed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
-
-
-def _cut(text: str, limit: int, end: str = "…") -> str:
-    return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"
+            yield shortened(f"not computed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
 
 
 def log_blocks(runs: Sequence[RunTrends]) -> Iterator[Block]:
@@ -481,8 +435,8 @@ def log_blocks(runs: Sequence[RunTrends]) -> Iterator[Block]:
     for trends in runs[:_LOGS]:
         yield Sentences(tuple(_heading(trends)))
         columns = _columns(trends.rewards)
-        rows = [(one_line(r.name), *(cell(r) for cell in columns.values())) for r in trends.rewards]
-        yield Table("", ("reward", *columns), rows, "reward")
+        rows = list(zip(*columns.values(), strict=True))
+        yield Table("", tuple(columns), rows, "reward", most=_LOGGED)
     if len(runs) > _LOGS:
         yield Sentences((f"and {len(runs) - _LOGS:,} more runs: pass one of their files",))
     yield Sentences(tuple(_limits(runs)))
@@ -493,10 +447,11 @@ def _heading(trends: RunTrends) -> Iterator[str]:
     steps = counted(len(run.steps), "logged row" if log.numbered else "logged step")
     span = f" ({run.steps[0]:,.0f} to {run.steps[-1]:,.0f})" if len(run.steps) > 1 else ""
     name = f", run {one_line(log.run)}" if log.run else ""
-    yield f"metrics only, no rollouts: {steps}{span} from {log.source}{name}: {_path(log.path)}"
+    where = f"{log.source}{name}: {one_line(str(log.path))}"
+    yield f"metrics only, no rollouts: {steps}{span} from {where}"
     # The logs of earlier checkpoints are copies too.
     others = (copy for copy in run.copies if copy.source != log.source)
-    if others := ", ".join(f"{copy.source} ({_path(copy.path)})" for copy in others):
+    if others := ", ".join(f"{copy.source} ({one_line(str(copy.path))})" for copy in others):
         yield f"the same numbers are in {others}"
     if log.numbered:
         yield "the rows contain no step, and are numbered in order"
@@ -518,23 +473,24 @@ def _heading(trends: RunTrends) -> Iterator[str]:
         yield f"gdpo logged warnings in {warned:,} of {steps.removesuffix('s')}s"
 
 
-def _columns(rewards: Sequence[RewardTrend]) -> dict[str, Callable[[RewardTrend], str]]:
-    columns: dict[str, Callable[[RewardTrend], str]] = {
-        "mean: first → last": lambda r: f"{as_number(r.first)} → {as_number(r.last)}",
-        "trend": lambda r: as_trend(r.change, r.margin),
-    }
+def _columns(rewards: Sequence[RewardTrend]) -> dict[str, list[str]]:
+    """Return the columns of the table of a run: those of which its log has numbers."""
     has_influence = any(isfinite(reward.influence_share) for reward in rewards)
-    has_std = any(isfinite(reward.std) for reward in rewards)
-    if has_std and not has_influence:
-        columns["std: first → last"] = lambda r: (
-            f"{as_number(r.first_std)} → {as_number(r.last_std)}"
-        )
-    columns["weight share"] = lambda r: as_share(r.weight_share)
+    has_std = not has_influence and any(isfinite(reward.std) for reward in rewards)
+    columns = {
+        "reward": [one_line(r.name) for r in rewards],
+        "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for r in rewards],
+        "trend": [as_trend(r.change, r.margin) for r in rewards],
+    }
+    if has_std:
+        ends = [(as_number(r.first_std), as_number(r.last_std)) for r in rewards]
+        columns["std: first → last"] = list(map(" → ".join, ends))
+    columns["weight share"] = [as_share(r.weight_share) for r in rewards]
     if has_influence:
-        columns["zero variance"] = lambda r: as_share(r.zero_variance_groups)
-        columns["influence share"] = lambda r: as_share(r.influence_share)
-    elif has_std:
-        columns["weight × std"] = lambda r: as_share(r.std_share)
+        columns["zero variance"] = [as_share(r.zero_variance_groups) for r in rewards]
+        columns["influence share"] = [as_share(r.influence_share) for r in rewards]
+    if has_std:
+        columns["weight × std"] = [as_share(r.std_share) for r in rewards]
     return columns
 
 
@@ -559,7 +515,3 @@ def _limits(runs: Sequence[RunTrends]) -> Iterator[str]:
         "to find out, record rollouts, as with log_completions=True in TRL (see "
         "docs/how-to/analyze.md)"
     )
-
-
-def _path(path: object) -> str:
-    return one_line(str(path))

@@ -1,14 +1,13 @@
-"""Formats numbers for pages and terminals, and tables and findings for a terminal."""
+"""Formats numbers for pages and terminals, and tables for a terminal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, isfinite, isnan, log10
-from textwrap import wrap
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo._text import one_line
-from gdpo.diagnostics.diagnosis import MARKS, Severity, percent
+from gdpo.diagnostics.diagnosis import percent
 
 NAME = 20
 """Number of characters of a reward's name that a terminal shows on one line."""
@@ -22,8 +21,6 @@ _NAME = 32
 _LEAST = 14
 """Minimum width of a shortened name, in terminal cells."""
 
-_STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
-
 
 def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = False) -> str:
     """Return a number rounded to about a thousandth of `high - low`. NaN becomes –."""
@@ -32,11 +29,6 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
     digits = min(6, max(0, 3 - ceil(log10(high - low)))) if high > low else 3
     text = f"{value:{'+' if sign else ''}.{digits}f}"
     return text.replace("-", "−") if float(text) else f"{0:.{digits}f}"
-
-
-def short(value: float) -> str:
-    """Return a number with up to six significant digits, without trailing zeros."""
-    return f"{value:g}".replace("-", "−")
 
 
 def probability(p: float) -> str:
@@ -64,16 +56,6 @@ def as_trend(change: float, margin: float) -> str:
         return "none" if margin == 0 else f"none (± {as_number(margin)})"
     verb = "rises" if change > 0 else "falls"
     return f"{verb} by {as_number(abs(change))} ± {as_number(margin)}"
-
-
-def finding_lines(severity: Severity, message: str, remedy: str, width: int) -> Iterator[Text]:
-    """Yield the lines of a finding: its mark and message in colour, then its remedy."""
-    for line in wrap(f"{MARKS[severity]} {message}", width, subsequent_indent="  "):
-        yield Text(line, style=_STYLES[severity])
-    for line in wrap(
-        f"→ {remedy}" if remedy else "", width, initial_indent="  ", subsequent_indent="    "
-    ):
-        yield Text(line)
 
 
 def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> Iterator[Text]:
@@ -111,12 +93,11 @@ def without_middle(text: str, size: int) -> str:
     return f"{chop_cells(text, start)[0]}…{chop_cells(text[::-1], end)[0][::-1]}"
 
 
-def wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
-    """Wrap each text, with continuation lines indented."""
-    for text in texts:
-        yield from map(Text, wrap(text, width, subsequent_indent="  "))
+def shortened(text: str, limit: int = 60, end: str = "…") -> str:
+    """Return the text, or its start and `end` beyond the limit. The default is for names."""
+    return text if len(text) <= limit else f"{text[: limit - len(end)]}{end}"
 
 
-def short_name(name: str, *, whole: bool = False) -> str:
-    """Return a name on one line, shortened in the middle unless `whole`."""
-    return one_line(name) if whole else without_middle(one_line(name), _NAME)
+def short_name(name: str) -> str:
+    """Return a name on one line, shortened in the middle."""
+    return without_middle(one_line(name), _NAME)

@@ -215,7 +215,7 @@ class RolloutTable:
             raise DataError(
                 f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
                 f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
-                "or pass the number of rollouts per prompt (group_size)"
+                "or pass the number of rollouts per prompt (--columns group_size=NUMBER)"
             )
         placed = np.full(shape, -1)
         placed[prompt, sample] = np.arange(len(self))

@@ -34,9 +34,9 @@ def test_a_last_line_that_is_cut_off_is_a_run_that_still_writes(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     table, report = read_one(path)
     assert len(table) == 3
-    ((place, said),) = report.odd_places()
-    assert place == f"{path}:4"
-    assert said.startswith("the last line is incomplete")
+    _, odd = report.oddities()
+    assert odd.place == f"{path}:4"
+    assert odd.what.startswith("the last line is incomplete")
 
 
 def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):
@@ -99,8 +99,8 @@ def test_groups_of_different_size_are_told(tmp_path):
     path = written.lines(tmp_path / "1.jsonl", [verl_line(input=p, score=1.0) for p in prompts])
     table, report = read_one(path)
     assert report.group_sizes == {2: 2, 4: 1, 1: 1}
-    (finding,) = report.group_findings()
-    assert finding.startswith("2 of 4 groups do not have the usual size 2; 1 have a multiple")
+    (odd,) = report.of_groups()
+    assert odd.what.startswith("2 of 4 groups do not have the usual size 2; 1 have a multiple")
     assert np.isnan(table.grouped().rewards).sum() == 16 - 9
     _, report = read(path, group_size=2)
     assert report.group_sizes == {2: 4, 1: 1}
@@ -124,7 +124,7 @@ def test_a_dump_in_which_nothing_tells_the_groups_needs_their_size(tmp_path):
     assert "nothing can be compared" in str(report)
     table, report = read_one(path, group_size=2)
     assert table.groups.tolist() == [0, 0, 1, 1]
-    assert report.group_findings() == []
+    assert not [*report.of_groups()]
 
 
 def test_a_renamed_column_is_named_and_the_other_files_have_it(tmp_path):

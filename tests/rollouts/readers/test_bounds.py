@@ -144,7 +144,7 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
         assert all(table.names == tuple(names[:64]) for table in tables)
         assert report.skipped == 0
         assert peak < 30 * MEGABYTE
-        (notice,) = [n for n in notices(report) if "name the rewards (--rewards)" in n[2]]
+        (notice,) = [n for n in notices(report) if "name the rewards (rewards)" in n[2]]
         assert notice[2].startswith("more than 64 fields")
     table, report = read_one(wide)
     assert table.names == tuple(scores[:64])

@@ -117,16 +117,16 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
         written.lines(tmp_path / f"{step}.jsonl", part)
         written.lines(tmp_path / "other" / f"{step}.jsonl", [{"nothing": 1}])
     report = read_rollout_files(tmp_path).report
-    assert report.odd_places() == []
+    assert not report.oddities()
     reading = read_rollout_files(tmp_path)
     assert sum(len(table) for table in reading) == 6
-    (place, lost), (other, left) = reading.report.odd_places()
-    assert place == f"{tmp_path / '1.jsonl'}:2"
-    assert "'input' of format verl" in lost
-    assert lost.endswith(" (and 2 more, in 3 files)")
-    assert other == f"{tmp_path / 'other' / '1.jsonl'}"
-    assert left.startswith("not read: ")
-    assert left.endswith(" (and 2 more)")
+    *_, lost, left = reading.report.oddities()
+    assert lost.place == f"{tmp_path / '1.jsonl'}:2"
+    assert "'input' of format verl" in lost.what
+    assert lost.more == " (and 2 more, in 3 files)"
+    assert left.place == f"{tmp_path / 'other' / '1.jsonl'}"
+    assert left.what.startswith("not read: ")
+    assert left.what.endswith(" (and 2 more)")
     assert len(reading.report.notices) == len(reading.report.left_out) == 3
 
 

@@ -79,7 +79,7 @@ def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
     assert report.groups == 4
     assert report.group_sizes == {SAMPLES: 4}
     assert report.grouped_by == {"equal prompts": 16}
-    assert report.group_findings() == []
+    assert not [*report.of_groups()]
     assert first.names == ("length", "sometimes")  # and no column of log_extra
     assert list(report.files[0].proposal.names) == ["length", "sometimes"]
     assert report.files[0].proposal.left_out["share"] == "name"

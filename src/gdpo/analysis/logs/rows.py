@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
+from gdpo._text import command
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import (
@@ -118,10 +118,12 @@ class MetricsOrRolloutsError(DataError):
     """Raised if it is unclear whether the rows of a file are metrics or rollouts."""
 
     def __init__(self, path: Path, why: str, *, of_rewards: bool) -> None:
-        command = f"gdpo analyze {quote(str(path))} --columns format="
-        # Without a prompt and a group id, the number of rollouts per prompt must be given.
-        rollouts = f"{command}columns,group_size=2"
-        which = f"Say which they are (for rollouts, with your group size):\n{command}{METRICS}"
+        metrics, rollouts = (
+            command("analyze", [path], {"--columns": f"format={form}"})
+            # Without a prompt and a group id, the number of rollouts per prompt must be given.
+            for form in (METRICS, "columns,group_size=2")
+        )
+        which = f"Say which they are (for rollouts, with your group size):\n{metrics}"
         if not of_rewards:
             which = (
                 "As metrics, they show nothing about single rewards. If they are rollouts, run, "

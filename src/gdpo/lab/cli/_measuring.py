@@ -7,7 +7,7 @@ from gdpo._terminal import terminal
 from gdpo.diagnostics.diagnosis import percent
 from gdpo.diagnostics.effect import LEAST_GROUPS
 from gdpo.policy.effect import MeasuredEffect
-from gdpo.report.blocks import Sentences, Table, printed
+from gdpo.report.blocks import Sentences, Table, Terminal, printed
 from gdpo.report.html import render
 
 
@@ -22,7 +22,7 @@ def show(found: MeasuredEffect, title: str, output: str | None) -> None:
     basis = (f"{groups}; ±: half of a 95 % interval", *found.notes)
     blocks = (_table(found), Sentences((*found.sentences,)), Sentences(basis, "dim"))
     console = terminal()
-    for line in printed(blocks, console.width, whole=not console.is_terminal):
+    for line in printed(blocks, Terminal(console.width, not console.is_terminal)):
         console.print(line, soft_wrap=True)
     if output is not None:
         write_whole(Path(output), render("effect.html", data=None, title=title, blocks=blocks))

@@ -81,6 +81,7 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
     from rich.text import Text
 
     from gdpo._terminal import terminal
+    from gdpo._text import command
     from gdpo.lab.training.reward_checks import Level
     from gdpo.report.text import table
 
@@ -96,7 +97,10 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED
     console.print(
-        f"no check failed. Next: gdpo train {recipe}", style="green", markup=False, soft_wrap=True
+        f"no check failed. Next: {command('train', [recipe], {})}",
+        style="green",
+        markup=False,
+        soft_wrap=True,
     )
     return 0
 

@@ -61,9 +61,11 @@ def copy(name: str, folder: Path | None = None, /) -> int:
         folder: Destination folder, which must not exist. Default: the recipe's name.
     """
     from gdpo._terminal import terminal
+    from gdpo._text import command
     from gdpo.lab.recipes.starter import copy_recipe
 
     copied = copy_recipe(name, folder or Path(name))
     console = terminal()
-    console.print(f"copied to {copied}. Next: gdpo check {copied}", markup=False, soft_wrap=True)
+    then = command("check", [copied], {})
+    console.print(f"copied to {copied}. Next: {then}", markup=False, soft_wrap=True)
     return 0

@@ -22,6 +22,7 @@ from gdpo.report.charts import (
     smoothing,
 )
 from gdpo.report.colours import styles
+from gdpo.report.text import as_number
 
 _POINTS = 20_000
 """Maximum total number of points in all thin lines, which limits the size of the page."""
@@ -131,9 +132,7 @@ def _stacked(title: str, labels: Sequence[str], rows: Curves) -> Chart:
                 place % COLOURS,
                 value,
                 *((value - own, value) if place < len(edges) else ()),
-                text=tuple(
-                    f"{each:+.3g}".replace("-", "−") if np.isfinite(each) else "–" for each in own
-                ),
+                text=tuple(as_number(each, "+.3g") for each in own),
             )
             for place, (label, value, own) in enumerate(
                 zip(labels, [*edges, values[-1]], values, strict=True)

@@ -1,33 +1,16 @@
 """Analyzes the rollouts of an experiment, and collects the findings that lasted."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from gdpo.analysis.replay import TrainedWith
-from gdpo.diagnostics import Finding
 from gdpo.diagnostics.diagnosis import Kind, Severity
-from gdpo.diagnostics.watch import Span
+from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import GdpoError
 from gdpo.lab.experiments.reading import Experiment, estimator_of
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
-from gdpo.report.html import in_words
-
-
-@dataclass(slots=True)
-class Lasting:
-    """Stores a lasting finding in an estimator's runs, with its last message."""
-
-    finding: Finding
-    steps: int = 0
-    """Number of steps with this finding, summed over all runs."""
-    spans: list[tuple[int, list[Span]]] = field(default_factory=list[tuple[int, list[Span]]])
-    """Seed and spans of steps for each run."""
-
-    def when(self) -> list[str]:
-        """Return a phrase with the seed and the steps for each run."""
-        return [f"seed {seed}: {in_words(spans)}" for seed, spans in sorted(self.spans)]
+from gdpo.report.blocks import FindingRow, When
 
 
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
@@ -80,7 +63,7 @@ def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], 
 
 def lasting_findings(
     experiment: Experiment, analysis: TrainedAnalysis
-) -> Iterator[tuple[str, bool, list[Lasting]]]:
+) -> Iterator[tuple[str, bool, list[FindingRow]]]:
     """Yield each estimator, whether it has rollouts, and its lasting findings, worst first."""
     for label in experiment.labels:
         runs = [
@@ -88,20 +71,30 @@ def lasting_findings(
             for place, run in enumerate(experiment.runs)
             if run.label == label and str(place) in analysis.runs
         ]
-        lasting: dict[tuple[Kind, tuple[str, ...], Severity], Lasting] = {}
+        lasting: dict[tuple[Kind, tuple[str, ...], Severity], list[tuple[HeldFinding, When]]] = {}
         for seed, run in runs:
-            numbers = run.steps
             for held in (held for held in run.findings() if held.lasting):
                 finding = held.finding
-                found = lasting.setdefault(
-                    (finding.kind, finding.rewards, finding.severity), Lasting(finding)
-                )
-                found.finding = finding
-                found.steps += held.steps
-                spans = [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
-                found.spans.append((seed, spans))
+                spans = run.spans(held)
+                when = When(spans, experiment.total_steps, spans, seed)
+                key = (finding.kind, finding.rewards, finding.severity)
+                lasting.setdefault(key, []).append((held, when))
         worst_first = sorted(
             lasting.values(),
-            key=lambda found: (found.finding.rank[0], -found.steps, found.finding.rank[1]),
+            key=lambda found: (
+                found[-1][0].finding.rank[0],
+                -sum(held.steps for held, _ in found),
+                found[-1][0].finding.rank[1],
+            ),
         )
-        yield label, bool(runs), worst_first
+        # The last message of several runs is shown.
+        rows = [
+            FindingRow(
+                last := found[-1][0].finding,
+                last.message,
+                last.advice(),
+                sorted((when for _, when in found), key=lambda when: (when.seed, when.spans)),
+            )
+            for found in worst_first
+        ]
+        yield label, bool(runs), rows

@@ -13,14 +13,15 @@ from gdpo.lab.experiments.comparison import Comparison, Outcome, further, headli
 from gdpo.lab.experiments.reading import Experiment, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.report._run_charts import account, curves, lengths, survival, weights
-from gdpo.lab.report._run_contents import Lasting, analyze_experiment, lasting_findings
+from gdpo.lab.report._run_contents import analyze_experiment, lasting_findings
 from gdpo.lab.report._summary import caution, setup
 from gdpo.lab.report.export import check_destination, write_export
 from gdpo.lab.report.trained import TrainedAnalysis
+from gdpo.report.blocks import Findings
 from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
-from gdpo.report.html import bars, finding_row, render
-from gdpo.report.text import number, probability, short
+from gdpo.report.html import render
+from gdpo.report.text import as_number, number, probability
 from gdpo.report.viewer import Labels, count_shown, viewer_data
 
 _LISTED = 10
@@ -73,6 +74,8 @@ def _page(comparison: Comparison) -> str:
         package="gdpo.lab.report",
         data={"charts": [chart.data() for _, chart in charts], "rollouts": viewer},
         title=f"{experiment.name}: {headline(comparison)}",
+        mark="",
+        question=experiment.name,
         setup=setup(experiment),
         comparison=comparison,
         experiment=experiment,
@@ -98,13 +101,15 @@ def _page(comparison: Comparison) -> str:
         last_lines=lambda why: "\n".join(why.strip().splitlines()[-_LINES:])[-600:],
         analysis=analysis,
         # Differences from recorded advantages have two significant digits.
-        off_record=lambda off: "–" if off is None else f"{off:.1e}".replace("-", "−"),
+        off_record=lambda off: "–" if off is None else as_number(off, ".1e"),
         lasting=LASTING,
         findings=[
-            (label, recorded, [_finding(each, experiment) for each in found])
+            (label, recorded, Findings(found))
             for label, recorded, found in lasting_findings(experiment, analysis)
         ],
         sampled=count_shown(viewer),
+        read=analysis.rollouts,
+        spread="evenly over runs and steps",
     )
 
 
@@ -113,7 +118,7 @@ def _weight(experiment: Experiment, reward: Measured) -> str:
     changes = {reward.name in run.weights for run in experiment.runs}
     if reward.weight is None or len(changes) > 1:
         return "varied"
-    return "changing" if changes == {True} else short(reward.weight)
+    return "changing" if changes == {True} else as_number(reward.weight, "g")
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -142,8 +147,3 @@ def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:
         rewards={name: visible(name) for name in names},
         seeds={str(place): run.seed for place, run in enumerate(runs)},
     )
-
-
-def _finding(found: Lasting, experiment: Experiment) -> dict[str, Any]:
-    shapes = [bars(spans, experiment.total_steps) for _, spans in sorted(found.spans)]
-    return finding_row(found.finding, list(zip(shapes, found.when(), strict=True)))

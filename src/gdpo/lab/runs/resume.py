@@ -1,11 +1,11 @@
 """Opens a new run, or one to resume, if its recipe, data and processes are the same."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gdpo._files import to_json, write_whole
+from gdpo._text import command
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import Recipe, differences
@@ -56,7 +56,7 @@ _MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
 
 def resume_command(run: RunDirectory) -> str:
     """Return the command that resumes a run from any folder."""
-    return f"gdpo train {shlex.quote(str(run.path.absolute()))} --resume"
+    return command("train", [run.path.absolute()], {"--resume": ""})
 
 
 def check_place(recipe: Recipe, *, resume: bool) -> None:

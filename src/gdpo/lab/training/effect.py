@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpo._text import command
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.resolve import resolve
@@ -106,9 +107,10 @@ def _checkpoint(run: RunDirectory, step: int | None) -> Checkpoint:
     if start and not wrong:
         return start
     if not found:
+        files = run.path / "model", run.path / "rollouts"
         raise ConfigError(
             f"{run.path} has no checkpoint. Train with trainer.save_steps, or use its final model "
-            f"without the optimizer: gdpo effect {run.path / 'model'} {run.path / 'rollouts'}"
+            f"without the optimizer: {command('effect', files, {})}"
         )
     steps = ", ".join(str(each.step) for each in found)
     raise ConfigError(

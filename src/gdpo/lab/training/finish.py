@@ -52,7 +52,7 @@ def finish_run(job: CheckedRun, facts: RunFacts) -> tuple[str, ...]:
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
-        notes += [f"warning: {f.message}. {capitalized(f.remedy)}" for f in warnings]
+        notes += [f"warning: {f.message}. {capitalized(f.advice())}" for f in warnings]
     write_readme(job.recipe, facts, changes, last.step, diagnosis)
     return tuple(notes)
 

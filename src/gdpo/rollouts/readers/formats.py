@@ -181,7 +181,7 @@ def format_of(
         if form is None:
             raise DataError(
                 f"format {asked.format} is not stored in {kind} files: correct the format name "
-                "(format)"
+                "(--columns format=NAME)"
             )
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
@@ -190,9 +190,9 @@ def format_of(
         by_columns = asked.columns is not None or asked.rewards is not None
         if not by_columns and not looks_rewarded(fields, numbers):
             raise DataError(
-                f"unknown format, with the fields {listed(fields)}: specify the format (format), "
-                "the meaning of the columns (columns) or the rewards (rewards), or pass "
-                "--columns format=metrics if each row contains the means of a step"
+                f"unknown format, with the fields {listed(fields)}: specify the format (--columns "
+                "format=NAME), the meaning of the columns (--columns) or the rewards (--rewards), "
+                "or pass --columns format=metrics if each row contains the means of a step"
             )
     if form.wordless and asked.rescore is not None:
         raise DataError(

@@ -1,16 +1,16 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from shlex import quote
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gdpo._shapes import Bool, Int
+from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command
 from gdpo.rollouts.readers.files import RolloutFile, kind_of
 from gdpo.rollouts.readers.keys import Key
 from gdpo.rollouts.readers.names import likely, listed
@@ -29,11 +29,11 @@ NOTHING: Details = {}
 
 
 class ReadProblem(Enum):
-    """Names the kinds of problems, with the template of the sentence, and a remedy, if any."""
+    """Names the kinds of problems, with the template of a sentence, and a remedy, if any."""
 
     UNREADABLE = "cannot be read: {why}"
     REST = "the rest cannot be read: {why}"
-    NOT_UTF8 = "the line is not UTF-8", "write the file in UTF-8"
+    NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
     NO_OBJECT_IN_ROW = "the row is not a JSON object"
     NO_OBJECT = "the line is not a JSON object"
     NO_DICT = "the sample is not a dict"
@@ -42,12 +42,12 @@ class ReadProblem(Enum):
     CUT_ROW = "the last row is incomplete: the run is still writing, or was killed"
     CUT_LINE = "the last line is incomplete: the run is still writing, or was killed"
     LONG_LINE = (
-        "the line has more than {most:,} bytes and is skipped",
-        "write fewer rollouts per line, or parquet",
+        "the line has more than {most:,} bytes and is skipped: write fewer rollouts per line, or "
+        "parquet"
     )
     REPEATED_KEY = "{which} occurs more than once in an object: its last value is used"
     FIELDS = "the number of fields in the row differs from the first line"
-    QUOTE = ("a quote is not closed, so {lines:,} lines were read as one row", "close the quote")
+    QUOTE = "a quote is not closed, so {lines:,} lines were read as one row: close the quote"
     TOLD = "{why}"
     """What a format says about a record, or a reward function about a rollout."""
     NO_FIELD = "the field {field} of format {format} is missing"
@@ -69,21 +69,24 @@ class ReadProblem(Enum):
     NO_COLUMN = "no column {name!r}; the columns are {fields}"
     MANY = (
         "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
-        "name the rewards (--rewards)",
+        {"name the rewards": Setting.REWARDS},
     )
     TEXTS = (
-        "{path!r} contains text, not numbers, and is not read as a reward",
-        "write numbers, with a decimal point",
+        "{path!r} contains text, not numbers, and is not read as a reward: write numbers, with a "
+        "decimal point"
     )
-    NOT_INFERRED = "no reward can be inferred: {why}; name the rewards (--rewards)"
+    NOT_INFERRED = (
+        "no reward can be inferred ({why})",
+        {"name the rewards": Setting.REWARDS},
+    )
     CONTRADICTED = (
         "{total!r} is not the plain sum of the rewards, and does not show their weights",
-        "give the weights (--weights), or read only the total (--rewards)",
+        {"give the weights": Setting.WEIGHTS, "or read only the total": Setting.REWARDS},
     )
     ZERO = "reward {name!r} counts as 0 where it is missing, as in {total!r}"
     RECORDED_APART = (
         "{total!r} contradicts the recorded weights, so its own weights {weights} are used",
-        "to use the recorded weights, pass them (--weights)",
+        {"to use the recorded weights, pass them": Setting.WEIGHTS},
     )
     NO_WEIGHTS = "some weights are not usable numbers: weight 1 is used for each reward"
     WEIGHTS_DIFFER = (
@@ -91,7 +94,7 @@ class ReadProblem(Enum):
     )
     OTHER_WEIGHTS = (
         "{total!r} is not the sum that the weights of the first rollouts give",
-        "give the weights of these rollouts (--weights)",
+        {"give the weights of these rollouts": Setting.WEIGHTS},
     )
     FILES_WITHOUT_WEIGHTS = (
         "other files of the step have no weights: weight 1 is used for each reward"
@@ -133,11 +136,16 @@ class Notice:
     """Number of rollouts skipped because of the problem, as far as they can be counted."""
 
     @property
+    def oddity(self) -> "Oddity":
+        """The problem with its place and its remedy, if any."""
+        text = self.problem.value
+        problem, remedy = (text, NO_REMEDY) if isinstance(text, str) else text
+        return Oddity(problem.format_map(self.values), remedy, self.place)
+
+    @property
     def what(self) -> str:
         """Sentence about the problem, with its remedy, if any."""
-        text = self.problem.value
-        problem, *remedy = (text,) if isinstance(text, str) else text
-        return ": ".join((problem.format_map(self.values), *remedy))
+        return self.oddity.sentence()
 
     @property
     def place(self) -> str:
@@ -146,6 +154,27 @@ class Notice:
             return str(self.file)
         in_lines = kind_of(self.file) == "jsonl"
         return f"{self.file}:{self.line}" if in_lines else f"{self.file}, row {self.line}"
+
+
+class Oddity(NamedTuple):
+    """Stores a fact about the files that a user should know."""
+
+    what: str
+    remedy: Remedy = NO_REMEDY
+    place: str = ""
+    """Where it occurs first, or "" for a fact about all files."""
+    more: str = ""
+    """How often it occurs, in parentheses."""
+
+    def sentence(self, *, options: bool = False) -> str:
+        """Return the fact and its remedy, which names arguments, or with `options`, options."""
+        remedy = f": {advice(self.remedy, options=options)}" if self.remedy else ""
+        return f"{self.what}{remedy}{self.more}"
+
+    def line(self, *, options: bool = False) -> str:
+        """Return the sentence after its place, if there is one."""
+        sentence = self.sentence(options=options)
+        return f"{self.place}: {sentence}" if self.place else sentence
 
 
 @dataclass(slots=True)
@@ -397,16 +426,15 @@ class ReadReport:
         unused = "group" if self.grouped_by and not ids else ""
         return ",".join(f"{meaning}={c}" for meaning, c in found.items() if meaning != unused)
 
-    def command(self, options: Mapping[str, str], paths: Sequence[Path] = ()) -> str:
-        """Return the command that reads the files with further options."""
+    def options(self, options: Mapping[str, str]) -> dict[str, str]:
+        """Return the options of the command that reads the files, with further options."""
         every = dict(self.given)
         for name, value in options.items():
             if name in every and "=" in value:
                 pairs = (each.partition("=") for each in f"{every[name]},{value}".split(","))
                 value = ",".join(f"{key}={of}" for key, of in {p[0]: p[2] for p in pairs}.items())
             every[name] = value
-        where = " ".join(quote(str(path)) for path in paths or self.paths)
-        return f"gdpo analyze {where} {options_text(every)}"
+        return every
 
     @property
     def without_rewards(self) -> list[FileReport]:
@@ -421,27 +449,55 @@ class ReadReport:
         """Whether every group is a single rollout, so that rewards cannot be compared."""
         return self.groups > 0 and self.group_sizes[1] >= self.groups
 
-    def group_findings(self) -> list[str]:
-        """Return a sentence for each problem with the groups."""
+    def oddities(self) -> list[Oddity]:
+        """Return each kind of problem with the groups, and then with the files, at its first place.
+
+        The files that were not read are last.
+        """
+        kinds: dict[tuple[Any, ...], list[Notice]] = {}
+        for key, notice in self.notices.items():
+            kinds.setdefault(key[1:], []).append(notice)
+        left_out: dict[str, list[Path]] = {}
+        for path, why in self.left_out.items():
+            left_out.setdefault(why, []).append(path)
+        found = list(self.of_groups())
+        for notices in kinds.values():
+            count = sum(notice.count for notice in notices)
+            files = f", in {len(notices):,} files" if len(notices) > 1 else ""
+            more = f" (and {count - 1:,} more{files})" if count > 1 else ""
+            found.append(notices[0].oddity._replace(more=more))
+        for why, paths in left_out.items():
+            more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
+            found.append(Oddity(f"not read: {why}{more}", place=str(paths[0])))
+        return found
+
+    def of_groups(self) -> Iterator[Oddity]:
+        """Yield each problem with the groups."""
         if not self.groups:
-            return []
+            return
         unknown = self.grouped_by[BY_NOTHING]
-        torn = sum(1 for count in self.torn_steps.values() if count > 1)
+        torn = sum(count > 1 for count in self.torn_steps.values())
         usual = self.group_sizes.most_common(1)[0][0]
         others = {size: n for size, n in self.group_sizes.items() if size != usual}
         double = sum(n for size, n in others.items() if size % usual == 0)
         double = double if usual > 1 and self.grouped_by[BY_PROMPT] else 0
-        twice = (
-            f"; {double:,} have a multiple of it, as when a prompt is drawn twice in a step: "
-            f"group_size={usual} separates them"
-        )
+        if self.alone:
+            yield Oddity(
+                "every group has only one rollout, so nothing can be compared",
+                {
+                    "give the number of samples per prompt": Setting.GROUP_SIZE,
+                    "or the column with the group ids": Setting.COLUMNS,
+                },
+            )
+        unlike = f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size"
+        if double:
+            yield Oddity(
+                f"{unlike} {usual}; {double:,} have a multiple of it, as when a prompt is drawn "
+                "twice in a step",
+                {"to separate them, give the usual size": Setting.GROUP_SIZE},
+            )
         found = {
-            "every group has only one rollout, so nothing can be compared: give the number of "
-            "samples per prompt (group_size), or the column with the group ids (columns)": (
-                self.alone
-            ),
-            f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size "
-            f"{usual}{twice if double else ''}": others,
+            f"{unlike} {usual}": others and not double,
             f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
             "number, and that the rollouts of each prompt are consecutive": self.mixed_blocks,
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
@@ -452,13 +508,16 @@ class ReadReport:
             "rank writes a file. Each piece counts as a step with its own groups: sort the rows by "
             "step to join them": torn,
         }
-        return [sentence for sentence, is_so in found.items() if is_so]
+        yield from (Oddity(sentence) for sentence, is_so in found.items() if is_so)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        odd = (
+            f"{f'{each.place}: ' * bool(each.place)}{each.sentence()}" for each in self.oddities()
+        )
+        return "\n".join((*self.lines(), *odd))
 
-    def lines(self) -> list[str]:
-        """Return lines about everything that was read, and all notices."""
+    def lines(self, *, options: bool = False) -> list[str]:
+        """Return lines about everything that was read, which name arguments or options."""
         lines = [
             f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows: "
             f"{self.read:,} read, {self.skipped:,} skipped"
@@ -472,35 +531,10 @@ class ReadReport:
             by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
             sizes = ", ".join(f"{n:,} of {s}" for s, n in self.group_sizes.most_common(4))
             lines.append(f"groups: {self.groups:,} by {by}: {sizes}")
-        lines += self.group_findings()
-        bare = sum(file.read for file in self.files if not file.rewards)
-        if bare:
-            lines.append(f"{bare:,} rollouts have no known reward: name the columns (rewards)")
-        return [*lines, *(f"{place}: {what}" for place, what in self.odd_places())]
-
-    def odd_places(self) -> list[tuple[str, str]]:
-        """Return the first position of each kind of problem with the files, and the problem."""
-        kinds: dict[str, list[Notice]] = {}
-        for notice in self.notices.values():
-            kinds.setdefault(notice.what, []).append(notice)
-        left_out: dict[str, list[Path]] = {}
-        for path, why in self.left_out.items():
-            left_out.setdefault(why, []).append(path)
-        found = list[tuple[str, str]]()
-        for what, notices in kinds.items():
-            count = sum(notice.count for notice in notices)
-            files = f", in {len(notices):,} files" if len(notices) > 1 else ""
-            more = f" (and {count - 1:,} more{files})" if count > 1 else ""
-            found.append((notices[0].place, f"{what}{more}"))
-        for why, paths in left_out.items():
-            more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
-            found.append((str(paths[0]), f"not read: {why}{more}"))
-        return found
-
-
-def options_text(options: Mapping[str, str]) -> str:
-    """Return options as they are typed in a shell."""
-    return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())
+        if bare := sum(file.read for file in self.files if not file.rewards):
+            remedy = advice({"name the columns": Setting.REWARDS}, options=options)
+            lines.append(f"{bare:,} rollouts have no known reward: {remedy}")
+        return lines
 
 
 def without_rewards(report: ReadReport) -> str:
@@ -518,7 +552,7 @@ def without_rewards(report: ReadReport) -> str:
     numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
     found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
     choices = [c for c in choices if all(map(can_be_named, c))] or [_proposed(files)]
-    commands = [command for names in choices if (command := _command(report, names, files))]
+    commands = [each for names in choices if (each := _command(report, names, files))]
     if not commands:
         return f"{found} with --rewards"
     return f"{found}, {'for example' if len(commands) == 1 else 'with one of'}:\n" + "\n".join(
@@ -532,9 +566,10 @@ def groups_of_one(report: ReadReport) -> str:
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
-    command = report.command({"--columns": f"group_size={size}"})
+    options = report.options({"--columns": f"group_size={size}"})
     sized = (
-        f"give the number of rollouts per prompt if these are consecutive, for example:\n{command}"
+        "give the number of rollouts per prompt if these are consecutive, for example:\n"
+        f"{command('analyze', report.paths, options)}"
     )
     return (
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
@@ -551,7 +586,7 @@ def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) 
         return ""
     columns = report.columns(files)
     options = {"--rewards": ",".join(fit)} | ({"--columns": columns} if columns else {})
-    return report.command(options)
+    return command("analyze", report.paths, report.options(options))
 
 
 def can_be_named(name: str) -> bool:
