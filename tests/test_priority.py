@@ -220,6 +220,7 @@ def test_the_tables_hold_exactly_the_estimators_that_order_a_group_by_a_sum():
         ({"estimator": "gdpo_leave_one_out"}, "not known for gdpo_leave_one_out"),
         ({"options": {"noise_floor": 0.1}}, "not known for gdpo with these options or gates"),
         ({"gates": {"right": Gate("format", at_least=1)}}, "these options or gates"),
+        ({"gates": {"format": Gate("right", 0.5, of="group")}}, "these options or gates"),
         (
             {"gates": {"form": Gate("right", at_least=1), "format": Gate("right", at_least=2)}},
             "these options or gates",

@@ -109,11 +109,11 @@ class Combination:
 
     def is_known(self, primary: str) -> bool:
         """Return whether there is an answer for this estimator, its options and the gates."""
-        opening = {(gate.on, gate.at_least) for gate in self.gates.values()}
+        opening = {(gate.on, gate.at_least, gate.of) for gate in self.gates.values()}
         return (
             self.estimator in (*SUMS, *SCORES)
             and set(self.options) <= set(_ORDER_KEPT)
-            and opening <= {(primary, self.at_least)}
+            and opening <= {(primary, self.at_least, "rollout")}
         )
 
 

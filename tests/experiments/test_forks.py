@@ -1,12 +1,44 @@
 """A fork goes on as its run did, but for its one change, and effects are measured exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from benchmarks import length_penalty
 from benchmarks.forks import _fork
 from benchmarks.forks._fork import base_run, clips, fork, named, unclipped, without
 from benchmarks.forks._measure import Samples, weighed
 from benchmarks.forks._statistics import concordance, over_warm_starts
+from benchmarks.length_penalty import RECIPES, WITHOUT, measured, outcome, print_table
+from tests.test_docs_blocks import ROOT, blocks_of
+
+PAGE = (ROOT / "docs" / "how-to" / "length_penalty.md").read_text("utf-8")
+
+
+def test_the_recipes_of_the_page_are_those_that_were_run():
+    shown = [block.code for block in blocks_of(PAGE) if block.language == "yaml"]
+    assert shown == [text for name, text in RECIPES.items() if name != WITHOUT]
+
+
+def test_the_table_of_the_page_is_printed_from_the_records(capsys):
+    print_table(length_penalty.RECORDS)
+    assert capsys.readouterr().out in PAGE
+
+
+def test_an_interval_that_holds_both_0_and_the_margin_decides_nothing():
+    changes = {"hurt": (-0.3, 0.02), "not hurt": (0.0, 0.02), "not decided": (-0.05, 0.2)}
+    for wanted, (mean, size) in changes.items():
+        assert outcome(mean + size * np.array([-1, -0.5, 0, 0.5, 1])) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_of_the_page_trains(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(length_penalty, "STEPS", 2)
+    monkeypatch.setattr(length_penalty, "FRESH", replace(length_penalty.FRESH, fresh=4))
+    after = measured(name, 2, tmp_path)["after"]
+    assert 0 <= after["right"] <= 1 < after["tokens"] <= 12
 
 
 @pytest.mark.slow

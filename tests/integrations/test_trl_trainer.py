@@ -22,8 +22,9 @@ from tests.refusals import config_error, data_error, reward_error
 
 from gdpo import Reward, gdpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.rewards import Scorer
+from gdpo.rewards import Scorer, apply_gates
 from gdpo.rewards.length import token_limit
+from gdpo.rewards.named import read_gates
 from gdpo.rollouts import read_rollouts, rollout_file
 
 
@@ -341,6 +342,24 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
         wanted = gdpo(rewards, [1, 1], token_counts=tokens, max_advantage=1.0)
         assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
     assert 0 < logged(trainer, "rewards/digits/gate_closed")[0] < 1
+
+
+def test_a_gate_on_the_mean_of_a_group_is_that_of_the_arrays(tiny_policy, tmp_path):
+    def first_step(gates):
+        changed = {"rewards": [bytes_written, digits], "reward_weights": None, "max_steps": 1}
+        trainer = make("ours", tiny_policy, tmp_path, gates=gates, **changed)
+        trainer.train()
+        return trainer, np.array(trainer.record[0]["rewards"]).reshape(-1, 4, 2)
+
+    _, raw = first_step(None)
+    means = raw[..., 0].mean(axis=1)
+    at_least = float(np.median(means))
+    gates = {"digits": {"on": "bytes_written", "at_least": at_least, "of": "group"}}
+    trainer, gated = first_step(gates)
+    assert_allclose(gated, apply_gates(raw, ["bytes_written", "digits"], read_gates(gates)))
+    assert_allclose(np.ravel(gdpo(gated, [1, 1])), trainer.record[0]["advantages"], atol=1e-5)
+    closed = logged(trainer, "rewards/digits/gate_closed")[0]
+    assert 0 < closed == np.mean(means < at_least) < 1
 
 
 def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tmp_path):

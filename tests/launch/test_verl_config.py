@@ -128,12 +128,19 @@ def test_rewards_weights_gates_and_options_go_by_name(planned, own_rewards):
     ).config
     kwargs = at(config, "reward.custom_reward_function.reward_kwargs")
     assert kwargs["rewards"] == [f"{own_rewards}:vowels", "format"]
-    assert kwargs["gates"] == {"vowels": {"on": "format", "at_least": 1, "otherwise": "zero"}}
+    gate = {"on": "format", "at_least": 1, "otherwise": "zero", "of": "rollout"}
+    assert kwargs["gates"] == {"vowels": gate}
     assert kwargs["on_error"] == "worst"
     settings = read_settings(config["algorithm"])
     assert settings.names == ("vowels", "format")
     assert settings.weights == (2.0, 1.0)
     assert settings.rule.name == "dara_symmetric"
+
+
+def test_a_gate_of_the_group_does_not_start_a_run_on_verl(planned):
+    gated = "{name: integer, gate: {on: format, at_least: 0.5, of: group}}"
+    with config_error("'integer' .* `of: group`"):
+        planned(f"rewards=[{{name: format}}, {gated}]")
 
 
 def test_the_ranges_that_an_estimator_needs_are_those_that_the_rewards_declare(planned):

@@ -93,6 +93,32 @@ def test_closed_gates_are_counted_among_known_conditions():
     assert closed_gates(np.full((1, 2, 2), NAN), NAMES, GATES) == {"short": 0.0}
 
 
+HALF = {"short": Gate("correct", 0.5, of="group")}
+
+
+def test_a_gate_of_the_group_tests_the_mean_of_the_known_rewards():
+    half = [[1.0, 0.7], [0.0, 0.6], [NAN, 0.5]]
+    less = [[1.0, 0.7], [0.0, 0.6], [0.0, 0.5]]
+    r = np.array([half, less, [[NAN, 0.7], [NAN, 0.6], [NAN, 0.5]]])
+    for library in (np.asarray, torch.tensor, array_api_strict.asarray):
+        short = np.asarray(apply_gates(library(r), NAMES, HALF))[..., 1]
+        assert_array_equal(short, [[0.7, 0.6, 0.5], [0, 0, 0], [NAN, NAN, NAN]])
+        assert closed_gates(library(r), NAMES, HALF) == {"short": 0.5}
+
+
+def test_a_gate_of_the_group_needs_groups():
+    with config_error("'short' .* `of: group`.*'correct'"):
+        apply_gates(R[0], NAMES, HALF)
+    with config_error(r"'batch': write rollout .* or group"):
+        Gate("correct", 1, of="batch")
+
+
+def test_a_gate_of_the_group_is_read_and_described_in_the_same_words():
+    assert read_gates({"short": {"on": "correct", "at_least": 0.5, "of": "group"}}) == HALF
+    described = describe_rewards(["short"], [0], [1], HALF)
+    assert described["short"]["gate"] == {"on": "correct", "at_least": 0.5, "of": "group"}
+
+
 @pytest.mark.parametrize(
     ("gates", "message"),
     [

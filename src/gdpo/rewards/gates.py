@@ -1,4 +1,4 @@
-"""Defines gates: a gated reward counts only if another reward reaches a threshold.
+"""Defines gates: a gated reward counts only if another reward, or its mean, reaches a threshold.
 
 A closed gate makes the reward 0 or missing (see `apply_gates`).
 """
@@ -12,11 +12,15 @@ from array_api_compat import array_namespace
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
+from gdpo.advantages.stages import mean
 from gdpo.errors import ConfigError
 from gdpo.rewards.reward import DeclaredRange, Reward
 
 Otherwise = Literal["zero", "missing"]
 """Value of a reward whose gate is closed."""
+
+Of = Literal["rollout", "group"]
+"""Whose reward opens a gate: that of the rollout, or the mean over its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +30,30 @@ class Gate:
     Args:
         on: Name of the reward that opens the gate, usually the harder of the two rewards.
         at_least: Lowest value of that reward at which the gate is open.
+        otherwise: The gated reward behind a closed gate.
+        of: `rollout`: the reward of each rollout is tested. `group`: its mean over the group, which
+            is the prompt's pass rate if the reward is 0 or 1. The gate is then open for all
+            rollouts of the group, or for none.
 
     Raises:
-        ConfigError: If `at_least` is not finite, or `otherwise` is unknown.
+        ConfigError: If `at_least` is not finite, or `otherwise` or `of` is unknown.
     """
 
     on: str
     at_least: float
     otherwise: Otherwise = "zero"
+    of: Of = "rollout"
 
     def __post_init__(self) -> None:
         if self.otherwise not in get_args(Otherwise):
             raise ConfigError(
                 f"otherwise of a gate on {self.on!r} is {self.otherwise!r}: write zero (a closed "
                 "gate gives 0) or missing (only rollouts with an open gate are compared)"
+            )
+        if self.of not in get_args(Of):
+            raise ConfigError(
+                f"of of a gate on {self.on!r} is {self.of!r}: write rollout (its own reward is "
+                "tested) or group (the mean of the reward over the group is tested)"
             )
         if not isfinite(self.at_least):
             raise ConfigError(
@@ -70,8 +84,12 @@ def apply_gates(
     score is missing (NaN), so is the gated reward. A gated reward that does not apply stays
     missing.
 
+    With `of="group"`, $r_l$ is the mean of the reward over the rollouts of the group to which it
+    applies.
+
     Args:
-        rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply.
+        rewards: Raw rewards, with the reward axis last. NaN: the reward does not apply. A gate on
+            the mean of a group needs `[prompt, sample, ..., reward]`.
         names: Names of the rewards.
         gates: Gates, keyed by the name of the gated reward.
         conditions: Rewards to compare with the thresholds, in a shape that broadcasts against
@@ -81,7 +99,8 @@ def apply_gates(
         A new array of the same shape, library and dtype.
 
     Raises:
-        ConfigError: If a gate refers to an unknown reward, or a reward is gated on itself.
+        ConfigError: If a gate refers to an unknown reward, a reward is gated on itself, or a gate
+            needs the mean of a group and the array has no axis of the samples.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 8.
@@ -94,12 +113,12 @@ def apply_gates(
         array([[[1., 1.],
                 [0., 0.]]])
     """
-    check_gates(names, gates)
+    check_gates(names, gates, grouped=rewards.ndim > 2)
     xp = array_namespace(rewards)
     columns = [rewards[..., k] for k in range(len(names))]
     tested = rewards if conditions is None else conditions
     for name, gate in gates.items():
-        k, condition = names.index(name), tested[..., names.index(gate.on)]
+        k, condition = names.index(name), _condition(tested, names, gate)
         closed = xp.full_like(condition, 0.0 if gate.otherwise == "zero" else nan)
         closed_to = xp.where(xp.isnan(condition), condition, closed)
         kept = (condition >= gate.at_least) | xp.isnan(columns[k])
@@ -118,7 +137,7 @@ def closed_gates(
     xp = array_namespace(rewards)
     shares: dict[str, float] = {}
     for name, gate in gates.items():
-        condition = rewards[..., names.index(gate.on)]
+        condition = _condition(rewards, names, gate)
         known: Bool[Any, "*batch"] = ~xp.isnan(condition)
         closed = known & (condition < gate.at_least)
         count = int(xp.sum(xp.astype(known, xp.int64)))
@@ -126,13 +145,29 @@ def closed_gates(
     return shares
 
 
-def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
-    """Raise a ConfigError unless every gate refers to two different rewards in `names`."""
+def _condition(rewards: Float[Any, "... reward"], names: Sequence[str], gate: Gate) -> Any:
+    """Return the values that a gate tests, with one value per group for the mean of the group."""
+    values = rewards[..., names.index(gate.on)]
+    return mean(values, over=1) if gate.of == "group" else values
+
+
+def check_gates(names: Sequence[str], gates: Mapping[str, Gate], *, grouped: bool = True) -> None:
+    """Raise a ConfigError unless every gate can be applied.
+
+    A gate refers to two different rewards in `names`. Its condition may be the mean of a group only
+    if rewards are `grouped`: known for all rollouts of a prompt at once.
+    """
     for name, gate in gates.items():
         what = f"the gate of reward {name!r} refers to an unknown reward"
         refuse_unknown((name, gate.on), names, what)
         if name == gate.on:
             raise ConfigError(f"reward {name!r} is gated on itself. Set `on` to another reward")
+        if gate.of == "group" and not grouped:
+            raise ConfigError(
+                f"the gate of reward {name!r} is `of: group`, but rollouts are scored here without "
+                f"the others of their prompt, so the mean of {gate.on!r} is not known. Set `of: "
+                "rollout`, or use GDPOTrainer or apply_gates on rewards[prompt, sample, reward]"
+            )
 
 
 def declared_ranges(
@@ -176,6 +211,8 @@ def describe_rewards(
             described[name]["gate"] = {"on": gate.on, "at_least": float(gate.at_least)}
             if gate.otherwise != "zero":
                 described[name]["gate"]["otherwise"] = gate.otherwise
+            if gate.of != "rollout":
+                described[name]["gate"]["of"] = gate.of
     return described
 
 

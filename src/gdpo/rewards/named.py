@@ -87,7 +87,7 @@ def read_gates(gates: Any) -> dict[str, Gate]:
     except (TypeError, AttributeError) as error:
         raise ConfigError(
             f"gates must have the form {{length: {{on: correct, at_least: 1}}}}, and may add "
-            f"otherwise: missing; got {gates!r}"
+            f"otherwise: missing and of: group; got {gates!r}"
         ) from error
 
 

@@ -13,7 +13,7 @@ from tests.refusals import config_error, data_error
 
 from gdpo import Reward
 from gdpo.integrations.verl import compute_score
-from gdpo.integrations.verl.scores import as_reference, with_num_tokens
+from gdpo.integrations.verl.scores import PATH, as_reference, check_keys, with_num_tokens
 from gdpo.lab.tasks import resolve_task
 
 HERE = "tests.integrations.verl.test_compute_score:"
@@ -55,6 +55,14 @@ def test_a_gated_reward_is_0_where_its_condition_is_not_reached():
     gates = {"short": {"on": "said", "at_least": 1}}
     assert of("said", "short", text="no", tokens=40, gates=gates)["short"] == 0
     assert of("said", "short", tokens=40, gates=gates)["short"] == 0.6
+
+
+def test_a_gate_of_the_group_is_an_error_before_anything_is_scored():
+    gates = {"short": {"on": "said", "at_least": 1, "of": "group"}}
+    kwargs = {"rewards": [HERE + "said", HERE + "short"], "gates": gates}
+    function = {"path": PATH, "name": "compute_score", "reward_kwargs": kwargs}
+    with config_error("'short' .* `of: group`.*'said'"):
+        check_keys({"custom_reward_function": function}, ["said"])
 
 
 @pytest.mark.parametrize("name", ["never", "broken"])

@@ -64,7 +64,8 @@ class GDPOConfig(GRPOConfig):
         None,
         "Rewards that count only if another reward reaches a threshold: "
         '{"length": {"on": "correctness", "at_least": 1}}. Otherwise they are 0, or missing '
-        'with "otherwise": "missing".',
+        'with "otherwise": "missing". With "of": "group", the mean of the other reward over the '
+        "group is tested.",
     )
     scorer: dict[str, Any] | str | None = _field(
         None,

@@ -42,7 +42,11 @@ class Objective:
         """
         between = (slice(None), *[None] * (rewards.ndim - 2))
         if self.gates:
-            rewards = apply_gates(rewards, self.names, self.gates, conditions=totals[between])
+            grouped = any(gate.of == "group" for gate in self.gates.values())
+            groups = (-1, samples if grouped else 1)
+            tested = totals[between].unflatten(0, groups)
+            rewards = rewards.unflatten(0, groups)
+            rewards = apply_gates(rewards, self.names, self.gates, conditions=tested).flatten(0, 1)
         if own is not None:
             missing = own.isnan().repeat_interleave(samples, 0)
             rewards = torch.where(missing[between], torch.nan, rewards)

@@ -387,7 +387,9 @@ class GDPOTrainer(GRPOTrainer):
         return for_trl, GeneratedGroups(
             rewards=rewards.view(-1, samples, len(names)),
             token_counts=token_counts,
-            closed_gates=closed_gates(returned.rewards, names, objective.gates),
+            closed_gates=closed_gates(
+                returned.rewards.view(-1, samples, len(names)), names, objective.gates
+            ),
             rollouts={**batch, "completion_ids": completion_ids, **of_record},
             weights=None if own is None else own.nan_to_num(),
             turns=turns,

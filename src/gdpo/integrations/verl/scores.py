@@ -198,7 +198,7 @@ class _ConfiguredScorer:
         self._of_tokens = next((r.name for r in rewards if r.of == "tokens"), None)
         """Name of the first reward that depends on the number of tokens, or None."""
         self._gates = read_gates(given.pop("gates", None))
-        check_gates(self.names, self._gates)
+        check_gates(self.names, self._gates, grouped=False)
         low, high = declared_ranges(rewards, self._gates)
         self.declared = describe_rewards(self.names, low, high, self._gates)
         """Ranges and gates, in the format of the rollout record."""

@@ -27,6 +27,7 @@ from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.recipes.trainer_fields import ELSEWHERE, misfit
 from gdpo.lab.runs.directory import RunDirectory
+from gdpo.rewards.gates import check_gates
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
 
 DEFAULTS: Mapping[str, Any] = {
@@ -363,6 +364,7 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
         "weights": list(resolved.weights),
         **recipe.scorer,
     }
+    check_gates(resolved.names, gates, grouped=False)
     if gates:
         kwargs["gates"] = {name: asdict(gate) for name, gate in gates.items()}
     return {

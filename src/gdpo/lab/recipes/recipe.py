@@ -148,6 +148,8 @@ class GateConfig(Config):
     otherwise: Literal["zero", "missing"] = "zero"
     """The reward if the condition is not met: `zero`, or `missing`, which compares the reward only
     among the rollouts that meet the condition."""
+    of: Literal["rollout", "group"] = "rollout"
+    """What the condition tests: the reward of the `rollout`, or its mean over the `group`."""
 
 
 class RewardConfig(Config):

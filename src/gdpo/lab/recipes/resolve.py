@@ -164,7 +164,7 @@ def _gates(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
                     f"the recipe's rewards: {did_you_mean(entry.gate.on, by_name)}. If only the "
                     "gate should use a reward, add it with weight 0"
                 )
-            gate = Gate(entry.gate.on, entry.gate.at_least, entry.gate.otherwise)
+            gate = Gate(**entry.gate.model_dump())
             check_gates(list(by_name), {reward.name: gate})
             on = by_name[gate.on]
             if not on.low < gate.at_least <= on.high:
