@@ -328,8 +328,8 @@ def test_the_package_does_not_grow():
     budget = {
         "core": 209_945,
         "lab": 116_952,
-        "tests": 421_050,
-        "benchmarks": 98_000,
+        "tests": 421_231,
+        "benchmarks": 98_364,
         "files": 263,
         "functions": 2_742,
     }
