@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from gdpo._terminal import terminal
 from gdpo.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
@@ -61,18 +62,17 @@ def check(
             "gdpo check needs a recipe, or --benchmarks (optionally with --data) without a recipe. "
             "Example: gdpo check recipe.yaml"
         )
+    from gdpo.lab import training
     from gdpo.lab.cli._user_code import exits_reported
     from gdpo.lab.recipes.read import read_recipe
     from gdpo.lab.recipes.resolve import resolve
-    from gdpo.lab.training import check as check_recipe
-    from gdpo.lab.training import priority_findings
 
     with exits_reported():
         resolved = resolve(read_recipe(recipe, set or ()))
-        findings = check_recipe(
+        findings = training.check(
             resolved,
             rows=rows,
-            also=lambda _, found: priority_findings(resolved, found.problems[:rows]),
+            also=lambda _, found: training.priority_findings(resolved, found.problems[:rows]),
         )
     return _print_findings(findings, recipe)
 
@@ -80,19 +80,19 @@ def check(
 def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
     from rich.text import Text
 
-    from gdpo._terminal import terminal
     from gdpo.lab.training.reward_checks import Level
     from gdpo.report.text import table
 
     console = terminal()
     styles = {Level.FINE: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
     for finding in findings:
-        mark = (f"{finding.level.value} ", styles[finding.level])
-        console.print(Text.assemble(mark, finding.text), soft_wrap=True)
+        # A table shows when a reward wins. What wins without being right has a finding of its own.
+        level = finding.level
+        mark = "-" if finding.table and level is Level.NOTE else level.value
+        console.print(Text.assemble((f"{mark} ", styles[level]), finding.text), soft_wrap=True)
         for line in table(finding.table, console.width, whole=True) if finding.table else ():
             console.print("  ", line, soft_wrap=True)
-    wrong = sum(finding.level is Level.WRONG for finding in findings)
-    if wrong:
+    if wrong := sum(finding.level is Level.WRONG for finding in findings):
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED
     console.print(
@@ -102,7 +102,6 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
 
 
 def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
-    from gdpo._terminal import terminal
     from gdpo.lab.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
     from gdpo.lab.evaluation.sanity import sanity
 

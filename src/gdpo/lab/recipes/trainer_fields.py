@@ -81,13 +81,12 @@ def check_fields(recipe: Recipe) -> None:
     This imports TRL but loads no model.
     """
     types = _field_types()
-    known = set(types) - set(ELSEWHERE)
     mistakes: list[str] = []
     for name, value in recipe.trainer.items():
         if name in ELSEWHERE:
             mistake = f"cannot be set here: {ELSEWHERE[name]}"
-        elif name not in known:
-            meant = f": did you mean {near!r}?" if (near := nearest(name, known)) else ""
+        elif name not in types:
+            meant = f": did you mean {near!r}?" if (near := nearest(name, trainer_keys())) else ""
             mistake = f"is not a field of TRL's GRPOConfig{meant}"
         else:
             mistake = misfit(name, value, types[name])
