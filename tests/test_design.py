@@ -327,7 +327,7 @@ def test_the_package_does_not_grow():
     )
     budget = {
         "core": 209_941,
-        "lab": 116_945,
+        "lab": 116_948,
         "tests": 421_268,
         "benchmarks": 98_364,
         "files": 263,

@@ -52,7 +52,7 @@ def check(
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
-    if recipe is not None and benchmarks is not None:
+    if benchmarks is not None:
         raise ConfigError(
             "--benchmarks with a recipe was removed: filter the rows of benchmarks out of the data "
             "before the run. --benchmarks without a recipe tests the benchmarks"
@@ -62,17 +62,18 @@ def check(
             "gdpo check needs a recipe, or --benchmarks (optionally with --data) without a recipe. "
             "Example: gdpo check recipe.yaml"
         )
-    from gdpo.lab import training
     from gdpo.lab.cli._user_code import exits_reported
     from gdpo.lab.recipes.read import read_recipe
     from gdpo.lab.recipes.resolve import resolve
+    from gdpo.lab.training import check as check_recipe
+    from gdpo.lab.training import priority_findings
 
     with exits_reported():
         resolved = resolve(read_recipe(recipe, set or ()))
-        findings = training.check(
+        findings = check_recipe(
             resolved,
             rows=rows,
-            also=lambda _, found: training.priority_findings(resolved, found.problems[:rows]),
+            also=lambda _, found: priority_findings(resolved, found.problems[:rows]),
         )
     return _print_findings(findings, recipe)
 
