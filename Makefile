@@ -73,8 +73,8 @@ docs-serve: $(VENV)/.docs  ## Show the site while its pages are edited (tutorial
 dist: $(VENV)/.release  ## Build the wheel and the sdist, and try the wheel in empty environments
 	PYTHON=$(BIN)/python .ci/try_wheel
 
-pyz: $(VENV)/.installed  ## Build dist/gdpo.pyz: `gdpo analyze` in one file, for any Python 3.11+ with numpy
-	$(BIN)/python .ci/build_pyz.py
+pyz:  ## Build dist/gdpo.pyz: `gdpo analyze` in one file, for any Python 3.11+ with numpy (parquet: pyarrow)
+	$(PYTHON) .ci/build_pyz.py
 
 $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'

@@ -1,9 +1,11 @@
 """Builds dist/gdpo.pyz: the core with the Python packages that it needs, without numpy and pyarrow.
 
-The file runs with any Python 3.11+ that has numpy. Compiled parts of packages are left out.
+The file runs with any Python 3.11+ that has numpy. Compiled parts of packages are left out. This
+script itself needs only Python, and installs nothing into its environment.
 """
 
 import compileall
+import importlib.util
 import py_compile
 import re
 import shutil
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import venv
 import zipapp
 from pathlib import Path
 
@@ -27,6 +30,10 @@ try:
 except ImportError:
     sys.exit("gdpo.pyz needs numpy: run %s -m pip install numpy" % sys.executable)
 from gdpo.cli import main
+from gdpo.rollouts.arrow import HAS_PYARROW
+
+if not HAS_PYARROW and sys.argv[1:] in ([], ["-h"], ["--help"]):
+    print("Without pyarrow, gdpo.pyz cannot read parquet files (TRL's, gdpo's) and --example")
 
 main()
 """
@@ -52,10 +59,13 @@ def unneeded(path: Path) -> bool:
 
 
 with tempfile.TemporaryDirectory() as temporary:
-    folder = Path(temporary)
+    folder, python = Path(temporary) / "file", sys.executable
+    if importlib.util.find_spec("pip") is None:  # as in environments of uv
+        venv.create(Path(temporary) / "venv", with_pip=True)
+        python = Path(temporary) / "venv" / "bin" / "python"
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     inside = [each for each in wanted if re.match(r"[\w.-]+", each)[0] not in OUTSIDE]
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     pip += ["--no-warn-conflicts", "--no-compile", "--target", folder]
     constraints = ["-c", ROOT / "constraints.txt"]
     subprocess.run([*pip, *constraints, *inside], check=True)

@@ -1,11 +1,11 @@
-"""Prepares the pages for the site: the README as its first page, links out of docs/, and formulas.
+"""Prepares the pages for the site: the README as its first page, what pages link to, and formulas.
 
-GitHub shows the same files as they are. Nothing on the site is fetched from another host: formulas
-become MathML when the site is built.
+GitHub shows the same files as they are. What a page links to outside docs/ becomes a page or a file
+of the site. Nothing on the site is fetched from another host: formulas become MathML when the site
+is built.
 """
 
 import logging
-import os
 import posixpath
 import re
 from pathlib import Path
@@ -18,7 +18,8 @@ from mkdocs.structure.files import File, Files
 
 _LOG = logging.getLogger("mkdocs.plugins.site")
 ROOT = Path(__file__).parents[1]
-REPOSITORY = os.environ.get("REPOSITORY", "").rstrip("/").removesuffix(".git")
+DOCS = ROOT / "docs"
+_SEARCHED_LAST = "---\nsearch:\n  boost: 0.5\n---\n"
 
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _FORMULA = re.compile(
@@ -38,9 +39,25 @@ _MODULE = re.compile(r"^- `(gdpo(?:\.\w+)*)`", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the README as the page index.md, and the pictures of the estimators."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "index.md", content=_links(readme, ROOT)))
+    """Add the README, what the pages link to outside docs/, and the pictures of the estimators."""
+    added: set[Path] = set()
+    waiting = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    while waiting:
+        target = waiting.pop()
+        if target in added:
+            continue
+        added.add(target)
+        if target.is_dir() or target.suffix == ".md":
+            markdown = _folder(target) if target.is_dir() else target.read_text(encoding="utf-8")
+            waiting += [
+                linked for match in _LINK.finditer(markdown) if (linked := _linked(match, target))
+            ]
+            searched = "" if target == ROOT / "README.md" else _SEARCHED_LAST
+            content: str | bytes = searched + _links(markdown, target)
+        else:
+            content = target.read_bytes()
+        if not target.is_relative_to(DOCS):
+            files.append(File.generated(config, _place(target), content=content))
     for path, content in pictures().items():
         files.append(File.generated(config, path, content=content))
     return files
@@ -49,9 +66,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite the links that leave docs/, and add what comes from docstrings."""
     source = page.file.src_uri
-    if source == "index.md":
+    if page.file.generated_by:  # by on_files
         return markdown
-    markdown = _links(markdown, (ROOT / "docs" / source).parent)
+    markdown = _links(markdown, DOCS / source)
     if source == PAGE:
         return completed(markdown)
     if source == "reference/api.md":
@@ -84,31 +101,41 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
     return _NOTEBOOK_LINK.sub(link, _NEXT_OUTPUT.sub("", html))
 
 
-def _links(markdown: str, folder: Path) -> str:
-    """Point the links of a file in `folder` to pages of the site, or to files of the repository."""
+def _links(markdown: str, page: Path) -> str:
+    """Point the links of a page to the places of their targets on the site."""
 
     def link(match: re.Match[str]) -> str:
-        path, _, anchor = match["target"].partition("#")
-        if not path or "://" in path or path.startswith("mailto:"):
+        target = _linked(match, page)
+        if target is None:
             return match[0]
-        target = (folder / path).resolve()
-        if not target.exists():
-            return match[0]
-        anchor = f"#{anchor}" if anchor else ""
-        if target == ROOT / "README.md":
-            inside = posixpath.relpath("index.md", _inside(folder))
-        elif target.is_relative_to(ROOT / "docs") and not target.is_dir():
-            inside = posixpath.relpath(_inside(target), _inside(folder))
-        elif REPOSITORY:
-            kind = "tree" if target.is_dir() else "blob"
-            inside = f"{REPOSITORY}/{kind}/main/{target.relative_to(ROOT).as_posix()}"
-        else:
-            return match[0] if match["image"] else f"{match['text']} (`{target.relative_to(ROOT)}`)"
-        return f"{match['image']}[{match['text']}]({inside}{anchor})"
+        anchor = match["target"].partition("#")[1:]
+        place = posixpath.relpath(_place(target), posixpath.dirname(_place(page)))
+        return f"{match['image']}[{match['text']}]({place}{''.join(anchor)})"
 
     return _LINK.sub(link, markdown)
 
 
-def _inside(path: Path) -> str:
-    """Return the path of a file or folder of docs/, as the site names it; the root is docs/."""
-    return path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else "."
+def _linked(match: re.Match[str], page: Path) -> Path | None:
+    """Return the file or folder of the repository that a page links to, or None."""
+    path = match["target"].partition("#")[0]
+    if not path or "://" in path or path.startswith("mailto:"):
+        return None
+    target = ((page if page.is_dir() else page.parent) / path).resolve()
+    if (target / "README.md").exists():
+        target /= "README.md"
+    return target if target.exists() else None
+
+
+def _place(target: Path) -> str:
+    """Return the path on the site of a file or folder of the repository."""
+    if target == ROOT / "README.md":
+        return "index.md"
+    inside = target.relative_to(DOCS if target.is_relative_to(DOCS) else ROOT).as_posix()
+    return (f"{inside}/index.md" if target.is_dir() else inside).lstrip(".")
+
+
+def _folder(folder: Path) -> str:
+    """Return a page with links to the files of a folder."""
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+    title = folder.relative_to(ROOT).as_posix()
+    return "\n".join([f"# {title}", "", *(f"- [`{name}`]({name})" for name in names)])

@@ -91,6 +91,7 @@ brief = Reward("brief", brevity, low=0, high=1)
 always_half = Reward("always_half", lambda completion, reference: 0.5, low=0, high=1)
 raises = Reward("raises", lambda completion, reference: 1 / len(completion), low=0, high=10)
 not_a_number = Reward("not_a_number", lambda completion, reference: float("nan"), low=0, high=1)
+text = Reward("text", lambda completion, reference: "0.5", low=0, high=1)
 too_high = Reward("too_high", lambda completion, reference: 2.0, low=0, high=1)
 no_reward = share_of_vowels
 

@@ -1,28 +1,13 @@
-"""Every block of code in the README, the how-tos and the explanations runs as it is printed.
+"""Every block of code in the README, the how-tos and the explanations runs as it is printed."""
 
-A page is one session in an empty folder, with `recipes` and `examples` beside it and no network.
-
-- A `python` or `bash` block is executed, in order. Python blocks of a page share their names.
-- A block whose first line is `# needs <what>` is not executed: it says what it needs.
-- A block whose first line is `# <file name>` is written to that file.
-- A `text` block right after an executed block is its output; `...` stands for anything.
-- `make` and `pip install` are run by `.ci/run` itself, not here.
-"""
-
-import contextlib
-import doctest
-import io
-import os
 import re
-import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import yaml
+from tests.pages import blocks_of, extras_of, run_page, same
 
 from gdpo.advantages import AdvantageRule
 
@@ -34,101 +19,6 @@ PAGES = [
     ROOT / "research" / "turns.md",
 ]
 LANGUAGES = {"python", "bash", "text", "diff", "yaml", "json", "toml", "bibtex"}
-_FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.M
-)
-_FILE = re.compile(r"# (?P<name>[\w.-]+\.(?:py|yaml|jsonl))\s*$")
-_ELSEWHERE = re.compile(r"(make|pip install|\.venv/bin/pip install)\b")
-_SECONDS = 900  # ends a command that hangs
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    language: str
-    code: str
-    line: int
-    end: int
-
-    @property
-    def first(self):
-        return self.code.partition("\n")[0]
-
-    @property
-    def runs(self):
-        return self.language in ("python", "bash") and not self.first.startswith("# needs ")
-
-    @property
-    def file(self):
-        match = _FILE.match(self.first)
-        return match and match["name"]
-
-
-def blocks_of(page):
-    found = []
-    for match in _FENCE.finditer(page):
-        lines = match["code"].splitlines(True)
-        code = "".join(line.removeprefix(match["indent"]) for line in lines)
-        begin, end = (page.count("\n", 0, place) + 1 for place in match.span())
-        found.append(Block(match["language"], code, begin, end))
-    return found
-
-
-def outputs(blocks, page):
-    """Each executed block with the `text` block that stands right after it."""
-    lines = page.splitlines()
-    return {
-        block: after.code
-        for block, after in pairwise(blocks)
-        if block.runs and block.file is None and after.language == "text"
-        if not any(line.strip() for line in lines[block.end : after.line - 1])
-    }
-
-
-def run_page(page, folder):
-    """Execute a page in the folder: each block with what it printed and what it should print."""
-    for name in ("recipes", "examples"):
-        (folder / name).symlink_to(ROOT / name)
-    text = page.read_text("utf-8")
-    blocks = blocks_of(text)
-    expected = outputs(blocks, text)
-    names = {"__name__": "__main__"}
-    for block in blocks:
-        if block.file is not None and block.language in ("python", "yaml", "json"):
-            (folder / block.file).write_text(block.code, encoding="utf-8")
-        elif block.runs and block.language == "python":
-            printed = io.StringIO()
-            code = compile("\n" * block.line + block.code, str(page), "exec")
-            with contextlib.redirect_stdout(printed):
-                exec(code, names)
-            yield block, printed.getvalue(), expected.get(block)
-        elif block.runs:
-            yield block, _bash(block, folder, page), expected.get(block)
-
-
-def _bash(block, folder, page):
-    commands = block.code.replace("\\\n", " ").splitlines()
-    kept = "\n".join(line for line in commands if not _ELSEWHERE.match(line.strip()))
-    plain = {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "TTY_COMPATIBLE": "0", "NO_COLOR": "1"}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", kept],
-        cwd=folder,
-        env={**os.environ, **plain, "PATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-    )
-    assert done.returncode == 0, (
-        f"{page}:{block.line} ends with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    )
-    return done.stdout
-
-
-def same(wanted, got):
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return doctest.OutputChecker().check_output(wanted, got, flags)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -197,6 +87,41 @@ def test_a_page_is_read_as_the_convention_says(tmp_path, monkeypatch):
     ran = [(got, wanted) for _, got, wanted in run_page(page, tmp_path)]
     sys.modules.pop("mine")
     assert ran == [("one\n", "one\n"), ("2\n", None)]
+
+
+SECTIONS = """
+The extra `'.[lab]'`.
+## One
+```bash
+pip install '<clone or git URL>[math]'
+```
+## Two
+```bash
+true
+```
+## Three
+The extra `'.[train]'`.
+```bash
+# needs a GPU
+false
+```
+"""
+
+
+def test_a_block_needs_the_extras_that_its_section_and_the_top_of_its_page_name():
+    assert [extras_of(SECTIONS, block) for block in blocks_of(SECTIONS)] == [
+        "lab,math",
+        "lab",
+        "train",
+    ]
+
+
+def test_only_the_blocks_with_the_given_extras_run_and_a_stand_in_runs_first(tmp_path):
+    (tmp_path / "page.md").write_text(SECTIONS)
+    ran = run_page(
+        tmp_path / "page.md", tmp_path, "train", {"a GPU": "echo made; false() { :; }\n"}
+    )
+    assert [got for _, got, _ in ran] == ["made\n"]
 
 
 @pytest.mark.parametrize("code", ["false | cat", "no-such-command", "exit 3"])

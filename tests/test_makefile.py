@@ -48,3 +48,10 @@ def test_a_demo_that_fails_ends_with_an_error(clone, verb):
     done = demo(clone, fails=verb)
     assert done.returncode != 0
     assert f"gdpo {verb}" in done.stdout.splitlines()[-1]
+
+
+def test_the_one_file_needs_only_python(clone):
+    (clone / ".venv" / ".installed").unlink()
+    command = ["make", "--dry-run", "pyz", "PYTHON=python3"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    assert done.stdout == "python3 .ci/build_pyz.py\n"

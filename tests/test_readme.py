@@ -1,9 +1,11 @@
 """What the README shows is what comes out."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
+from benchmarks import release
 
 import gdpo
 
@@ -26,4 +28,17 @@ def test_the_formulas_are_those_of_grpo_and_gdpo():
 
 
 def test_the_readme_has_at_most_900_words():
-    assert len(README.read_text("utf-8").split()) <= 900
+    words = [word for word in README.read_text("utf-8").split() if word != "|"]
+    assert len(words) <= 900
+
+
+def test_the_row_of_this_version_is_what_the_command_prints(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["release"])
+    release.main()
+    head, rule, row = capsys.readouterr().out.splitlines()
+    here = README.read_text("utf-8").partition(f"{head}\n{rule}\n")[2].partition("\n\n")[0]
+    shown, now = (line.strip("| ").split(" | ") for line in (here.splitlines()[-1], row))
+    place = head.strip("| ").split(" | ").index("tokens of code")
+    tokens, of_code = (int(cells.pop(place).replace(",", "")) for cells in (shown, now))
+    assert shown == now
+    assert abs(tokens / of_code - 1) < 0.01  # counted at the last change of the row

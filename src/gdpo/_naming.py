@@ -34,12 +34,14 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'
+    >>> nearest("GDPO", ["grpo", "gdpo"])
+    'gdpo'
     >>> nearest("my_rewards:brevity", ["brevity", "correctness"])
     'brevity'
     """
     names = sorted(allowed)
     attribute = (other for other in names if name.endswith(f":{other}"))
-    transposed = (other for other in names if sorted(other) == sorted(name))
+    transposed = (o for o in names if sorted(o.lower()) == sorted(name.lower()))
     return next(iter((*attribute, *transposed, *get_close_matches(name, names, n=1))), None)
 
 
@@ -110,11 +112,12 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
 
 
 def _attributes(found: Any) -> list[str]:
-    """Return the public attributes of an object, without the modules that it imports."""
+    """Return the public attributes of an object, without modules, numbers and texts."""
     return [
         name
         for name in dir(found)
-        if not name.startswith("_") and not isinstance(getattr(found, name, None), ModuleType)
+        if not name.startswith("_")
+        if not isinstance(getattr(found, name, None), ModuleType | float | int | str)
     ]
 
 

@@ -12,11 +12,12 @@ import pytest
         (("train", "x", "--resum"), "--resume"),
         (("compare", "x", "--seed", "3"), "--seeds"),
         (("analyze", "x", "--rewardz=a"), "--rewards"),
+        (("analyze", "x", "-o", "page.html"), "--output"),
     ],
 )
 def test_what_is_meant_is_an_option_or_a_key_of_the_recipe(gdpo_says, arguments, meant):
     code, out, err = gdpo_says(*arguments)
-    option = next(a for a in arguments if a.startswith("--")).partition("=")[0]
+    option = next(a for a in arguments if a.startswith("-")).partition("=")[0]
     (message,) = [line.strip("│ ") for line in (out + err).splitlines() if "Unknown" in line]
     assert code == 2
     assert option in message

@@ -60,6 +60,7 @@ def test_one_mistake_does_not_hide_another(load, tmp_path):
     [
         ("raises", "ZeroDivisionError"),
         ("not_a_number", "row 1: not a number: returned nan"),
+        ("text", "row 1: not a number: returned str"),
         ("too_high", "row 1: out of range: returned 2.0"),
     ],
 )

@@ -144,6 +144,9 @@ def broken(own_rewards, tmp_path) -> None:
         ("task=gsm9k", "'gsm9k': did you mean 'gsm8k'"),
         ("task=7", "got 7"),
         ("advantage=gpdo2", "'gpdo2'"),
+        ("advantage=GDPO", "'GDPO': did you mean 'gdpo'"),
+        ("advantage=math:FREE", "'math' has no 'FREE': Allowed: acos"),
+        ("advantage=math:FREE", "degrees, dist, erf, erfc, exp"),  # and not the number e
         ("advantage=nowhere:estimator", "'nowhere'"),
         ("advantage=broken:f", "named 'nothere' ("),
         ("advantage=broken:f", "broken.py, line 2)"),

@@ -45,6 +45,7 @@ def test_gdpo_sets_what_a_run_needs_and_leaves_the_rest_to_trl(build):
         ("qqqq=1", "GRPOConfig"),
         ("learning_rate=fast", "is 'fast': input should be a valid number"),
         ("learning_rate=-1", "greater than or equal to 0"),
+        ("learning_rate=2e4", "less than or equal to 1"),
         ("num_generations=4", "`batch.samples`"),
         ("max_steps=1.5", "is 1.5: input should be a valid integer"),
         ("max_steps=true", "is True: input should be a valid integer"),

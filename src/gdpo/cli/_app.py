@@ -37,8 +37,6 @@ from gdpo.errors import (
     rank,
 )
 
-_FULL_DISK = "the disk that contains {place} is full. Free some space, then rerun the same command"
-
 _RESUMING = ("train", "launch")
 """Verbs that need --resume to resume an interrupted run. Other verbs need no additional option."""
 
@@ -82,7 +80,9 @@ def _message(verb: str, option: str, arguments: Any) -> str:
 
 
 def _near(name: str, options: list[str], likeness: float) -> str:
+    """Return the option that is like this name or begins with it (`-o`), or ""."""
     near = get_close_matches(name, options, n=1, cutoff=likeness)
+    near += [each for each in options if each.startswith(name)]
     return f"--{near[0]}" if near else ""
 
 
@@ -98,7 +98,6 @@ app = App(
     name="gdpo",
     help=_HELP,
     version=__version__,
-    version_flags=["--version"],
     suppress_keyboard_interrupt=False,
     error_formatter=_error_panel,
 )
@@ -125,7 +124,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # Let users name modules in the current folder (module:attribute), as `python -m` does.
     with suppress(FileNotFoundError):  # the current folder was deleted
         search_also(Path.cwd())
-    sys.exit(_code_of(arguments))
+    sys.exit(_code_of(sys.argv[1:] if arguments is None else arguments))
 
 
 def _as_spelled_now(arguments: Sequence[str]) -> Sequence[str]:
@@ -148,10 +147,9 @@ def _as_spelled_now(arguments: Sequence[str]) -> Sequence[str]:
     return [*rest, "--output", output]
 
 
-def _code_of(arguments: Sequence[str] | None) -> int:
+def _code_of(arguments: Sequence[str]) -> int:
     try:
-        arguments = _as_spelled_now(sys.argv[1:] if arguments is None else arguments)
-        return app(arguments, result_action="return_value") or 0
+        return app(_as_spelled_now(arguments), result_action="return_value") or 0
     except GdpoError as error:
         _complain(str(error))
         return MISTAKE
@@ -167,9 +165,12 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         return _code_of_exit(leaving)
     except Exception as error:  # noqa: BLE001 (printed with its traceback)
         if is_full(error):
-            message = _FULL_DISK.format(place=getattr(error, "filename", None) or "the output")
-            verb = [*(sys.argv[1:] if arguments is None else arguments), ""][0]
-            _complain(f"{message}, with --resume" if verb in _RESUMING else message)
+            place = getattr(error, "filename", None) or "the output"
+            again = ", with --resume" if [*arguments, ""][0] in _RESUMING else ""
+            _complain(
+                f"the disk that contains {place} is full. Free some space, then rerun the same "
+                f"command{again}"
+            )
         else:
             sys.stderr.write(visible(traceback.format_exc()))
         return CRASHED

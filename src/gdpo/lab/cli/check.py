@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from gdpo._terminal import terminal
 from gdpo.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def check(
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
-    if recipe is not None and benchmarks is not None:
+    if benchmarks is not None:
         raise ConfigError(
             "--benchmarks with a recipe was removed: filter the rows of benchmarks out of the data "
             "before the run. --benchmarks without a recipe tests the benchmarks"
@@ -80,7 +81,6 @@ def check(
 def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
     from rich.text import Text
 
-    from gdpo._terminal import terminal
     from gdpo._text import command
     from gdpo.lab.training.reward_checks import Level
     from gdpo.report.text import table
@@ -88,12 +88,13 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
     console = terminal()
     styles = {Level.FINE: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
     for finding in findings:
-        mark = (f"{finding.level.value} ", styles[finding.level])
-        console.print(Text.assemble(mark, finding.text), soft_wrap=True)
+        # A table shows when a reward wins. What wins without being right has a finding of its own.
+        level = finding.level
+        mark = "-" if finding.table and level is Level.NOTE else level.value
+        console.print(Text.assemble((f"{mark} ", styles[level]), finding.text), soft_wrap=True)
         for line in table(finding.table, console.width, whole=True) if finding.table else ():
             console.print("  ", line, soft_wrap=True)
-    wrong = sum(finding.level is Level.WRONG for finding in findings)
-    if wrong:
+    if wrong := sum(finding.level is Level.WRONG for finding in findings):
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED
     console.print(
@@ -106,7 +107,6 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
 
 
 def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
-    from gdpo._terminal import terminal
     from gdpo.lab.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
     from gdpo.lab.evaluation.sanity import sanity
 

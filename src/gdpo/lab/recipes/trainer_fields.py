@@ -61,7 +61,7 @@ _LATE: Mapping[str, Any] = {
         "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
     ],
     "temperature": Annotated[FiniteFloat, Field(gt=0)],
-    "learning_rate": Annotated[FiniteFloat, Field(ge=0)],
+    "learning_rate": Annotated[FiniteFloat, Field(ge=0, le=1)],
     "max_completion_length": Annotated[int | None, Field(gt=0)],
     "num_iterations": Annotated[int, Field(gt=0)],
     "save_steps": Annotated[FiniteFloat, Field(gt=0)],
@@ -81,18 +81,16 @@ def check_fields(recipe: Recipe) -> None:
     This imports TRL but loads no model.
     """
     types = _field_types()
-    known = set(types) - set(ELSEWHERE)
     mistakes: list[str] = []
     for name, value in recipe.trainer.items():
         if name in ELSEWHERE:
             mistake = f"cannot be set here: {ELSEWHERE[name]}"
-        elif name not in known:
-            near = nearest(name, known)
-            meant = "" if near is None else f": did you mean {near!r}?"
+        elif name not in types:
+            meant = f": did you mean {near!r}?" if (near := nearest(name, trainer_keys())) else ""
             mistake = f"is not a field of TRL's GRPOConfig{meant}"
         else:
             mistake = misfit(name, value, types[name])
-        if mistake is not None:
+        if mistake:
             mistakes.append(f"{recipe.place('trainer', name)}: trainer.{name} {mistake}")
     if mistakes:
         raise ConfigError("\n".join(mistakes))
