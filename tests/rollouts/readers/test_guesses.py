@@ -50,7 +50,7 @@ UNKNOWN = {
 
 
 def of_trl(folder):
-    """The files of a run of TRL."""
+    """The files of a run of TRL whose total shows the weights of its rewards."""
     rng = np.random.default_rng(3)
     values = [[round(float(v), 2) for v in rng.random(2)] for _ in range(64)]
     records = [
@@ -60,6 +60,7 @@ def of_trl(folder):
             "completion": f"c{i}",
             "advantage": 0.5,
             **dict(zip(NAMES, both, strict=True)),
+            "reward": both[0] + 0.5 * both[1],
         }
         for i, both in enumerate(values)
     ]
