@@ -21,8 +21,6 @@ from gdpo.rollouts.readers.columns import (
     of_records,
     of_table,
     paths_in,
-    text_in,
-    text_of_row,
     texts_in,
     texts_of,
 )
@@ -99,17 +97,15 @@ def open_file(
     asked: ReaderOptions,
     file: FileReport,
     run: Run | None = None,
-    later: Sequence[RolloutFile] = (),
     *,
     texts: bool = False,
 ) -> Opened | None:
     """Open a file, and determine its format and what it is read with.
 
     Return None if no row in the file can be read. A broken file can also raise the other errors in
-    `unreadable`, here or while the parts are read. `later` are the next files of the run, whose
-    rows are looked at if the file has few.
+    `unreadable`, here or while the parts are read.
     """
-    run = run or Run({})
+    run = run or Run()
     if file.kind in ("jsonl", "pt") or (file.kind == "csv" and not HAS_PYARROW):
         read = {"jsonl": json_lines, "csv": csv_records}.get(file.kind)
         source = saved_samples(file, asked.load_pt) if read is None else read(file)
@@ -118,17 +114,17 @@ def open_file(
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1])
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = _format_of(asked, file, fields, numbers, record[1], paths, texts=texts)
-        return _of_records(asked, file, form, chain([record], source), run, later, texts=texts)
+        return _of_records(asked, file, form, chain([record], source), run, texts=texts)
     if file.kind == "parquet":
         parquet = open_parquet(file.path, None)
         form, known = _format_of_table(asked, file, parquet.schema_arrow)
         if form.rows is None:
             file.rows += parquet.metadata.num_rows
             schema = parquet.schema_arrow
-            return _of_parquet(asked, file, known, schema, run, later, texts=texts)
+            return _of_parquet(asked, file, known, schema, run, texts=texts)
         file.expected = parquet.metadata.num_rows
         records = _records_of(file.path, asked, form, texts=texts)
-        return _of_records(asked, file, form, records, run, later, texts=texts)
+        return _of_records(asked, file, form, records, run, texts=texts)
     blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
     if (first := next(blocks, None)) is None:
         return None
@@ -136,7 +132,7 @@ def open_file(
     _, known = _format_of_table(asked, file, schema)
     given = Given(known)
     if not texts:
-        some = partial(_first_rows, file, later, known, first[:LOOKED_AT])
+        some = partial(_first_rows, file, run, known, first[:LOOKED_AT])
         given = given_by_table(asked, file, known, schema, some, run)
     return given, _table_parts(file, given, chain([first], blocks))
 
@@ -203,7 +199,6 @@ def _of_parquet(
     known: Layout,
     schema: Any,
     run: Run,
-    later: Sequence[RolloutFile],
     *,
     texts: bool,
 ) -> Opened:
@@ -214,7 +209,7 @@ def _of_parquet(
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
         return given, _table_parts(file, given, parts(open_parquet(file.path, None), _TEXTS, names))
-    some = partial(_first_rows, file, later, known, None)
+    some = partial(_first_rows, file, run, known, None)
     given = given_by_table(asked, file, known, schema, some, run)
     known, of_gdpo = given.known, file.format == "gdpo"
     if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
@@ -240,7 +235,7 @@ def _of_parquet(
 
 def _first_rows(
     file: FileReport,
-    later: Sequence[RolloutFile],
+    run: Run,
     known: Layout,
     first: Any,
     paths: Sequence[str],
@@ -248,7 +243,7 @@ def _first_rows(
     """Yield some columns of the first rows of a table and of later files of its run."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for place, each in enumerate((file, *later)):
+    for place, each in enumerate((file, *run.after(file))):
         scratch = FileReport(each.path, ReadReport((each.path,)), format="columns", number=place)
         batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
@@ -272,7 +267,6 @@ def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iter
             lines,
             partial(of_table, batch, lines, given, file),
             partial(texts_in, batch, given.known),
-            partial(text_in, batch, given.known),
         )
 
 
@@ -295,7 +289,6 @@ def _of_records(
     form: Format,
     source: Iterator[tuple[int, Record]],
     run: Run,
-    later: Sequence[RolloutFile],
     *,
     texts: bool,
 ) -> Opened:
@@ -304,7 +297,7 @@ def _of_records(
     chunks = _some_at_a_time(rollouts, file, asked, form, texts=texts)
     given = Given(form.known or NOTHING_KNOWN)
     if not texts and (first := next(chunks, None)) is not None:
-        more = partial(_later_rows, later, asked, form)
+        more = partial(_later_rows, run.after(file), asked, form)
         given = given_by_records(asked, form, file, first[0], more, run)
         chunks = chain(iter([first]), chunks)  # which does not keep the first
     return given, _record_parts(file, given, chunks, texts=texts)
@@ -324,7 +317,6 @@ def _record_parts(
                     lines,
                     partial(of_records, rows, lines, known, file),
                     partial(texts_of, rows, checked=checked),
-                    lambda row, rows=rows: text_of_row(rows[row]),
                 )
         given = more
 

@@ -51,6 +51,8 @@ _CUT = frozenset(
 )
 _ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 Rows: TypeAlias = Int[np.ndarray, " some"] | slice
+Lines: TypeAlias = Int[np.ndarray, " rollout"]
+"""Line number of each rollout, or row number from 0 if the file has no lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Column:
         """Return the column for some of the rollouts."""
         return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
 
-    def usable(self, what: str, lines: Int[np.ndarray, " rollout"], file: FileReport) -> Values:
+    def usable(self, what: str, lines: Lines, file: FileReport) -> Values:
         """Return the numbers, with NaN for unusable values, and add a notice for each problem."""
         size = np.abs(self.values)
         good = size <= LARGEST
@@ -173,8 +175,7 @@ class Columns:
     A column is None if the file has no such field.
     """
 
-    lines: Int[np.ndarray, " rollout"]
-    """Line number of each rollout, or row number from 0 if the file has no lines."""
+    lines: Lines
     rewards: Mapping[str, Column | None]
     there: Mapping[str, Bool[np.ndarray, " rollout"]]
     """Whether a record has the field of the reward, even if the field is empty. Empty for a table,
@@ -205,12 +206,11 @@ class Columns:
 class Part:
     """Holds consecutive rollouts of a file, to be read as columns or as texts."""
 
-    lines: Int[np.ndarray, " rollout"]
+    lines: Lines
     columns: Callable[[], Columns]
-    texts: Callable[[], list[RolloutText]]
-    """Function that returns all texts, and the fields without a known meaning."""
-    text: Callable[[int], RolloutText]
-    """Function that returns the texts of one rollout. Of a table, it reads no other field."""
+    texts: Callable[[Sequence[int]], list[RolloutText]]
+    """Function that returns the texts of some rollouts, and their fields without a known meaning.
+    Records forget them."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -218,7 +218,7 @@ class Part:
 
 def of_records(
     rows: Sequence[ParsedRollout],
-    lines: Int[np.ndarray, " rollout"],
+    lines: Lines,
     given: Given,
     file: FileReport,
 ) -> Columns:
@@ -228,13 +228,8 @@ def of_records(
         values = (r.rewards.get(path, r.total if path == r.total_name else None) for r in rows)
         return column_of(list(values))
 
-    def total() -> Column | None:
-        path = given.known.total
-        if path is None:
-            return None
-        return column_of([r.total if path == r.total_name else r.rewards.get(path) for r in rows])
-
-    names, turned = given.names, given.known.has_turns
+    names, total, turned = given.names, given.known.total, given.known.has_turns
+    totals = [r.total if total == r.total_name else r.rewards.get(total or "") for r in rows]
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
     no_step = np.array([r.step is None for r in rows])
@@ -253,7 +248,7 @@ def of_records(
         prompted=prompts != NO_KEY,
         rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
         turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
-        total=total(),
+        total=column_of(totals),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
@@ -262,9 +257,7 @@ def of_records(
     )
 
 
-def of_table(
-    table: Any, lines: Int[np.ndarray, " rollout"], given: Given, file: FileReport
-) -> Columns:
+def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Columns:
     """Return the rows of an Arrow table as columns. Ids or prompts that are missing are reported.
 
     The prompts are left out if there are ids in a known format, which are not checked.
@@ -287,8 +280,8 @@ def of_table(
         return None if column is None else column_in(column)
 
     def keys(meaning: str) -> Key:
-        column = found.get(meaning)
-        return no_key if column is None else _reported_keys(column, meaning, lines, given, file)
+        column, path = found.get(meaning), str(paths[meaning])
+        return no_key if column is None else _reported_keys(column, path, lines, file)
 
     checked = known.group is None or file.format == "columns"
     turn = meant("turn") if known.has_turns and found.get("rollout") is not None else None
@@ -313,7 +306,7 @@ def of_table(
     )
 
 
-def _steps_in(given: Any, lines: Int[np.ndarray, " rollout"], file: FileReport) -> Key:
+def _steps_in(given: Any, lines: Lines, file: FileReport) -> Key:
     """Return the steps in an Arrow array, -1 where invalid. Booleans are no steps."""
     if given is None:
         return np.full(len(lines), file.number or 0)
@@ -324,16 +317,14 @@ def _steps_in(given: Any, lines: Int[np.ndarray, " rollout"], file: FileReport) 
     return _whole_steps(np.where(of_booleans, nan, steps))
 
 
-def _reported_keys(
-    column: Any, meaning: str, lines: Int[np.ndarray, " rollout"], given: Given, file: FileReport
-) -> Key:
+def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Key:
     if pa.types.is_floating(column.type):  # ids, of which some are missing
         column = pc.if_else(column.is_nan(), None, column)
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.int64())
     if column.null_count:
-        values = {"path": str(getattr(given.known, meaning))}
-        file.note_where(_bools(column.is_null()), lines, ReadProblem.SOME_WITHOUT, values)
+        missing = _bools(column.is_null())
+        file.note_where(missing, lines, ReadProblem.SOME_WITHOUT, {"path": path})
     return group_keys(column)
 
 
@@ -383,9 +374,7 @@ def paths_of(rows: Sequence[ParsedRollout]) -> set[str]:
     return set[str]().union(*(row.rewards for row in rows))
 
 
-def _turns_in(
-    table: Any, given: Given, lines: Int[np.ndarray, " rollout"], file: FileReport
-) -> FlatTurns | None:
+def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatTurns | None:
     """Return the turns in the column of gdpo's own files, or None if it has none."""
     column = entered(table, "turns")
     if column is None:
@@ -436,14 +425,17 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
     return FlatTurns(counts, columns, None, Column(tokens, np.isnan(tokens), none, none), single)
 
 
-def texts_in(table: Any, known: Layout) -> list[RolloutText]:
-    """Return the texts in a table, and the fields without a known meaning."""
+def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText]:
+    """Return the texts in some rows of a table, and the fields without a known meaning."""
     taken = known.taken()
-    others = table.select([n for n in table.schema.names if n not in taken])
     paths = [getattr(known, meaning) for meaning in ("prompt", "completion", "num_tokens")]
     values = [None if path is None else entered(table, path) for path in paths]
-    columns = [[None] * len(table) if each is None else each.to_pylist() for each in values]
-    extras = others.to_pylist() if others.num_columns else [{}] * len(table)
+    columns = [
+        [None] * len(rows) if each is None else each.take(pa.array(rows)).to_pylist()
+        for each in values
+    ]
+    others = table.select([n for n in table.schema.names if n not in taken])
+    extras = others.take(pa.array(rows)).to_pylist() if others.num_columns else [{}] * len(rows)
     return [
         RolloutText(
             _opened_text(prompt, known),
@@ -456,19 +448,13 @@ def texts_in(table: Any, known: Layout) -> list[RolloutText]:
     ]
 
 
-def text_in(table: Any, known: Layout, row: int) -> RolloutText:
-    """Return the prompt and the completion in a row of a table."""
-    paths = (known.prompt, known.completion)
-    columns = (None if path is None else entered(table, path) for path in paths)
-    values = (None if column is None else column[row].as_py() for column in columns)
-    return RolloutText(*(_opened_text(value, known) for value in values))
-
-
-def texts_of(rows: Sequence[ParsedRollout], *, checked: bool) -> list[RolloutText]:
-    """Return the texts of parsed records, which are then forgotten."""
-    texts = [text_of_row(row) for row in rows]
+def texts_of(
+    records: Sequence[ParsedRollout], rows: Sequence[int], *, checked: bool
+) -> list[RolloutText]:
+    """Return the texts of some parsed records, which are then forgotten."""
+    texts = [text_of_row(records[row]) for row in rows]
     for row in rows:
-        forget_texts(row, checked=checked)
+        forget_texts(records[row], checked=checked)
     return texts
 
 

@@ -16,6 +16,7 @@ from gdpo.rollouts.readers.columns import (
     LARGEST,
     Column,
     Columns,
+    Lines,
     Part,
     Rescore,
     RolloutText,
@@ -47,8 +48,6 @@ from gdpo.rollouts.table import (
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, new or not."""
-_SIBLINGS = 64
-"""Maximum number of further files of a run whose values are used to infer its rewards."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
@@ -68,11 +67,9 @@ class RolloutReading(Iterator[RolloutTable]):
         files = find_files(paths, self.report.left_out)
         if asked.format is None and asked.columns is None:
             files = without_twins(files, _is_record, self.report.left_out)
-        runs = {file.run: Run({}) for file in files}
+        runs = {name: Run([f for f in files if f.run == name]) for name in {f.run for f in files}}
         parts = (
-            part
-            for place, file in enumerate(files)
-            for part in _read_file(file, asked, self.report, runs[file.run], files[place + 1 :])
+            part for file in files for part in _read_file(file, asked, self.report, runs[file.run])
         )
         self._tables = self._finished(_whole_steps(parts, self.report))
 
@@ -201,9 +198,8 @@ def _read_file(
     asked: ReaderOptions,
     report: ReadReport,
     run: Run,
-    later: Sequence[RolloutFile],
 ) -> Iterator[RolloutTable]:
-    """Yield a file's tables, and report what cannot be read. `later` are the next files."""
+    """Yield a file's tables, and report what cannot be read."""
     if found.kind not in KINDS_READ:
         why = (
             "its extension is none of"
@@ -212,11 +208,9 @@ def _read_file(
         )
         report.left_out[found.path] = f"{why} {', '.join(ENDINGS)}"
         return
-    alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]
-    alike = alike[:_SIBLINGS]
     file = FileReport(found.path, report, run=found.run, number=found.step)
     try:
-        yield from _tables(asked, file, run, alike)
+        yield from _tables(asked, file, run)
     except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file.end(why[:_LONGEST])
@@ -224,10 +218,8 @@ def _read_file(
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
 
-def _tables(
-    asked: ReaderOptions, file: FileReport, run: Run, later: Sequence[RolloutFile]
-) -> Iterator[RolloutTable]:
-    opened = open_file(asked, file, run, later, texts=asked.rescore is not None)
+def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[RolloutTable]:
+    opened = open_file(asked, file, run, texts=asked.rescore is not None)
     if opened is None:
         if file.skipped:
             file.format = "unknown"
@@ -257,7 +249,7 @@ def _tables(
 
 
 def _rescored(part: Part, rescore: Rescore, file: FileReport) -> dict[str, Column]:
-    found = rescore(part.texts())
+    found = rescore(part.texts(range(len(part))))
     for what, places_of in found.problems.items():
         line = int(part.lines[places_of[0]])
         file.note(line, ReadProblem.TOLD, {"why": what}, count=len(places_of))
@@ -411,7 +403,7 @@ def _in_total(
     names: Iterable[str],
     values: Float[np.ndarray, "rollout reward"],
     total: Values,
-    lines: Int[np.ndarray, " rollout"],
+    lines: Lines,
     file: FileReport,
 ) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
     """Return the rewards with the weights in the total, and 0 where the total adds nothing."""
@@ -499,9 +491,11 @@ def read_texts(
         for part in opened[1] if opened is not None and left else ():
             first = report.numbered
             report.numbered += len(part)
-            inside = {row for row in left if first <= row < report.numbered}
-            texts |= {row: replace(part.text(row - first), row=row) for row in inside}
-            left -= inside
+            inside = sorted(row for row in left if first <= row < report.numbered)
+            found = part.texts([row - first for row in inside]) if inside else []
+            for row, text in zip(inside, found, strict=True):
+                texts[row] = replace(text, row=row)
+            left -= {*inside}
             if not left:
                 break
     except unreadable() as error:

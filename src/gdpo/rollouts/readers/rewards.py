@@ -6,7 +6,7 @@ It is determined before any row is read, from the first rows of a run, and stand
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice
 from math import isfinite, nan
@@ -31,6 +31,7 @@ from gdpo.rollouts.readers.columns import (
     paths_of,
     spread_column,
 )
+from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import Format, ReaderOptions
 from gdpo.rollouts.readers.keys import Key, grouping, pair
 from gdpo.rollouts.readers.names import (
@@ -74,6 +75,8 @@ from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem, ReadRep
 from gdpo.rollouts.record import read_declared
 from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY, Values
 
+_SIBLINGS = 64
+"""Maximum number of further files of a run whose values are used to infer its rewards."""
 MOST = 64
 """Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
 _MANY_FIELDS = {"most": MOST, "which": "fields of its records"}
@@ -93,7 +96,13 @@ _LARGEST_LOG = 32 * 2**20
 class Run:
     """Keeps what was proposed for the files of a run, so that it is proposed once."""
 
-    proposals: dict[tuple[str, ...], Proposal]
+    files: Sequence[RolloutFile] = ()
+    proposals: dict[tuple[str, ...], Proposal] = field(default_factory=dict[Any, Proposal])
+
+    def after(self, file: FileReport) -> list[RolloutFile]:
+        """Return the next files, whose rows are looked at if a file has few."""
+        place = next((i for i, each in enumerate(self.files) if each.path == file.path), 0)
+        return [f for f in self.files[place + 1 :] if f.kind == file.kind][:_SIBLINGS]
 
     def proposed(
         self, form: str, numbers: Sequence[str], propose: Callable[[], Proposal]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gdpo._shapes import Float, Int
-from gdpo.rollouts.readers.columns import Column, FlatTurns, Rows
+from gdpo._shapes import Float
+from gdpo.rollouts.readers.columns import Column, FlatTurns, Lines, Rows
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.table import TableTurns, Values, fits, padded
 
@@ -13,7 +13,7 @@ from gdpo.rollouts.table import TableTurns, Values, fits, padded
 def turns_of(
     turns: FlatTurns,
     rows: Rows,
-    lines: Int[np.ndarray, " rollout"],
+    lines: Lines,
     rewards: Float[np.ndarray, "rollout reward"],
     num_tokens: Values,
     file: FileReport,
@@ -67,7 +67,7 @@ def _taken(turns: FlatTurns, rows: Rows) -> FlatTurns:
 def _report_apart(
     turns: TableTurns,
     names: tuple[str, ...],
-    lines: Int[np.ndarray, " rollout"],
+    lines: Lines,
     rewards: Float[np.ndarray, "rollout reward"],
     file: FileReport,
 ) -> None:
