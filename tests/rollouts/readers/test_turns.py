@@ -317,7 +317,7 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
     path = tinker(tmp_path, TINKER * 3)
     _, batches = open_file(ReaderOptions(), FileReport(path, ReadReport((path,))))
-    assert [len(batch) for batch in batches] == [2, 2, 2]
+    assert [len(part.lines) for part in batches] == [2, 2, 2]
 
 
 def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypatch):

@@ -134,6 +134,7 @@ def open_file(
     if not texts:
         some = partial(_first_rows, file, run, known, first[:LOOKED_AT])
         given = given_by_table(asked, file, known, schema, some, run)
+        file.is_given(given)
     return given, _table_parts(file, given, chain([first], blocks))
 
 
@@ -177,7 +178,7 @@ def _format_of(
 
 def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
     """Return the columns of the meanings that decide about groups and rewards, unless given."""
-    turns = ("rollout", "turn") if known.has_turns else ()
+    turns = () if None in (known.rollout, known.turn) else ("rollout", "turn")
     columns = {meaning: getattr(known, meaning) for meaning in (*_DECIDING, *turns)}
     given = asked.columns or {}
     return {m: column for m, column in columns.items() if column is not None and m not in given}
@@ -211,6 +212,7 @@ def _of_parquet(
         return given, _table_parts(file, given, parts(open_parquet(file.path, None), _TEXTS, names))
     some = partial(_first_rows, file, run, known, None)
     given = given_by_table(asked, file, known, schema, some, run)
+    file.is_given(given)
     known, of_gdpo = given.known, file.format == "gdpo"
     if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
         known = replace(known, prompt=None)  # the group ids do not need it
@@ -221,7 +223,7 @@ def _of_parquet(
     paths = {*given.names.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
-    paths |= {known.rollout, known.turn} if known.has_turns else set()
+    paths |= set() if None in (known.rollout, known.turn) else {known.rollout, known.turn}
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]
@@ -299,6 +301,7 @@ def _of_records(
     if not texts and (first := next(chunks, None)) is not None:
         more = partial(_later_rows, run.after(file), asked, form)
         given = given_by_records(asked, form, file, first[0], more, run)
+        file.is_given(given)
         chunks = chain(iter([first]), chunks)  # which does not keep the first
     return given, _record_parts(file, given, chunks, texts=texts)
 
@@ -310,6 +313,8 @@ def _record_parts(
     for every, numbers in chunks:
         # A reward counts from the first rollout on that has it.
         more, first = (given, 0) if texts else with_later(given, every, file)
+        if more is not given:
+            file.is_given(more)
         for known, some in ((given, slice(first)), (more, slice(first, None))):
             rows, lines = every[some], np.array(numbers[some])
             if rows:

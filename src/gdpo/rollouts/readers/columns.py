@@ -198,9 +198,6 @@ class Columns:
     trained: Bool[np.ndarray, " rollout"]
     turns: FlatTurns | None
 
-    def __len__(self) -> int:
-        return len(self.lines)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -211,9 +208,6 @@ class Part:
     texts: Callable[[Sequence[int]], list[RolloutText]]
     """Function that returns the texts of some rollouts, and their fields without a known meaning.
     Records forget them."""
-
-    def __len__(self) -> int:
-        return len(self.lines)
 
 
 def of_records(
@@ -228,7 +222,8 @@ def of_records(
         values = (r.rewards.get(path, r.total if path == r.total_name else None) for r in rows)
         return column_of(list(values))
 
-    names, total, turned = given.names, given.known.total, given.known.has_turns
+    names, total = given.names, given.known.total
+    turned = None not in (given.known.rollout, given.known.turn)
     totals = [r.total if total == r.total_name else r.rewards.get(total or "") for r in rows]
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
@@ -283,8 +278,11 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         column, path = found.get(meaning), str(paths[meaning])
         return no_key if column is None else _reported_keys(column, path, lines, file)
 
+    trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
+    if given_trained is not None and pa.types.is_boolean(given_trained.type):
+        trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
     checked = known.group is None or file.format == "columns"
-    turn = meant("turn") if known.has_turns and found.get("rollout") is not None else None
+    turn = meant("turn") if found.get("rollout") is not None else None
     return Columns(
         lines,
         rewards={name: numbers(path) for name, path in given.names.items()},
@@ -301,7 +299,7 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         advantage=meant("advantage"),
         num_tokens=meant("num_tokens"),
         cut=none if found.get("finish_reason") is None else _cut_in(found["finish_reason"]),
-        trained=_trained_in(entered(table, "trained"), len(table)),
+        trained=trained,
         turns=_turns_in(table, given, lines, file) if file.format == "gdpo" else None,
     )
 
@@ -313,7 +311,8 @@ def _steps_in(given: Any, lines: Lines, file: FileReport) -> Key:
     steps = column_in(given).usable("step", lines, file)
     of_booleans: Any = pa.types.is_boolean(given.type)
     if pa.types.is_string(given.type):
-        of_booleans = _bools(pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS))))
+        truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
+        of_booleans = truths.to_numpy(zero_copy_only=False)
     return _whole_steps(np.where(of_booleans, nan, steps))
 
 
@@ -323,7 +322,7 @@ def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Ke
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.int64())
     if column.null_count:
-        missing = _bools(column.is_null())
+        missing = column.is_null().to_numpy(zero_copy_only=False)
         file.note_where(missing, lines, ReadProblem.SOME_WITHOUT, {"path": path})
     return group_keys(column)
 
@@ -333,16 +332,6 @@ def _cut_in(given: Any) -> Values:
     reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
     codes = encoded.indices.fill_null(len(reasons)).to_numpy(zero_copy_only=False)
     return np.array([*reasons, nan])[codes]
-
-
-def _trained_in(given: Any, size: int) -> Bool[np.ndarray, " rollout"]:
-    if given is None or not pa.types.is_boolean(given.type):
-        return np.ones(size, np.bool_)
-    return _bools(given.fill_null(True))
-
-
-def _bools(array: Any) -> Bool[np.ndarray, " rollout"]:
-    return array.to_numpy(zero_copy_only=False)
 
 
 def _weights_of(
@@ -440,8 +429,8 @@ def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText
         RolloutText(
             _opened_text(prompt, known),
             _opened_text(completion, known),
-            extras=_opened(extra),
-            num_tokens=count_of(tokens),
+            extras=_opened(extra) if extra else extra,
+            num_tokens=None if tokens is None else count_of(tokens),
             restored=known is GDPO,
         )
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)

@@ -65,18 +65,15 @@ def grouping(
     return Grouping(keys, split, False, differing)
 
 
+@dataclass(slots=True)
 class Groups:
-    """Forms the groups of a file's rows, part by part, and checks its ids against the prompts.
+    """Forms the groups of a file's rows, part by part, and checks its ids against the prompts."""
 
-    Args:
-        how: How the ids are read: `BY_PROMPT` ignores them, `BY_BOTH` joins them with the prompts.
-    """
-
-    def __init__(self, how: str) -> None:
-        self.how = how
-        self.split = how == BY_BOTH
-        """Whether prompts have contradicted the ids, so that rows are grouped by both."""
-        self._seen: tuple[Key, Key] | None = None
+    how: str
+    """How the ids are read: `BY_PROMPT` ignores them, `BY_BOTH` joins them with the prompts."""
+    split: bool = False
+    """Whether prompts have contradicted the ids, so that rows are grouped by both."""
+    _seen: tuple[Key, Key] | None = None
 
     def of(self, steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> Grouping:
         """Return the groups of the next rows."""

@@ -46,11 +46,6 @@ class Layout:
     """Id of the rollout, if each row is a turn."""
     turn: str | None = None
 
-    @property
-    def has_turns(self) -> bool:
-        """Whether rows that have the same rollout id are turns of one rollout."""
-        return self.rollout is not None and self.turn is not None
-
     def taken(self) -> frozenset[str]:
         """Return the columns with a meaning, which are no reward components."""
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)

@@ -137,21 +137,17 @@ class Proposal:
     """`BY_BOTH` or `BY_PROMPT` if the first prompts contradict the group ids, or else empty."""
 
     @property
-    def is_scalar(self) -> bool:
-        """Whether there is only a scalar reward."""
-        return self.kind in ("total", "scalar")
-
-    @property
     def how(self) -> str:
         """Phrase about the rewards, for the summary."""
+        columns = listed(self.names) if self.kind in ("function", "logged") else ""
         where = {
             "object": f"the numbers in {self.prefix[:-1]!r}",
             "named": "the numbers named as rewards or scores",
             "other": "the numbers whose names fit a reward",
             "every": "all numeric components",
-            "function": f"the columns {listed(self.names)}, named after reward functions; if some "
+            "function": f"the columns {columns}, named after reward functions; if some "
             "are not rewards, name the rewards (--rewards)",
-            "logged": f"the columns {listed(self.names)}, as the trainer's log names them "
+            "logged": f"the columns {columns}, as the trainer's log names them "
             "(trainer_state.json)",
             "total": "scalar reward only: no other number is named as a reward, and no numbers "
             "add up to it",

@@ -228,14 +228,15 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
             file.report.left_out[file.path] = "the file is empty"
         return
     given, parts = opened
-    file.is_given(given)
     groups = Groups(given.rewards.groups)
     for part in parts:
         scored = None if asked.rescore is None else _rescored(part, asked.rescore, file)
         columns = part.columns()
         if scored is not None:
             columns = replace(columns, rewards=scored, weights={}, turns=None)
-        file.found_rewards(columns.rewards, RESCORED if scored is not None else given.rewards.how)
+        if scored is not None:
+            file.rewards = tuple(dict.fromkeys((*file.rewards, *scored)))
+            file.rewards_from = RESCORED
         checked = _checked(columns, given, groups, file)
         for rows in _by_step(columns.steps):
             of_step = {name: column[rows] for name, column in checked.items()}
@@ -245,11 +246,11 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
             else:
                 file.read += len(table)
                 yield table
-        file.numbered += len(part)
+        file.numbered += len(part.lines)
 
 
 def _rescored(part: Part, rescore: Rescore, file: FileReport) -> dict[str, Column]:
-    found = rescore(part.texts(range(len(part))))
+    found = rescore(part.texts(range(len(part.lines))))
     for what, places_of in found.problems.items():
         line = int(part.lines[places_of[0]])
         file.note(line, ReadProblem.TOLD, {"why": what}, count=len(places_of))
@@ -266,23 +267,20 @@ def _checked(
         file.note(None, ReadProblem.ALONE)
     if found.split:
         file.note(None, ReadProblem.SPLIT, count=max(found.differing, 1))
-
-    def usable(column: Column | None, what: str) -> Values:
-        if column is None:
-            return np.full(len(columns), nan)
-        return column.usable(what, columns.lines, file)
-
+    size = len(columns.lines)
     checked: dict[str, np.ndarray] = {
         "steps": columns.steps,
         "groups": found.keys,
-        "total": usable(columns.total, "total"),
-        "advantages": usable(columns.advantage, "advantage"),
-        "num_tokens": usable(columns.num_tokens, "num_tokens"),
         "cut": columns.cut,
         "trained": columns.trained,
-        "row": file.numbered + np.arange(len(columns)),
+        "row": file.numbered + np.arange(size),
     }
-    if given.known.has_turns:
+    for meaning in ("total", "advantage", "num_tokens"):
+        column: Column | None = getattr(columns, meaning)
+        none = np.full(size, nan)
+        usable = none if column is None else column.usable(meaning, columns.lines, file)
+        checked["advantages" if meaning == "advantage" else meaning] = usable
+    if None not in (given.known.rollout, given.known.turn):
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
         of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
         checked["parts"] = np.stack([of, turns], axis=-1)
@@ -301,7 +299,8 @@ def _table_of(
     """Return the rollouts of a step as a table."""
     lines, names = columns.lines[rows], tuple(columns.rewards)
     _report_groups(columns, rows, file)
-    _report_absent(columns, rows, given, asked, file)
+    if columns.there:
+        _report_absent(columns, rows, given, asked, file)
     values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
         if column is not None:
@@ -490,7 +489,7 @@ def read_texts(
         opened = open_file(asked, report, texts=True)
         for part in opened[1] if opened is not None and left else ():
             first = report.numbered
-            report.numbered += len(part)
+            report.numbered += len(part.lines)
             inside = sorted(row for row in left if first <= row < report.numbered)
             found = part.texts([row - first for row in inside]) if inside else []
             for row, text in zip(inside, found, strict=True):

@@ -258,11 +258,11 @@ class FileReport:
         self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
     def is_given(self, given: Given) -> None:
-        """Record what the file is read with."""
+        """Record what the file is read with, and the rewards of which it has more and more."""
         found = given.rewards
-        self.proposal = found
-        self.scalar = found.is_scalar
-        self.found_rewards(given.names, found.how)
+        self.proposal, self.rewards_from = found, found.how
+        self.rewards = tuple(given.names)
+        self.scalar = found.kind in ("total", "scalar")
         if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
             self.columns = {**self.columns, "total": found.total}
 
@@ -283,11 +283,6 @@ class FileReport:
                 sought = self.report.sought
                 sought[name] = is_there or sought.get(name, False)
                 self.report.offered |= {} if is_there else dict.fromkeys(numbers)
-
-    def found_rewards(self, names: Iterable[str], how: str) -> None:
-        """Add the rewards of some rollouts, and how they were determined."""
-        self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
-        self.rewards_from = how
 
 
 @dataclass(slots=True)

@@ -295,7 +295,7 @@ def _opened_table(
     if inside or (texts and asked.rewards is None):
         peeked = list(islice(batches, 1))
         rows, batches = peeked[0][0] if peeked else None, chain(peeked, batches)
-    kinds, unread = _opened(kinds, inside, rows)
+    kinds, unread = _opened(kinds, inside, rows) if inside else (kinds, [])
     known = known if known.total in kinds else replace(known, total=None)
     return _Table(schema, known, kinds, unread, rows, batches)
 
@@ -437,7 +437,9 @@ def _proposed(
     numbers = {
         path: _joined(
             [
-                np.full(len(part), nan) if (found := part.rewards[path]) is None else found.values
+                np.full(len(part.steps), nan)
+                if (found := part.rewards[path]) is None
+                else found.values
                 for part in columns
             ]
         )
@@ -493,7 +495,10 @@ def _first_groups(
     groups = grouping(steps, ids, prompts, none, none)
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
-    return pair(steps, prompts if alone else groups.keys), "" if known.has_turns else how
+    return pair(steps, prompts if alone else groups.keys), how if None in (
+        known.rollout,
+        known.turn,
+    ) else ""
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:
