@@ -15,10 +15,10 @@ from tests.rollouts.readers import written
 from gdpo.rollouts import Turn, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, RolloutTable, TableTurns, read_rollout_files
 from gdpo.rollouts.readers.batches import open_file
-from gdpo.rollouts.readers.formats import ReaderOptions
+from gdpo.rollouts.readers.formats import FORMATS, ReaderOptions
 from gdpo.rollouts.readers.records import ParsedRollout, RowTurns
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
-from gdpo.rollouts.readers.rewards import MOST, RecordRewards
+from gdpo.rollouts.readers.rewards import MOST, narrow
 from gdpo.rollouts.table import joined
 
 
@@ -323,7 +323,7 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
     path = tinker(tmp_path, TINKER * 3)
     _, batches = open_file(ReaderOptions(), FileReport(path, ReadReport((path,))))
-    assert [len(batch) for batch in batches] == [2, 2, 2]
+    assert [len(part.lines) for part in batches] == [2, 2, 2]
 
 
 def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypatch):
@@ -337,9 +337,10 @@ def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypa
 
 def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path):
     """A line of many names takes no memory beyond its own parsing."""
-    rewards = RecordRewards(ReaderOptions(), FileReport(tmp_path, ReadReport((tmp_path,))), None)
+    file = FileReport(tmp_path, ReadReport((tmp_path,)))
+    form = next(form for form in FORMATS if form.known is None)
     names = [f"m{i}" for i in range(MOST + 9)]
     turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
     row = ParsedRollout(rewards=dict.fromkeys(names, 1.0), turns=turns)
-    rewards.narrow(row)
+    narrow(row, ReaderOptions(), form, file)
     assert set(row.turns.rewards) == {*names[:MOST], "reward"}

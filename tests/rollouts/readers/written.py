@@ -150,3 +150,28 @@ def episodes(path, step=8):
             for i, (correct, brief) in enumerate(scores)
         ],
     )
+
+
+WRITERS = {
+    "tinker": tinker,
+    "art": art,
+    "skyrl": skyrl,
+    "open-instruct": open_instruct,
+    "prime-rl": platform,
+    "verl v1": verl_v1,
+    "nemo-rl": nemo_rl,
+    "ms-swift": swift,
+    "ms-swift-ray": swift_ray,
+    "verifiers-results": results,
+    "verl": verl,
+    "verifiers": lambda folder: episodes(folder / "traces.jsonl"),
+}
+"""A function for each format that writes its files into a folder, and returns what to read."""
+
+
+def trl(folder, records):
+    """The files of TRL's trainer: one a step, with a column for each reward function."""
+    for step in dict.fromkeys(row["step"] for row in records):
+        of_step = [row for row in records if row["step"] == step]
+        parquet(folder / "completions" / f"completions_{step:05d}.parquet", of_step)
+    return folder

@@ -14,12 +14,17 @@ import numpy as np
 from gdpo.errors import DataError
 from gdpo.rollouts.arrow import HAS_PYARROW
 from gdpo.rollouts.readers.columns import (
-    RolloutBatch,
+    Part,
     forget_texts,
     kind_of_type,
     numeric,
+    of_records,
+    of_table,
     paths_in,
+    texts_in,
+    texts_of,
 )
+from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, recognized
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
@@ -32,7 +37,7 @@ from gdpo.rollouts.readers.names import (
     layout,
     listed,
 )
-from gdpo.rollouts.readers.propose import LOOKED_AT
+from gdpo.rollouts.readers.propose import LOOKED_AT, Given
 from gdpo.rollouts.readers.records import (
     ParsedRollout,
     Record,
@@ -44,7 +49,14 @@ from gdpo.rollouts.readers.records import (
     rows_by,
 )
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem, ReadReport
-from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
+from gdpo.rollouts.readers.rewards import (
+    FirstRows,
+    Run,
+    given_by_records,
+    given_by_table,
+    narrow,
+    with_later,
+)
 from gdpo.rollouts.readers.sources import (
     csv_batches,
     csv_records,
@@ -75,16 +87,25 @@ _ODD = (TypeError, ValueError, LookupError, AttributeError, OverflowError, Runti
 """Errors that a format raises for a record whose fields have unexpected types."""
 
 
-Opened: TypeAlias = tuple[RecordRewards | TableRewards | None, Iterator[RolloutBatch]]
-"""What determines the rewards, None if texts are read instead, and the batches of a file."""
+_Rows: TypeAlias = tuple[list[ParsedRollout], list[int]]
+"""Rollouts with their lines."""
+Opened: TypeAlias = tuple[Given, Iterator[Part]]
+"""What a file is read with, and its rollouts."""
 
 
-def open_file(asked: ReaderOptions, file: FileReport, *, texts: bool = False) -> Opened | None:
-    """Open a file, detect its format and record it in the report.
+def open_file(
+    asked: ReaderOptions,
+    file: FileReport,
+    run: Run | None = None,
+    *,
+    texts: bool = False,
+) -> Opened | None:
+    """Open a file, and determine its format and what it is read with.
 
     Return None if no row in the file can be read. A broken file can also raise the other errors in
-    `unreadable`, here or while the batches are read.
+    `unreadable`, here or while the parts are read.
     """
+    run = run or Run()
     if file.kind in ("jsonl", "pt") or (file.kind == "csv" and not HAS_PYARROW):
         read = {"jsonl": json_lines, "csv": csv_records}.get(file.kind)
         source = saved_samples(file, asked.load_pt) if read is None else read(file)
@@ -93,27 +114,28 @@ def open_file(asked: ReaderOptions, file: FileReport, *, texts: bool = False) ->
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1])
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = _format_of(asked, file, fields, numbers, record[1], paths, texts=texts)
-        return _of_records(asked, file, form, chain([record], source), texts=texts)
+        return _of_records(asked, file, form, chain([record], source), run, texts=texts)
     if file.kind == "parquet":
         parquet = open_parquet(file.path, None)
         form, known = _format_of_table(asked, file, parquet.schema_arrow)
         if form.rows is None:
             file.rows += parquet.metadata.num_rows
-            return _of_parquet(asked, file, known, parquet.schema_arrow, texts=texts)
+            schema = parquet.schema_arrow
+            return _of_parquet(asked, file, known, schema, run, texts=texts)
         file.expected = parquet.metadata.num_rows
         records = _records_of(file.path, asked, form, texts=texts)
-        return _of_records(asked, file, form, records, texts=texts)
+        return _of_records(asked, file, form, records, run, texts=texts)
     blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
     if (first := next(blocks, None)) is None:
         return None
     schema = numeric(first)
     _, known = _format_of_table(asked, file, schema)
-    rewards = None
+    given = Given(known)
     if not texts:
-        some = partial(_first_batches, file, known, first[:LOOKED_AT])
-        rewards = TableRewards(asked, file, known, schema, some)
-        known = rewards.known
-    return rewards, _table_batches(file, known, chain([first], blocks))
+        some = partial(_first_rows, file, run, known, first[:LOOKED_AT])
+        given = given_by_table(asked, file, known, schema, some, run)
+        file.is_given(given)
+    return given, _table_parts(file, given, chain([first], blocks))
 
 
 def _format_of(
@@ -137,7 +159,7 @@ def _format_of(
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     words = [name for name, kind in fields.items() if kind == "text"]
     if (named := is_like_rollouts(fields)) or len(words) > 1:
-        file.numbers = file.shape = tuple(numbers[:MOST_OFFERED])
+        file.numbers = tuple(numbers[:MOST_OFFERED])
     known = NOTHING_KNOWN
     if asked.format in (None, "columns") and (unknown or asked.columns is not None):
         known = layout(asked.columns, fields)
@@ -149,7 +171,6 @@ def _format_of(
     if form.known is NOTHING_KNOWN:
         rows = None if record is None else rows_by(known, texts=texts)
         form = replace(form, rows=rows, known=known)
-        file.turns = None not in (known.rollout, known.turn)
     file.format = form.name
     file.report.files.append(file)
     return form
@@ -174,29 +195,35 @@ def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tup
 
 
 def _of_parquet(
-    asked: ReaderOptions, file: FileReport, known: Layout, schema: Any, *, texts: bool
+    asked: ReaderOptions,
+    file: FileReport,
+    known: Layout,
+    schema: Any,
+    run: Run,
+    *,
+    texts: bool,
 ) -> Opened:
     """Open a parquet file, of which only the needed columns are read."""
     if texts:
-        names = schema.names
+        given, names = Given(known), schema.names
         if asked.rescore is None:
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
-        batches = parts(open_parquet(file.path, None), _TEXTS, names)
-        return None, _table_batches(file, known, batches)
-
-    some = partial(_first_batches, file, known, None)
-    rewards = TableRewards(asked, file, known, schema, some)
-    known = rewards.known
-    if known.group is not None and known.step is not None and not rewards.split:
+        return given, _table_parts(file, given, parts(open_parquet(file.path, None), _TEXTS, names))
+    some = partial(_first_rows, file, run, known, None)
+    given = given_by_table(asked, file, known, schema, some, run)
+    file.is_given(given)
+    known, of_gdpo = given.known, file.format == "gdpo"
+    if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
         known = replace(known, prompt=None)  # the group ids do not need it
+        given = replace(given, known=known)
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
     prompt = known.prompt if known.group is None or file.format == "columns" else None
-    has_turns = file.format == "gdpo" and "turns" in schema.names
-    paths = {*rewards.found.paths.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
+    has_turns = of_gdpo and "turns" in schema.names
+    paths = {*given.names.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
-    paths |= {known.rollout, known.turn} if file.turns else set()
+    paths |= set() if None in (known.rollout, known.turn) else {known.rollout, known.turn}
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]
@@ -205,16 +232,20 @@ def _of_parquet(
         elif above in schema.names:
             names.append(path if kind_of_type(schema.field(above).type) == "object" else above)
     batches = parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return rewards, _table_batches(file, known, batches)
+    return given, _table_parts(file, given, batches)
 
 
-def _first_batches(
-    file: FileReport, known: Layout, first: Any, paths: Sequence[str]
-) -> Iterator[RolloutBatch]:
-    """Yield the columns of some paths for the first rows of a table and later files of its run."""
+def _first_rows(
+    file: FileReport,
+    run: Run,
+    known: Layout,
+    first: Any,
+    paths: Sequence[str],
+) -> FirstRows:
+    """Yield some columns of the first rows of a table and of later files of its run."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for place, each in enumerate((file, *file.siblings)):
+    for place, each in enumerate((file, *run.after(file))):
         scratch = FileReport(each.path, ReadReport((each.path,)), format="columns", number=place)
         batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
@@ -225,19 +256,20 @@ def _first_batches(
             elif each.kind == "csv" and each is not file:
                 batch = next(csv_batches(scratch), None)
         if batch is not None:
-            batch = batch[:left]
-            yield RolloutBatch(np.arange(batch.num_rows), scratch, table=batch, known=known)
-            left -= batch.num_rows
+            yield batch[:left], scratch
+            left -= min(batch.num_rows, left)
         if left <= 0:
             return
 
 
-def _table_batches(
-    file: FileReport, known: Layout, batches: Iterator[Any]
-) -> Iterator[RolloutBatch]:
+def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iterator[Part]:
     for batch in batches:
         lines = file.numbered + np.arange(batch.num_rows)
-        yield RolloutBatch(lines, file, table=batch, known=known)
+        yield Part(
+            lines,
+            partial(of_table, batch, lines, given, file),
+            partial(texts_in, batch, given.known),
+        )
 
 
 def _records_of(
@@ -258,27 +290,47 @@ def _of_records(
     file: FileReport,
     form: Format,
     source: Iterator[tuple[int, Record]],
+    run: Run,
     *,
     texts: bool,
 ) -> Opened:
-    more = partial(_later_rows, file, asked, form)
-    rewards = None if texts else RecordRewards(asked, file, form.known, more)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
+    rollouts = rollouts if texts else _without_texts(rollouts, file, asked, form)
+    chunks = _some_at_a_time(rollouts, file, asked, form, texts=texts)
+    given = Given(form.known or NOTHING_KNOWN)
+    if not texts and (first := next(chunks, None)) is not None:
+        more = partial(_later_rows, run.after(file), asked, form)
+        given = given_by_records(asked, form, file, first[0], more, run)
+        file.is_given(given)
+        chunks = chain(iter([first]), chunks)  # which does not keep the first
+    return given, _record_parts(file, given, chunks, texts=texts)
 
-    def read() -> Iterator[RolloutBatch]:
-        for rows, lines in _some_at_a_time(rollouts, file, asked, rewards):
-            if rewards is not None:
-                rewards.settle(rows)
-            yield RolloutBatch(np.array(lines), file, rows)
 
-    return rewards, read()
+def _record_parts(
+    file: FileReport, given: Given, chunks: Iterator[_Rows], *, texts: bool
+) -> Iterator[Part]:
+    checked = file.format == "columns"
+    for every, numbers in chunks:
+        # A reward counts from the first rollout on that has it.
+        more, first = (given, 0) if texts else with_later(given, every, file)
+        if more is not given:
+            file.is_given(more)
+        for known, some in ((given, slice(first)), (more, slice(first, None))):
+            rows, lines = every[some], np.array(numbers[some])
+            if rows:
+                yield Part(
+                    lines,
+                    partial(of_records, rows, lines, known, file),
+                    partial(texts_of, rows, checked=checked),
+                )
+        given = more
 
 
 def _later_rows(
-    file: FileReport, asked: ReaderOptions, form: Format, rows: int
+    later: Sequence[RolloutFile], asked: ReaderOptions, form: Format, rows: int
 ) -> list[ParsedRollout]:
     found = list[ParsedRollout]()
-    for other in file.siblings:
+    for other in later:
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
             break
         scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
@@ -294,30 +346,42 @@ def _later_rows(
     return found
 
 
+def _without_texts(
+    rollouts: Iterator[tuple[int, ParsedRollout]],
+    file: FileReport,
+    asked: ReaderOptions,
+    form: Format,
+) -> Iterator[tuple[int, ParsedRollout]]:
+    for line, row in rollouts:
+        forget_texts(row, checked=file.format == "columns")
+        narrow(row, asked, form, file)
+        yield line, row
+
+
 def _some_at_a_time(
     rollouts: Iterator[tuple[int, ParsedRollout]],
     file: FileReport,
     asked: ReaderOptions,
-    rewards: RecordRewards | None,
-) -> Iterator[tuple[list[ParsedRollout], list[int]]]:
+    form: Format,
+    *,
+    texts: bool,
+) -> Iterator[_Rows]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
     rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
-    texts = _FEW if asked.rescore is None else _TEXTS
+    most = max(_CHUNK, 0 if form.known is None else LOOKED_AT)
+    if texts:
+        most = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
     try:
         for line, row in rollouts:
-            if rewards is not None:
-                forget_texts(row, checked=file.format == "columns")
-                rewards.narrow(row)
             lines.append(line)
             rows.append(row)
-            if row.turns is not None:
-                turns += row.turns.count
-            most = texts if rewards is None else max(_CHUNK, rewards.needed)
-            full = file.bytes - start >= _TEXT_BYTES if rewards is None else turns >= _TURNS
+            turns += 0 if row.turns is None else row.turns.count
+            full = file.bytes - start >= _TEXT_BYTES if texts else turns >= _TURNS
             if full or len(rows) >= most:
                 yield rows, lines
                 rows, lines, start, turns = [], [], file.bytes, 0
+                most = most if texts else _CHUNK
     except unreadable() as error:
         broken = error
     if rows:

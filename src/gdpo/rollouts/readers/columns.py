@@ -12,28 +12,31 @@ import numpy as np
 from gdpo._files import from_json
 from gdpo._shapes import Bool, Int
 from gdpo.rollouts.arrow import pa, pc
-from gdpo.rollouts.readers.keys import (
-    Key,
-    group_keys,
-    grouping,
-    key_of,
-    pair,
-    restarted,
-)
+from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
     GDPO,
+    MEANINGS,
     NAME_LISTS,
-    NOTHING_KNOWN,
     WEIGHTS,
     Inner,
     Kind,
     Layout,
     spread,
 )
-from gdpo.rollouts.readers.records import TRUTHS, DoubtfulText, ParsedRollout, number, plain
+from gdpo.rollouts.readers.propose import Given
+from gdpo.rollouts.readers.records import (
+    ONE_TURN,
+    TRUTHS,
+    DoubtfulText,
+    ParsedRollout,
+    RowTurns,
+    is_number,
+    number,
+    plain,
+)
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.record import opened
-from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, NO_KEY, Values
+from gdpo.rollouts.table import NO_KEY, Values
 
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares stay finite."""
@@ -48,6 +51,8 @@ _CUT = frozenset(
 )
 _ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 Rows: TypeAlias = Int[np.ndarray, " some"] | slice
+Lines: TypeAlias = Int[np.ndarray, " rollout"]
+"""Line number of each rollout, or row number from 0 if the file has no lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Column:
         """Return the column for some of the rollouts."""
         return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
 
-    def usable(self, what: str, lines: Int[np.ndarray, " rollout"], file: FileReport) -> Values:
+    def usable(self, what: str, lines: Lines, file: FileReport) -> Values:
         """Return the numbers, with NaN for unusable values, and add a notice for each problem."""
         size = np.abs(self.values)
         good = size <= LARGEST
@@ -150,206 +155,296 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutBatch:
-    """Stores consecutive rollouts of a file: parsed records, or rows of an Arrow table."""
+class FlatTurns:
+    """Stores the turns of some rollouts one after another."""
 
-    lines: Int[np.ndarray, " rollout"]
-    """Line number of each rollout, or row number from 0 if the file has no lines."""
-    file: FileReport
-    rows: Sequence[ParsedRollout] = ()
-    table: Any = None
-    """Arrow record batch. None: the rollouts are `rows`."""
-    known: Layout = NOTHING_KNOWN
-    read: dict[str, Column | None] = field(default_factory=dict)
+    counts: Int[np.ndarray, " rollout"]
+    rewards: Mapping[str, Column | None]
+    """Rewards by name, with one value per turn."""
+    advantage: Column | None
+    num_tokens: Column | None
+    single: Bool[np.ndarray, " rollout"] | None = None
+    """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
+    turns have their own, and add up to those of the rollout."""
 
-    def __len__(self) -> int:
-        return len(self.lines)
 
-    def part(self, rows: Rows) -> Sequence[ParsedRollout]:
-        """Return some of the records."""
-        return self.rows if isinstance(rows, slice) else [self.rows[i] for i in rows]
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Stores consecutive rollouts of a file as columns, whatever they were read from.
 
-    def column(self, path: str) -> Column | None:
-        """Return the numbers at a path, or None if a table has no such column."""
-        if path not in self.read:
-            if self.table is None:
-                values = (
-                    row.rewards.get(path, row.total if path == row.total_name else None)
-                    for row in self.rows
-                )
-                self.read[path] = column_of(list(values))
-            else:
-                found = entered(self.table, path)
-                if found is not None and not is_numeric(found.type):
-                    found = _added_up(found)
-                self.read[path] = None if found is None else column_in(found)
-        return self.read[path]
+    A column is None if the file has no such field.
+    """
 
-    def weight(self, name: str, rows: Rows) -> Values | None:
-        """Return the weights of a reward for some rollouts, NaN where unknown, or None."""
-        if self.table is None:
-            given = [row.weights.get(name) if row.weights else None for row in self.part(rows)]
-            return None if all(each is None for each in given) else np.array(given, np.float64)
-        columns = (entered(self.table, f"{each}.{name}") for each in WEIGHTS)
-        found = next((c for c in columns if c is not None and is_numeric(c.type)), None)
-        return None if found is None else column_in(found).values[rows]
+    lines: Lines
+    rewards: Mapping[str, Column | None]
+    there: Mapping[str, Bool[np.ndarray, " rollout"]]
+    """Whether a record has the field of the reward, even if the field is empty. Empty for a table,
+    whose rows have the same fields."""
+    weights: Mapping[str, Values | None]
+    """Weights of the rewards, NaN where unknown."""
+    steps: Key
+    """Step of each rollout, -1 if invalid."""
+    ids: Key
+    prompts: Key
+    grouped: Bool[np.ndarray, " rollout"]
+    """Whether a rollout has a group id."""
+    prompted: Bool[np.ndarray, " rollout"]
+    rollouts: Key
+    turn: Values
+    total: Column | None
+    advantage: Column | None
+    num_tokens: Column | None
+    cut: Values
+    trained: Bool[np.ndarray, " rollout"]
+    turns: FlatTurns | None
 
-    def meant(self, meaning: str) -> Any:
-        """Return the column with this meaning, a list or an Arrow array, or None if absent."""
-        if self.table is None:
-            return [getattr(row, meaning) for row in self.rows]
-        path = getattr(self.known, meaning)
-        return None if path is None else entered(self.table, path)
 
-    def has(self, meaning: str, rows: Rows) -> Bool[np.ndarray, " rollout"]:
-        """Return whether each of some rollouts has a `group` or a `prompt`."""
-        if self.table is None:
-            part = self.part(rows)
-            return np.array([getattr(row, meaning) is not None for row in part], np.bool_)
-        prompted = meaning == "prompt" and self.known.prompt is not None
-        there = prompted or self.meant(meaning) is not None
-        return np.full(len(self.lines[rows]), there)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Holds consecutive rollouts of a file, to be read as columns or as texts."""
 
-    def grouped_by(self, rows: Rows) -> str:
-        """Return how some rollouts are grouped. A few may lack the group field."""
-        alone = self.file.report.ids.get(self.file.run) == BY_PROMPT
-        if self.has("group", rows).any() and not alone:
-            return BY_BOTH if self.file.split else BY_IDS
-        return BY_PROMPT if self.has("prompt", rows).any() else BY_NOTHING
+    lines: Lines
+    columns: Callable[[], Columns]
+    texts: Callable[[Sequence[int]], list[RolloutText]]
+    """Function that returns the texts of some rollouts, and their fields without a known meaning.
+    Records forget them."""
 
-    def numbers(self, meaning: str) -> Values:
-        """Return the column with this meaning, NaN where unusable, and report those."""
-        values = self.meant(meaning)
-        if values is None:
-            return np.full(len(self), nan)
-        column = column_of(values) if isinstance(values, list) else column_in(values)
-        return column.usable(meaning, self.lines, self.file)
 
-    def text(self, row: int) -> RolloutText:
-        """Return the texts of one rollout. Of a table, only prompt and completion are read."""
-        if self.table is None:
-            return text_of_row(self.rows[row])
-        paths = (self.known.prompt, self.known.completion)
-        columns = (None if path is None else entered(self.table, path) for path in paths)
-        values = (None if column is None else column[row].as_py() for column in columns)
-        return RolloutText(*(_opened_text(value, self.known) for value in values))
+def of_records(
+    rows: Sequence[ParsedRollout],
+    lines: Lines,
+    given: Given,
+    file: FileReport,
+) -> Columns:
+    """Return parsed records as columns."""
 
-    def texts(self) -> list[RolloutText]:
-        """Return the texts, and the fields without a known meaning. Records lose their texts."""
-        if self.table is None:
-            texts = [text_of_row(row) for row in self.rows]
-            for row in self.rows:
-                forget_texts(row, checked=self.file.format == "columns")
-            return texts
-        known, taken = self.known, self.known.taken()
-        others = self.table.select([n for n in self.table.schema.names if n not in taken])
-        values = [self.meant(meaning) for meaning in ("prompt", "completion", "num_tokens")]
-        columns = [[None] * len(self) if each is None else each.to_pylist() for each in values]
-        extras = others.to_pylist() if others.num_columns else [{}] * len(self)
-        return [
-            RolloutText(
-                _opened_text(prompt, known),
-                _opened_text(completion, known),
-                extras=_opened(extra),
-                num_tokens=count_of(tokens),
-                restored=known is GDPO,
-            )
-            for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
-        ]
+    def numbers(path: str) -> Column:
+        values = (r.rewards.get(path, r.total if path == r.total_name else None) for r in rows)
+        return column_of(list(values))
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return the columns of a `RolloutTable`, except those for rewards and files."""
-        steps = self.steps()
-        return {
-            "steps": steps,
-            **self._groups(steps),
-            "total": self.numbers("total"),
-            "advantages": self.numbers("advantage"),
-            "num_tokens": self.numbers("num_tokens"),
-            "cut": self._cut(),
-            "trained": self._trained(),
-        }
+    names, total = given.names, given.known.total
+    turned = None not in (given.known.rollout, given.known.turn)
+    totals = [r.total if total == r.total_name else r.rewards.get(total or "") for r in rows]
+    ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
+    steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
+    no_step = np.array([r.step is None for r in rows])
+    return Columns(
+        lines,
+        rewards={name: numbers(path) for name, path in names.items()},
+        there={
+            name: np.array([path in r.rewards or path == r.total_name for r in rows])
+            for name, path in names.items()
+        },
+        weights=_weights_of(rows, names),
+        steps=np.where(no_step, file.number or 0, _whole_steps(np.array(steps))),
+        ids=ids,
+        prompts=prompts,
+        grouped=ids != NO_KEY,
+        prompted=prompts != NO_KEY,
+        rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
+        turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
+        total=column_of(totals),
+        advantage=column_of([r.advantage for r in rows]),
+        num_tokens=column_of([r.num_tokens for r in rows]),
+        cut=np.array([cut_of(r.finish_reason) for r in rows]),
+        trained=np.array([r.trained for r in rows], np.bool_),
+        turns=_turns_of([r.turns for r in rows], names),
+    )
 
-    def steps(self) -> Key:
-        """Return the step of each rollout, -1 if invalid."""
-        given, of_file = self.meant("step"), np.full(len(self), self.file.number or 0)
-        if given is None:
-            return of_file
-        if self.table is None:
-            known = [nan if isinstance(value, bool) else number(value) for value in given]
-            missing = np.array([value is None for value in given])
-            return np.where(missing, of_file, _whole_steps(np.array(known)))
-        steps, of_booleans = self.numbers("step"), pa.types.is_boolean(given.type)
-        if pa.types.is_string(given.type):
-            truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
-            of_booleans = truths.to_numpy(zero_copy_only=False)
-        return _whole_steps(np.where(of_booleans, nan, steps))
 
-    def keys(self) -> tuple[Key, Key]:
-        """Return the keys of the group ids and of the prompts, and report missing ones.
+def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Columns:
+    """Return the rows of an Arrow table as columns. Ids or prompts that are missing are reported.
 
-        A table's prompts are left out if there are ids in a known format, which are not checked.
-        """
-        if self.table is None:
-            return keys(self.meant("group")), keys(self.meant("prompt"))
-        checked = self.known.group is None or self.file.format == "columns"
-        prompts = self._keys_of("prompt") if checked else np.full(len(self), NO_KEY)
-        return self._keys_of("group"), prompts
+    The prompts are left out if there are ids in a known format, which are not checked.
+    """
+    known, none, no_key = given.known, np.full(len(table), nan), np.full(len(table), NO_KEY)
+    paths = {meaning: getattr(known, meaning) for meaning in MEANINGS}
+    found = {meaning: entered(table, path) for meaning, path in paths.items() if path is not None}
 
-    def _keys_of(self, meaning: str) -> Key:
-        column = self.meant(meaning)
-        if column is None:
-            return np.full(len(self), NO_KEY)
-        if pa.types.is_floating(column.type):  # ids, of which some are missing
-            column = pc.if_else(column.is_nan(), None, column)
-            with suppress(pa.ArrowInvalid):
-                column = column.cast(pa.int64())
-        if column.null_count:
-            missing = column.is_null().to_numpy(zero_copy_only=False)
-            values = {"path": str(getattr(self.known, meaning))}
-            self.file.note_where(missing, self.lines, ReadProblem.SOME_WITHOUT, values)
-        return group_keys(column)
+    def numbers(path: str) -> Column | None:
+        column = entered(table, path)
+        return None if column is None else column_in(_added_up(column))
 
-    def _groups(self, steps: Key) -> dict[str, Key]:
-        file, of_rows, (ids, prompts) = self.file, self.table is None, self.keys()
-        rollouts, turns = np.full(len(self), NO_KEY), np.zeros(len(self), np.int64)
-        if file.turns and (given := self.meant("rollout")) is not None:
-            rollouts = keys(given) if of_rows else group_keys(given)
-            of_turns = column_of(self.meant("turn")).values if of_rows else self.numbers("turn")
-            turns = np.nan_to_num(np.clip(of_turns, -1, 2**53), nan=-1).astype(np.int64)
-        how = "" if file.turns else file.report.ids.get(file.run, "")
-        if how == BY_PROMPT:
-            file.note(None, ReadProblem.ALONE)
-            ids = np.full(len(ids), NO_KEY)
-        found = grouping(steps, ids, prompts, rollouts, turns, split=how == BY_BOTH)
-        if not found.split and np.all(steps == steps[:1]):
-            found, file.seen = restarted(found, ids, prompts, file.seen)
-        file.split |= found.split
-        if found.split:
-            file.note(None, ReadProblem.SPLIT, count=max(found.differing, 1))
-        if not file.turns:
-            return {"groups": found.keys}
-        of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
-        return {"groups": found.keys, "parts": np.stack([of, turns], axis=-1)}
+    def weights(name: str) -> Values | None:
+        columns = (entered(table, f"{each}.{name}") for each in WEIGHTS)
+        column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
+        return None if column is None else column_in(column).values
 
-    def _cut(self) -> Values:
-        given = self.meant("finish_reason")
-        if given is None:
-            return np.full(len(self), nan)
-        if isinstance(given, list):
-            return np.array([cut_of(reason) for reason in given])
-        encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
-        reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
-        codes = encoded.indices.fill_null(len(reasons)).to_numpy(zero_copy_only=False)
-        return np.array([*reasons, nan])[codes]
+    def meant(meaning: str) -> Column | None:
+        column = found.get(meaning)
+        return None if column is None else column_in(column)
 
-    def _trained(self) -> Bool[np.ndarray, " rollout"]:
-        if self.table is None:
-            return np.array([row.trained for row in self.rows], np.bool_)
-        given = entered(self.table, "trained")
-        if given is None or not pa.types.is_boolean(given.type):
-            return np.ones(len(self), np.bool_)
-        return given.fill_null(True).to_numpy(zero_copy_only=False)
+    def keys(meaning: str) -> Key:
+        column, path = found.get(meaning), str(paths[meaning])
+        return no_key if column is None else _reported_keys(column, path, lines, file)
+
+    trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
+    if given_trained is not None and pa.types.is_boolean(given_trained.type):
+        trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
+    checked = known.group is None or file.format == "columns"
+    turn = meant("turn") if found.get("rollout") is not None else None
+    return Columns(
+        lines,
+        rewards={name: numbers(path) for name, path in given.names.items()},
+        there={},
+        weights={name: weights(name) for name in given.names},
+        steps=_steps_in(found.get("step"), lines, file),
+        prompts=keys("prompt") if checked else no_key,
+        ids=keys("group"),
+        grouped=np.full(len(table), found.get("group") is not None),
+        prompted=np.full(len(table), known.prompt is not None),
+        rollouts=no_key if turn is None else group_keys(found["rollout"]),
+        turn=none if turn is None else turn.usable("turn", lines, file),
+        total=meant("total"),
+        advantage=meant("advantage"),
+        num_tokens=meant("num_tokens"),
+        cut=none if found.get("finish_reason") is None else _cut_in(found["finish_reason"]),
+        trained=trained,
+        turns=_turns_in(table, given, lines, file) if file.format == "gdpo" else None,
+    )
+
+
+def _steps_in(given: Any, lines: Lines, file: FileReport) -> Key:
+    """Return the steps in an Arrow array, -1 where invalid. Booleans are no steps."""
+    if given is None:
+        return np.full(len(lines), file.number or 0)
+    steps = column_in(given).usable("step", lines, file)
+    of_booleans: Any = pa.types.is_boolean(given.type)
+    if pa.types.is_string(given.type):
+        truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
+        of_booleans = truths.to_numpy(zero_copy_only=False)
+    return _whole_steps(np.where(of_booleans, nan, steps))
+
+
+def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Key:
+    if pa.types.is_floating(column.type):  # ids, of which some are missing
+        column = pc.if_else(column.is_nan(), None, column)
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        file.note_where(missing, lines, ReadProblem.SOME_WITHOUT, {"path": path})
+    return group_keys(column)
+
+
+def _cut_in(given: Any) -> Values:
+    encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
+    reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
+    codes = encoded.indices.fill_null(len(reasons)).to_numpy(zero_copy_only=False)
+    return np.array([*reasons, nan])[codes]
+
+
+def _weights_of(
+    rows: Sequence[ParsedRollout], names: Mapping[str, str]
+) -> dict[str, Values | None]:
+    """Return the weights of rows: their own, those in an object `weights`, or beside a value."""
+    own, paths = any(row.weights for row in rows), paths_of(rows)
+    found = dict[str, Values | None]()
+    for name, path in names.items():
+        places = [*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight"]
+        places = [place for place in places if place in paths]
+        found[name] = None
+        if own or places:
+            given = [_weight_of(row, name, places) for row in rows]
+            known = any(each is not None for each in given)
+            found[name] = np.array(given, np.float64) if known else None
+    return found
+
+
+def _weight_of(row: ParsedRollout, name: str, places: Sequence[str]) -> float | None:
+    if row.weights:
+        return row.weights.get(name)
+    value = next((row.rewards[place] for place in places if place in row.rewards), None)
+    return number(value) if is_number(value) else None
+
+
+def paths_of(rows: Sequence[ParsedRollout]) -> set[str]:
+    """Return the paths of all numbers in some records."""
+    return set[str]().union(*(row.rewards for row in rows))
+
+
+def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatTurns | None:
+    """Return the turns in the column of gdpo's own files, or None if it has none."""
+    column = entered(table, "turns")
+    if column is None:
+        return None
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list and pa.types.is_struct(kind.value_type)):
+        file.note(int(lines[0]), ReadProblem.NO_TURNS)
+        return None
+    lengths = column.value_lengths().fill_null(0)
+    flat = column.flatten()
+
+    def numbers(path: str) -> Column | None:
+        found = inside(flat, path)
+        return None if found is None else column_in(found)
+
+    return FlatTurns(
+        lengths.to_numpy(zero_copy_only=False).astype(np.int64),
+        {name: numbers(path) for name, path in given.names.items()},
+        numbers("advantage"),
+        numbers("num_tokens"),
+    )
+
+
+def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> FlatTurns | None:
+    """Return the turns of records, or None if there are none.
+
+    A turn without a reward that another turn of the rollout has earned 0 of it.
+    """
+    if turns.count(None) == len(turns):
+        return None
+    single = np.array([each is ONE_TURN for each in turns])
+    counts = np.array([0 if each is None else each.count for each in turns], np.int64)
+    starts, size = np.cumsum(counts) - counts, int(counts.sum())
+    none = np.zeros(size, np.bool_)
+    columns = dict[str, Column | None]()
+    for name, path in names.items():
+        earned = [{} if each is None else each.rewards.get(path, {}) for each in turns]
+        given = np.repeat(np.array(list(map(bool, earned)), np.bool_), counts)
+        values = np.where(given, 0.0, nan)
+        for start, by_turn in zip(starts.tolist(), earned, strict=True):
+            for turn, value in by_turn.items():
+                values[start + turn] = value
+        columns[name] = Column(values, ~given, none, none)
+    tokens = np.full(size, nan)
+    several = np.repeat(~single, counts)
+    tokens[several] = [count for each in turns if each is not None for count in each.num_tokens]
+    return FlatTurns(counts, columns, None, Column(tokens, np.isnan(tokens), none, none), single)
+
+
+def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText]:
+    """Return the texts in some rows of a table, and the fields without a known meaning."""
+    taken = known.taken()
+    paths = [getattr(known, meaning) for meaning in ("prompt", "completion", "num_tokens")]
+    values = [None if path is None else entered(table, path) for path in paths]
+    columns = [
+        [None] * len(rows) if each is None else each.take(pa.array(rows)).to_pylist()
+        for each in values
+    ]
+    others = table.select([n for n in table.schema.names if n not in taken])
+    extras = others.take(pa.array(rows)).to_pylist() if others.num_columns else [{}] * len(rows)
+    return [
+        RolloutText(
+            _opened_text(prompt, known),
+            _opened_text(completion, known),
+            extras=_opened(extra) if extra else extra,
+            num_tokens=None if tokens is None else count_of(tokens),
+            restored=known is GDPO,
+        )
+        for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
+    ]
+
+
+def texts_of(
+    records: Sequence[ParsedRollout], rows: Sequence[int], *, checked: bool
+) -> list[RolloutText]:
+    """Return the texts of some parsed records, which are then forgotten."""
+    texts = [text_of_row(records[row]) for row in rows]
+    for row in rows:
+        forget_texts(records[row], checked=checked)
+    return texts
 
 
 def _whole_steps(steps: Values) -> Key:
@@ -357,8 +452,7 @@ def _whole_steps(steps: Values) -> Key:
     return np.where(whole, steps, -1).astype(np.int64)
 
 
-def keys(given: Sequence[int | None]) -> Key:
-    """Return keys as an array, with `NO_KEY` for missing ones."""
+def _keys(given: Sequence[int | None]) -> Key:
     return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
 
@@ -441,6 +535,8 @@ def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
 
 def _added_up(column: Any) -> Any:
     """Return the sums of a column of lists or their JSON texts, and any other column unchanged."""
+    if is_numeric(column.type):
+        return column
     is_text = kind_of_type(column.type) == "text"
     if is_text:
         column = column.cast(pa.string())

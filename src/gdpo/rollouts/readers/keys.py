@@ -8,11 +8,12 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from gdpo._shapes import Int64, UInt64
+from gdpo._shapes import Bool, Int64, UInt64
 from gdpo.rollouts.arrow import pa
-from gdpo.rollouts.table import NO_KEY
+from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, NO_KEY
 
 Key: TypeAlias = Int64[np.ndarray, " row"]
+Rows: TypeAlias = Bool[np.ndarray, " row"]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -62,6 +63,32 @@ def grouping(
     if split:
         keys[rows] = pair(ids[rows], asked)
     return Grouping(keys, split, False, differing)
+
+
+@dataclass(slots=True)
+class Groups:
+    """Forms the groups of a file's rows, part by part, and checks its ids against the prompts."""
+
+    how: str
+    """How the ids are read: `BY_PROMPT` ignores them, `BY_BOTH` joins them with the prompts."""
+    split: bool = False
+    """Whether prompts have contradicted the ids, so that rows are grouped by both."""
+    _seen: tuple[Key, Key] | None = None
+
+    def of(self, steps: Key, ids: Key, prompts: Key, rollouts: Key, turns: Key) -> Grouping:
+        """Return the groups of the next rows."""
+        ids = np.full(len(ids), NO_KEY) if self.how == BY_PROMPT else ids
+        found = grouping(steps, ids, prompts, rollouts, turns, split=self.how == BY_BOTH)
+        if not found.split and np.all(steps == steps[:1]):
+            found, self._seen = restarted(found, ids, prompts, self._seen)
+        self.split |= found.split
+        return found
+
+    def grouped_by(self, grouped: Rows, prompted: Rows) -> str:
+        """Return how some rows are grouped. A few may lack the group id."""
+        if grouped.any() and self.how != BY_PROMPT:
+            return BY_BOTH if self.split else BY_IDS
+        return BY_PROMPT if prompted.any() else BY_NOTHING
 
 
 def mostly_shared(keys: Key) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float, Int
+from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
@@ -46,8 +47,22 @@ _COMPARED = 2048
 _ADDED_UP = 24
 """Maximum number of numeric fields that may explain a total."""
 Where: TypeAlias = Literal[
-    "object", "named", "other", "every", "function", "logged", "total", "asked", "none"
+    "object",
+    "named",
+    "other",
+    "every",
+    "function",
+    "logged",
+    "total",
+    "asked",
+    "format",
+    "weighted",
+    "scalar",
+    "record",
+    "none",
 ]
+GUESSED = frozenset({"object", "named", "other", "every", "function", "logged", "total"})
+"""Places of rewards that neither the user nor the format states."""
 _NAMED = "function"
 """Place of rewards that the format names, so that constant ones are rewards, too."""
 _GUESSED = ("other", "every", "function")
@@ -104,7 +119,7 @@ class Proposal:
     kind: Where = "none"
     """Where the rewards are: in an object, named as rewards, other numbers, all numbers of a format
     (`function`: under the names of functions), as a log names them, only a scalar reward, or where
-    the user says."""
+    the user or the format says."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Path of each reward by name."""
     prefix: str = ""
@@ -118,27 +133,34 @@ class Proposal:
     """Reason why no rewards are proposed. Empty if they are."""
     choices: tuple[tuple[str, ...], ...] = ()
     """Readings that the file leaves open, each as a list of rewards."""
+    groups: str = ""
+    """`BY_BOTH` or `BY_PROMPT` if the first prompts contradict the group ids, or else empty."""
 
     @property
     def how(self) -> str:
         """Phrase about the rewards, for the summary."""
+        columns = listed(self.names) if self.kind in ("function", "logged") else ""
         where = {
             "object": f"the numbers in {self.prefix[:-1]!r}",
             "named": "the numbers named as rewards or scores",
             "other": "the numbers whose names fit a reward",
             "every": "all numeric components",
-            "function": f"the columns {listed(self.names)}, named after reward functions; if some "
+            "function": f"the columns {columns}, named after reward functions; if some "
             "are not rewards, name the rewards (--rewards)",
-            "logged": f"the columns {listed(self.names)}, as the trainer's log names them "
+            "logged": f"the columns {columns}, as the trainer's log names them "
             "(trainer_state.json)",
             "total": "scalar reward only: no other number is named as a reward, and no numbers "
             "add up to it",
             "asked": "as given",
+            "format": "all numeric components",
+            "weighted": "as the files name them, with weights",
+            "scalar": "scalar reward only: the files contain no reward components",
+            "record": "as recorded by gdpo",
             "none": "",
         }[self.kind]
         if self.kind == "other" and self.total is not None:
             where = f"the numbers that add up to {self.total!r}, with weights"
-        elif self.total is not None and self.kind not in ("total", "asked"):
+        elif self.total is not None and self.kind in GUESSED - {"total"}:
             where += f"; {self.total!r} is their total"
         phrases = [
             f"; {because}" + listed([path for path, why in self.left_out.items() if why == each])
@@ -160,11 +182,26 @@ class Proposal:
             "other": is_likely(path),
             "every": not is_never(path),
             "function": not is_never(path, lenient=True),
+            **dict.fromkeys(("format", "weighted", "scalar"), True),
         }.get(self.kind, False)
-        return path if fits and (self.kind == "function" or not is_total(path)) else None
+        may_be = self.kind in ("function", "format", "weighted", "scalar") or not is_total(path)
+        return path if fits and may_be else None
 
 
 NOTHING_PROPOSED = Proposal()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Stores what a file is read with. All of it could be options of the user."""
+
+    known: Layout
+    """Column of each meaning."""
+    rewards: Proposal = NOTHING_PROPOSED
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Path of each reward by name."""
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    """Ranges that the file declares, by reward name."""
 
 
 def propose(

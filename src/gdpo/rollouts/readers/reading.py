@@ -16,22 +16,20 @@ from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.columns import (
     LARGEST,
     Column,
+    Columns,
+    Lines,
+    Part,
     Rescore,
-    RolloutBatch,
     RolloutText,
     Rows,
     column_of,
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.keys import mostly_shared
-from gdpo.rollouts.readers.propose import InTotal
-from gdpo.rollouts.readers.report import (
-    FileReport,
-    ReadProblem,
-    ReadReport,
-)
-from gdpo.rollouts.readers.rewards import RecordRewards, Rewards, TableRewards
+from gdpo.rollouts.readers.keys import Groups, mostly_shared, pair
+from gdpo.rollouts.readers.propose import Given, InTotal
+from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
 from gdpo.rollouts.readers.turns import turns_of
 from gdpo.rollouts.table import (
@@ -39,6 +37,7 @@ from gdpo.rollouts.table import (
     BY_IDS,
     BY_PROMPT,
     FOUND,
+    NO_KEY,
     RECORDED,
     RolloutTable,
     Values,
@@ -50,8 +49,6 @@ from gdpo.rollouts.table import (
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, new or not."""
-_SIBLINGS = 64
-"""Maximum number of further files of a run whose values are used to infer its rewards."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
 RESCORED = "rescored"
@@ -71,10 +68,9 @@ class RolloutReading(Iterator[RolloutTable]):
         files = find_files(paths, self.report.left_out)
         if asked.format is None and asked.columns is None:
             files = without_twins(files, _is_record, self.report.left_out)
+        runs = {name: Run([f for f in files if f.run == name]) for name in {f.run for f in files}}
         parts = (
-            part
-            for place, file in enumerate(files)
-            for part in _read_file(file, asked, self.report, files[place + 1 :])
+            part for file in files for part in _read_file(file, asked, self.report, runs[file.run])
         )
         self._tables = self._finished(_whole_steps(parts, self.report))
 
@@ -199,9 +195,12 @@ def read_rollout_files(
 
 
 def _read_file(
-    found: RolloutFile, asked: ReaderOptions, report: ReadReport, later: Sequence[RolloutFile]
+    found: RolloutFile,
+    asked: ReaderOptions,
+    report: ReadReport,
+    run: Run,
 ) -> Iterator[RolloutTable]:
-    """Yield a file's tables, and report what cannot be read. `later` are the next files."""
+    """Yield a file's tables, and report what cannot be read."""
     if found.kind not in KINDS_READ:
         why = (
             "its extension is none of"
@@ -210,11 +209,9 @@ def _read_file(
         )
         report.left_out[found.path] = f"{why} {', '.join(ENDINGS)}"
         return
-    alike = [each for each in later if (each.run, each.kind) == (found.run, found.kind)]
-    alike = alike[:_SIBLINGS]
-    file = FileReport(found.path, report, run=found.run, number=found.step, siblings=alike)
+    file = FileReport(found.path, report, run=found.run, number=found.step)
     try:
-        yield from _tables(asked, file)
+        yield from _tables(asked, file, run)
     except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file.end(why[:_LONGEST])
@@ -222,9 +219,8 @@ def _read_file(
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
 
-def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
-    rescore = asked.rescore
-    opened = open_file(asked, file, texts=rescore is not None)
+def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[RolloutTable]:
+    opened = open_file(asked, file, run, texts=asked.rescore is not None)
     if opened is None:
         if file.skipped:
             file.format = "unknown"
@@ -232,73 +228,119 @@ def _tables(asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
         else:
             file.report.left_out[file.path] = "the file is empty"
         return
-    rewards, batches = opened
-    for batch in batches:
-        scored = {} if rescore is None else _rescored(batch, rescore, file)
-        of_batch = batch.columns()
-        for rows in _by_step(of_batch["steps"]):
-            of_step = {name: column[rows] for name, column in of_batch.items()}
-            table = _table_of(rewards, scored, batch, rows, of_step, file)
+    given, parts = opened
+    groups = Groups(given.rewards.groups)
+    for part in parts:
+        scored = None if asked.rescore is None else _rescored(part, asked.rescore, file)
+        columns = part.columns()
+        if scored is not None:
+            columns = replace(columns, rewards=scored, weights={}, turns=None)
+        if scored is not None:
+            file.rewards = tuple(dict.fromkeys((*file.rewards, *scored)))
+            file.rewards_from = RESCORED
+        checked = _checked(columns, given, groups, file)
+        for rows in _by_step(columns.steps):
+            of_step = {name: column[rows] for name, column in checked.items()}
+            table = _table_of(columns, rows, of_step, given, groups, file, asked)
             if table.steps[0] < 0:
-                file.lose(int(batch.lines[rows][0]), ReadProblem.NO_STEP, rows=len(table))
+                file.lose(int(columns.lines[rows][0]), ReadProblem.NO_STEP, rows=len(table))
             else:
                 file.read += len(table)
                 yield table
-        file.numbered += len(batch)
+        file.numbered += len(part.lines)
 
 
-def _rescored(batch: RolloutBatch, rescore: Rescore, file: FileReport) -> dict[str, Column]:
-    found = rescore(batch.texts())
+def _rescored(part: Part, rescore: Rescore, file: FileReport) -> dict[str, Column]:
+    found = rescore(part.texts(range(len(part.lines))))
     for what, places_of in found.problems.items():
-        line = int(batch.lines[places_of[0]])
+        line = int(part.lines[places_of[0]])
         file.note(line, ReadProblem.TOLD, {"why": what}, count=len(places_of))
     return {name: column_of(values) for name, values in found.rewards.items()}
 
 
+def _checked(
+    columns: Columns, given: Given, groups: Groups, file: FileReport
+) -> dict[str, np.ndarray]:
+    """Return the columns of a `RolloutTable` that no reward is needed for, and report problems."""
+    turns = np.nan_to_num(np.clip(columns.turn, -1, 2**53), nan=-1).astype(np.int64)
+    found = groups.of(columns.steps, columns.ids, columns.prompts, columns.rollouts, turns)
+    if groups.how == BY_PROMPT:
+        file.note(None, ReadProblem.ALONE)
+    if found.split:
+        file.note(None, ReadProblem.SPLIT, count=max(found.differing, 1))
+    size = len(columns.lines)
+    checked: dict[str, np.ndarray] = {
+        "steps": columns.steps,
+        "groups": found.keys,
+        "cut": columns.cut,
+        "trained": columns.trained,
+        "row": file.numbered + np.arange(size),
+    }
+    for meaning in ("total", "advantage", "num_tokens"):
+        column: Column | None = getattr(columns, meaning)
+        none = np.full(size, nan)
+        usable = none if column is None else column.usable(meaning, columns.lines, file)
+        checked["advantages" if meaning == "advantage" else meaning] = usable
+    if None not in (given.known.rollout, given.known.turn):
+        of = pair(pair(found.keys, columns.steps), columns.rollouts)
+        of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
+        checked["parts"] = np.stack([of, turns], axis=-1)
+    return checked
+
+
 def _table_of(
-    rewards: RecordRewards | TableRewards | None,
-    scored: Mapping[str, Column],
-    batch: RolloutBatch,
+    columns: Columns,
     rows: Rows,
     of_step: Mapping[str, Any],
+    given: Given,
+    groups: Groups,
     file: FileReport,
+    asked: ReaderOptions,
 ) -> RolloutTable:
-    """Return the rollouts of a step as a table. Without `rewards`, they were scored again."""
-    lines = batch.lines[rows]
-    weights, turns, weights_from = None, None, RECORDED
-    known = Rewards({}, RESCORED) if rewards is None else rewards.of(batch, rows)
-    whole = scored if rewards is None else {n: batch.column(p) for n, p in known.paths.items()}
-    columns = {name: None if each is None else each.take(rows) for name, each in whole.items()}
-    file.found_rewards(columns, known.how, scalar=known.scalar)
-    _report_groups(batch, rows, file)
-    values = np.full((len(lines), len(columns)), np.nan)
-    for place, (name, column) in enumerate(columns.items()):
+    """Return the rollouts of a step as a table."""
+    lines, names = columns.lines[rows], tuple(columns.rewards)
+    _report_groups(columns, rows, file)
+    if columns.there:
+        _report_absent(columns, rows, given, asked, file)
+    values = np.full((len(lines), len(names)), nan)
+    for place, (name, column) in enumerate(columns.rewards.items()):
         if column is not None:
-            values[:, place] = column.usable(f"reward {name!r}", lines, file)
-    if rewards is not None:
-        weights = _weights(batch, rows, values, columns, of_step["groups"], file)
-        found = file.proposal.in_total
-        if found is not None and _denied(weights, found, columns, file):
-            weights_from, file.weights = FOUND, found.weights
-            values, weights = _in_total(found, columns, values, of_step["total"], lines, file)
-        file.recorded |= weights is not None and weights_from == RECORDED
-        totals = (values, of_step["num_tokens"])
-        turns = turns_of(batch, known.paths, rows=rows, whole=totals, file=file)
+            values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
+    weights, weights_from = _weights(columns, rows, values, of_step["groups"], file), RECORDED
+    found = given.rewards.in_total
+    if found is not None and _denied(weights, found, names, file):
+        weights_from, file.weights = FOUND, found.weights
+        values, weights = _in_total(found, names, values, of_step["total"], lines, file)
+    file.recorded |= weights is not None and weights_from == RECORDED
+    turns = None
+    if columns.turns is not None:
+        turns = turns_of(columns.turns, rows, lines, values, of_step["num_tokens"], file)
     return RolloutTable(
         run=file.run,
         format=file.format,
-        names=tuple(columns),
+        names=names,
         weights=weights,
         weights_from=weights_from,
         files=(file.path,),
         rewards=values,
         file=np.zeros(len(lines), np.int64),
-        row=file.numbered + np.arange(len(batch))[rows],
-        ranges=known.ranges,
-        grouped_by=batch.grouped_by(rows),
+        ranges=given.ranges,
+        grouped_by=groups.grouped_by(columns.grouped[rows], columns.prompted[rows]),
         turns=turns,
         **of_step,
     )
+
+
+def _report_absent(
+    columns: Columns, rows: Rows, given: Given, asked: ReaderOptions, file: FileReport
+) -> None:
+    """Report the rewards that no record of a step has."""
+    has = {name: bool(there[rows].any()) for name, there in columns.there.items()}
+    numbers = list(file.numbers)
+    if file.format != "columns":
+        numbers.sort(key=lambda name: name == given.known.total)
+    line = int(columns.lines[rows][0])
+    file.report_sought(asked.rewards or (), has, line, ReadProblem.NO_REWARD, numbers, numbers)
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
@@ -311,20 +353,19 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
 
 
 def _weights(
-    batch: RolloutBatch,
+    columns: Columns,
     rows: Rows,
     rewards: Float[np.ndarray, "rollout reward"],
-    names: Iterable[str],
     groups: Int[np.ndarray, " rollout"],
     file: FileReport,
 ) -> Float[np.ndarray, "rollout reward"] | None:
-    columns = [batch.weight(name, rows) for name in names]
-    given = [column for column in columns if column is not None]
-    if not columns or len(given) < len(columns):
+    """Return the recorded weights of a step, or None if a reward has none."""
+    given = [column[rows] for column in columns.weights.values() if column is not None]
+    if not given or len(given) < len(columns.rewards):
         return None
-    lines, weights = batch.lines[rows], np.stack(given, axis=-1)
+    lines, weights = columns.lines[rows], np.stack(given, axis=-1)
     known = ~np.isnan(weights)
-    first = weights[np.argmax(known, axis=0), np.arange(len(columns))]
+    first = weights[np.argmax(known, axis=0), np.arange(len(given))]
     weights = np.where(known | np.isnan(rewards), weights, first)
     if not np.all(np.abs(first) <= LARGEST) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
@@ -362,7 +403,7 @@ def _in_total(
     names: Iterable[str],
     values: Float[np.ndarray, "rollout reward"],
     total: Values,
-    lines: Int[np.ndarray, " rollout"],
+    lines: Lines,
     file: FileReport,
 ) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
     """Return the rewards with the weights in the total, and 0 where the total adds nothing."""
@@ -378,9 +419,9 @@ def _in_total(
     return values, weights
 
 
-def _report_groups(batch: RolloutBatch, rows: Rows, file: FileReport) -> None:
-    grouped, prompted = batch.has("group", rows), batch.has("prompt", rows)
-    line = int(batch.lines[rows][0])
+def _report_groups(columns: Columns, rows: Rows, file: FileReport) -> None:
+    grouped, prompted = columns.grouped[rows], columns.prompted[rows]
+    line = int(columns.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
     if 0 < bare < len(grouped):
         file.note(line, ReadProblem.UNGROUPED, count=bare)
@@ -447,12 +488,14 @@ def read_texts(
     left, texts = set(rows), dict[int, RolloutText]()
     try:
         opened = open_file(asked, report, texts=True)
-        for batch in opened[1] if opened is not None and left else ():
+        for part in opened[1] if opened is not None and left else ():
             first = report.numbered
-            report.numbered += len(batch)
-            inside = {row for row in left if first <= row < report.numbered}
-            texts |= {row: replace(batch.text(row - first), row=row) for row in inside}
-            left -= inside
+            report.numbered += len(part.lines)
+            inside = sorted(row for row in left if first <= row < report.numbered)
+            found = part.texts([row - first for row in inside]) if inside else []
+            for row, text in zip(inside, found, strict=True):
+                texts[row] = replace(text, row=row)
+            left -= {*inside}
             if not left:
                 break
     except unreadable() as error:

@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -11,10 +11,9 @@ import numpy as np
 
 from gdpo._shapes import Bool, Int
 from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command
-from gdpo.rollouts.readers.files import RolloutFile, kind_of
-from gdpo.rollouts.readers.keys import Key
+from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
-from gdpo.rollouts.readers.propose import NOTHING_PROPOSED, Proposal
+from gdpo.rollouts.readers.propose import GUESSED, NOTHING_PROPOSED, Given, Proposal
 from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT
 
 _NAMED = 12
@@ -203,8 +202,6 @@ class FileReport:
     rewards_from: str = ""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
-    shape: tuple[str, ...] = ()
-    """Paths of the numeric fields, according to the first rollout or the schema."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -216,17 +213,9 @@ class FileReport:
     """Whether no field is a prompt, completion, group id or advantage."""
     proposal: Proposal = NOTHING_PROPOSED
     """What was proposed as rewards, if neither the user nor the format names them."""
-    split: bool = False
-    """Whether rollouts are grouped by id and prompt, because the prompts contradict the ids."""
-    seen: tuple[Key, Key] | None = None
-    """Group ids of earlier rows of a file without steps, with their prompts."""
-    turns: bool = False
-    """Whether rows that have the same rollout id are turns of one rollout."""
     run: str = ""
     number: int | None = None
     """Step in the name of the file, for rollouts without a step."""
-    siblings: Sequence[RolloutFile] = ()
-    """Later files of the run."""
 
     @property
     def kind(self) -> str:
@@ -236,7 +225,7 @@ class FileReport:
     @property
     def guessed(self) -> bool:
         """Whether the rewards were proposed from names and values, not known from the format."""
-        return self.proposal.kind not in ("none", "asked") and self.format not in NAMED
+        return self.proposal.kind in GUESSED and self.format not in NAMED
 
     def note(
         self,
@@ -297,22 +286,32 @@ class FileReport:
         done = self.read + self.skipped
         self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
 
-    def proposed(self, propose: Callable[[], Proposal]) -> Proposal:
-        """Return the proposal for the files of the run in this format, made once."""
-        known, key, of_shape = self.report.proposals, (self.run, self.format), self.shape
-        found = known.get(key) or known.get((*key, of_shape))
-        if found is None:
-            found = propose()
-            known[(*key, of_shape) if found.refused else key] = found
-        self.proposal = found
+    def is_given(self, given: Given) -> None:
+        """Record what the file is read with, and the rewards of which it has more and more."""
+        found = given.rewards
+        self.proposal, self.rewards_from = found, found.how
+        self.rewards = tuple(given.names)
+        self.scalar = found.kind in ("total", "scalar")
         if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
             self.columns = {**self.columns, "total": found.total}
-        return found
 
-    def found_rewards(self, names: Iterable[str], how: str, *, scalar: bool) -> None:
-        """Add the rewards of some rollouts, and how they were determined."""
-        self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
-        self.rewards_from, self.scalar = how, scalar
+    def report_sought(
+        self,
+        asked: Collection[str],
+        found: Mapping[str, bool],
+        line: int | None,
+        problem: ReadProblem,
+        fields: Collection[str],
+        numbers: Sequence[str],
+    ) -> None:
+        """Report rewards that were not found, with the existing fields."""
+        for name, is_there in found.items():
+            if not is_there:
+                self.note(line, problem, {"name": name, "fields": listed(fields)})
+            if name in asked:
+                sought = self.report.sought
+                sought[name] = is_there or sought.get(name, False)
+                self.report.offered |= {} if is_there else dict.fromkeys(numbers)
 
 
 @dataclass(slots=True)
@@ -332,13 +331,6 @@ class ReadReport:
     """Numeric fields in the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict)
     """Names of fields in the files, up to the number that a message lists."""
-    proposals: dict[tuple[Any, ...], Proposal] = field(
-        default_factory=dict[tuple[Any, ...], Proposal]
-    )
-    """Proposals by run and format. Refusals by run, format and numeric fields."""
-    ids: dict[str, str] = field(default_factory=dict)
-    """How a run is grouped if its first prompts contradict its group ids: `BY_BOTH` or
-    `BY_PROMPT`."""
     unrecognized: list[FileReport] = field(default_factory=list)
     """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
