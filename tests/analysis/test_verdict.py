@@ -430,6 +430,9 @@ def test_the_summary_has_at_most_six_rewards_and_three_findings():
     assert sum(line.startswith("! ") for line in lines) == 3
     assert "and 2 more findings (--output json prints all)" in lines
     assert any(line.startswith("not checked") for line in lines)
+    text = " ".join(map(str.strip, lines_of(analysis, 500)))
+    assert "(--range)" in text
+    assert "(low, high)" not in text  # which is for Python
     assert "and 2 more findings (on a⟨U+001B⟩.html)" in lines_of(
         analysis, 99, False, Path("a\x1b.html")
     )
