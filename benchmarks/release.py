@@ -1,6 +1,6 @@
 """Print the row of this version in the README's table of releases.
 
-Ratios, times and wrong verdicts are read from the records in research/; tokens are counted. A cell
+Ratios, times and wrong readings are read from the records in research/; tokens are counted. A cell
 without a record says so. `--measure` runs `make demo` and `make test` instead, on idle cores.
 
     python -m benchmarks.release
@@ -24,7 +24,7 @@ HEAD = (
     "TRL / gdpo, CPU",
     "TRL / gdpo, GPU",
     "tokens of code",
-    "wrong verdicts",
+    "wrong readings",
 )
 
 
