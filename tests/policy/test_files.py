@@ -6,12 +6,13 @@ import shutil
 import numpy as np
 import pytest
 from tests.engines.policy import byte_tokenizer
+from tests.rollouts.built import rollout
 from tokenizers.processors import TemplateProcessing
 
 from gdpo.errors import DataError
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
-from gdpo.rollouts import Rollout, write_rollouts
+from gdpo.rollouts import write_rollouts
 
 CHAT = [{"role": "user", "content": "ab"}]
 
@@ -130,19 +131,7 @@ def test_a_text_with_tool_results_is_refused(model, tmp_path):
 def test_weights_per_prompt_are_refused(model, tmp_path):
     for step in (1, 2, 3):
         rollouts = [
-            Rollout(
-                run="r",
-                step=step,
-                group_id=group,
-                sample_id=sample,
-                prompt="cd",
-                completion="x",
-                rewards={"a": float(sample)},
-                weights={"a": 1.0 + group},
-                advantage=0.0,
-                num_tokens=1,
-                finish_reason="stop",
-            )
+            rollout(step, group, sample, {"a": float(sample)}, weights={"a": 1.0 + group})
             for group in range(2)
             for sample in range(2)
         ]
