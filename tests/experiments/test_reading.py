@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.experiments.conftest import DECLARED, write_run
 from tests.refusals import config_error, data_error
+from tests.rollouts.readers import written
 
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import headline
@@ -310,7 +311,7 @@ def read_with(metrics, folder):
     file = folder / run_name(label, 1) / "metrics.jsonl"
     first, *rows = (json.loads(line) for line in file.read_text().splitlines())
     changed = [first, *(row | more for row, more in zip(rows, metrics, strict=True))]
-    file.write_text("".join(json.dumps(row) + "\n" for row in changed))
+    written.lines(file, changed)
     ComparisonPlan("task: x", (label,), (1,), 0.8).write(folder)
     experiment = read_experiment(folder)
     return experiment, experiment.runs[0]
