@@ -62,6 +62,15 @@ def tiny_policy(tmp_path_factory):
 
 
 @pytest.fixture
+def real():
+    """Return the path of a file of real data, or skip the test if it is missing."""
+    folder = os.environ.get("GDPO_DATA")
+    if folder is None:
+        pytest.skip("GDPO_DATA is not set")
+    return Path(folder).joinpath
+
+
+@pytest.fixture
 def open_folder():
     """A folder that every user may enter; root, who may read all, becomes nobody for the test."""
     folder = Path(tempfile.mkdtemp())

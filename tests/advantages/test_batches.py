@@ -8,7 +8,7 @@ import pytest
 from gdpo.advantages import dvao, gdpo, gdpo_decorrelated, grpo, mo_grpo
 
 
-def junk_batch(seed, *, rate=0.5, prompts=4000, samples=8):
+def junk_batch(seed, *, rate=0.5):
     r"""A reward of 0 and 1, and a constant with 0.1 % of jitter.
 
     With $\pi = 1 - p^G - (1 - p)^G$ the share of groups in which the first one varies, and weights
@@ -17,11 +17,11 @@ def junk_batch(seed, *, rate=0.5, prompts=4000, samples=8):
     only where the first reward does not vary.
     """
     rng = np.random.default_rng(seed)
-    correct = rng.random((prompts, samples)) < rate
-    return np.stack([correct, 0.5 + 0.001 * rng.random((prompts, samples))], axis=2)
+    correct, jitter = rng.random((2, 4000, 8))
+    return np.stack([correct < rate, 0.5 + 0.001 * jitter], axis=2)
 
 
-def thinning_batch(active, *, prompts=1000, samples=8):
+def thinning_batch(active):
     r"""One reward that half of the samples earn in a share of the groups, and all in the others.
 
     Without its batch step, an advantage has the size $\sqrt{(G - 1) / G}$ in a group that varies,
@@ -29,19 +29,19 @@ def thinning_batch(active, *, prompts=1000, samples=8):
     $a$ varies, the advantages there are larger by $1 / \sqrt a$, to about one part in the number of
     rollouts.
     """
-    rewards = np.ones((prompts, samples, 1))
-    rewards[: round(active * prompts), ::2] = 0.0
+    rewards = np.ones((1000, 8, 1))
+    rewards[: round(active * 1000), ::2] = 0.0
     return rewards
 
 
-def correlated_batch(correlation, seed, *, prompts=500, samples=64):
+def correlated_batch(correlation, seed):
     r"""Two normal rewards with this correlation, and a third one that is independent.
 
     With weights of 1 the influence on $\sum_k w_k z_k$ is $C w$: $1 + \rho$, $1 + \rho$ and 1. With
     the weights $C^{-\alpha} w$ it is $C^{1 - \alpha} w$: $(1 + \rho)^{1 - \alpha}$ twice, and 1.
     """
     rng = np.random.default_rng(seed)
-    one, other, third = rng.normal(size=(3, prompts, samples))
+    one, other, third = rng.normal(size=(3, 500, 64))
     alike = correlation * one + math.sqrt(1 - correlation**2) * other
     return np.stack([one, alike, third], axis=2)
 

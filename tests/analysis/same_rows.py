@@ -1,6 +1,5 @@
 """Drawn runs, written in several layouts and orders, and what `gdpo analyze` says of each."""
 
-import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,10 +87,7 @@ def nested(folder: Path, rows: Rows) -> None:
 
 
 def in_csv(folder: Path, rows: Rows) -> None:
-    with (folder / "rows.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(_flat(rows[0])))
-        writer.writeheader()
-        writer.writerows(map(_flat, rows))
+    written.rows(folder / "rows.csv", [*map(_flat, rows)])
 
 
 def _table(rows: Rows) -> pa.Table:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.printed import commands_in, run_printed
+from tests.rollouts.readers.written import lines
 
 FORMS = Path(__file__).parents[1] / "analysis" / "logs" / "golden_forms"
 ROWS = [
@@ -15,10 +16,6 @@ ROWS = [
 
 
 pytestmark = pytest.mark.usefixtures("here")
-
-
-def lines(rows):
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 NAMES = sorted(file.name for file in FORMS.iterdir() if "." in file.name[:-3])
@@ -49,9 +46,7 @@ def test_logs_in_every_form_are_logs(analyze, name):
 
 def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(gdpo_says, here):
     file = here / "my rows.jsonl"
-    file.write_text(
-        lines({"step": i // 4, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(80))
-    )
+    lines(file, ({"step": i // 4, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(80)))
     code, out, err = gdpo_says("analyze", "my rows.jsonl")
     assert code == 2
     assert "reward" not in out
@@ -69,7 +64,7 @@ def test_what_may_be_metrics_or_rollouts_is_refused_with_two_commands_that_work(
 
 
 def test_format_metrics_needs_metrics(refused, here):
-    (here / "x.jsonl").write_text(lines(ROWS))
+    lines(here / "x.jsonl", ROWS)
     assert "x.jsonl: no metrics found" in refused("x.jsonl", "--columns", "format=metrics")
 
 
@@ -92,9 +87,7 @@ def test_metrics_without_single_rewards_are_an_error_without_a_proposal(refused,
 
 
 def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, here):
-    (here / "x.jsonl").write_text(
-        lines({"step": i // 4, "reward": i % 3, "loss": 0.5} for i in range(12))
-    )
+    lines(here / "x.jsonl", ({"step": i // 4, "reward": i % 3, "loss": 0.5} for i in range(12)))
     code, _, err = gdpo_says("analyze", "x.jsonl")
     assert code == 2
     (command,) = commands_in(err)
@@ -105,17 +98,17 @@ def test_what_tells_nothing_as_metrics_is_proposed_as_rollouts_only(gdpo_says, h
 
 def test_rows_that_never_share_a_step_are_metrics(shown, here):
     rows = [{"step": i, "rewards/a": i % 3, "rewards/b": i / 9} for i in range(20)]
-    (here / "x.jsonl").write_text(lines(rows))
+    lines(here / "x.jsonl", rows)
     assert "metrics only, no rollouts: 20 logged steps" in shown("x.jsonl")
 
 
 def test_groups_over_several_steps_are_refused(analyze, here):
     rows = [{"step": i, "reward": i / 9, "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
-    (here / "x.jsonl").write_text(lines(rows[5:] + rows))
+    lines(here / "x.jsonl", rows[5:] + rows)
     code, out, _ = analyze("x.jsonl")
     assert (code, "15 rows repeat the step of an earlier row" in out) == (0, False)
     changed = [{**row, "reward_a": row["reward_a"] + 1} for row in rows]
-    (here / "x.jsonl").write_text(lines(rows[5:] + changed + rows))
+    lines(here / "x.jsonl", rows[5:] + changed + rows)
     code, out, _ = analyze("x.jsonl")
     assert (code, "! 35 rows repeat the step of an earlier row" in out) == (0, True)
     for more in ((), ("--columns", "format=columns"), ("--columns", "step=step")):
@@ -126,7 +119,7 @@ def test_groups_over_several_steps_are_refused(analyze, here):
 
 def test_rows_without_a_step_are_proposed_as_metrics_too(gdpo_says, here):
     rows = ({"reward": i + i % 3, "reward_a": i % 3, "reward_b": i} for i in range(20))
-    (here / "x.jsonl").write_text(lines(rows))
+    lines(here / "x.jsonl", rows)
     code, _, err = gdpo_says("analyze", "x.jsonl")
     assert code == 2
     for command in commands_in(err):
@@ -136,7 +129,7 @@ def test_rows_without_a_step_are_proposed_as_metrics_too(gdpo_says, here):
 
 def test_no_group_size_is_proposed_if_each_step_has_one_rollout(analyze, here):
     rows = [{"step": i, "prompt": f"p{i}", "reward_a": i % 3, "reward_b": i / 9} for i in range(20)]
-    (here / "x.jsonl").write_text(lines(rows))
+    lines(here / "x.jsonl", rows)
     code, _, err = analyze("x.jsonl")
     assert (code, commands_in(err)) == (2, [])
 
@@ -184,7 +177,7 @@ SELECTIONS = {
     "options", [(), ("--columns", "group_size=2"), ("--columns", "format=columns")]
 )
 def test_a_file_with_only_the_best_and_worst_samples_is_refused(analyze, here, name, options):
-    (here / "x.jsonl").write_text(lines(SELECTIONS[name]))
+    lines(here / "x.jsonl", SELECTIONS[name])
     code, out, err = analyze("x.jsonl", *options)
     assert (code, commands_in(err)) == (2, [])
     assert "x.jsonl: not read: the file keeps only the best and worst samples" in out
@@ -203,14 +196,15 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_labels_that_select_nothing_are_only_labels(analyze, here, name):
-    (here / "x.jsonl").write_text(lines(WHOLE[name]))
+    lines(here / "x.jsonl", WHOLE[name])
     assert analyze("x.jsonl", "--output", "none")[0] == 0
 
 
 def test_metrics_with_the_best_sample_of_each_step_are_metrics(analyze, here):
     row = {"loss": 0.1, "best_completion": "The answer is 4.", "best_reward": 1}
-    (here / "x.jsonl").write_text(
-        lines({"step": i, "rewards/a/mean": i / 9, "rewards/b/mean": 1, **row} for i in range(20))
+    lines(
+        here / "x.jsonl",
+        ({"step": i, "rewards/a/mean": i / 9, "rewards/b/mean": 1, **row} for i in range(20)),
     )
     code, out, _ = analyze("x.jsonl")
     assert (code, "metrics only, no rollouts: 20 logged" in out) == (0, True)
@@ -218,14 +212,14 @@ def test_metrics_with_the_best_sample_of_each_step_are_metrics(analyze, here):
 
 def test_a_label_of_prompts_selects_no_samples(analyze, here):
     rows = [{**row, "prompt": i} for i, row in enumerate(kept("good", "bad"))]
-    (here / "x.jsonl").write_text(lines(rows))
+    lines(here / "x.jsonl", rows)
     assert "best and worst" not in "".join(map(str, analyze("x.jsonl")))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "my x.log"])
 def test_wide_text_is_refused_with_a_command_that_converts_it(gdpo_says, here, name, encoding):
-    rows = {"x.jsonl": lines(ROWS), "x.json": json.dumps(ROWS)}
+    rows = {"x.jsonl": lines(here / name, ROWS).read_text(), "x.json": json.dumps(ROWS)}
     rows["x.csv"] = "prompt,a_reward\n" + "".join(f"p{i // 4},{i % 3}\n" for i in range(16))
     rows["my x.log"] = (FORMS / "console.log").read_text()
     (here / name).write_bytes(rows[name].encode(encoding))
@@ -252,12 +246,12 @@ def test_a_list_in_an_object_is_refused_with_a_command_that_separates_it(gdpo_sa
 def test_folders_that_are_not_read_are_not_counted_as_files(shown, here):
     run = here / "run"
     run.mkdir()
-    (run / "a.jsonl").write_text(lines(ROWS))
+    lines(run / "a.jsonl", ROWS)
     (run / "b.jsonl.zst").write_bytes(b"")
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
     for number in range(9):
-        (elsewhere / f"{number}.jsonl").write_text(lines(ROWS))
+        lines(elsewhere / f"{number}.jsonl", ROWS)
     (run / "linked").symlink_to(elsewhere)
     assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in shown(
         run, "--output", "none"

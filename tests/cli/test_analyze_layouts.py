@@ -85,17 +85,11 @@ def in_csv(names, rewards, *, steps=1):
 
 
 LAYOUTS = {
-    "object, length": expected(inside("rewards", length="tokens"), "a b"),
     "object, step, total, length": expected(
         inside("rewards", step=True, reward="sum", length="tokens"), "a b", steps=2
     ),
     "reward_components, total": expected(inside("reward_components", reward="sum"), "a b"),
     "scores, lr": expected(inside("scores", SCORES, lr="stray"), "acc fmt length"),
-    "scores, kl": expected(inside("scores", SCORES, kl="stray"), "acc fmt length"),
-    "scores, temperature": expected(
-        inside("scores", SCORES, temperature="stray"), "acc fmt length"
-    ),
-    "scores, tokens": expected(inside("scores", SCORES, tokens="tokens"), "acc fmt length"),
     "object alone": expected(inside("rewards"), "a b"),
     "flat keys with a dot": expected(
         flat({f"scores.{k}": v for k, v in SCORES.items()}), "acc fmt length"

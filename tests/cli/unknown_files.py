@@ -1,14 +1,12 @@
 """Drawn files of a run in layouts that no framework writes, and the same run in gdpo's record."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from tests.rollouts.built import rollout
+from tests.rollouts.readers import written
 
 from gdpo.rollouts import rollout_file, write_rollouts
 
@@ -81,20 +79,7 @@ def write_unknown(folder: Path, seed: int) -> tuple[Path, Path]:
     rows = [rows[i] for i in rng.permutation(len(rows))] if rng.random() < 0.3 else rows
     nested = any(isinstance(value, dict | list) for value in rows[0].values())
     kind = str(rng.choice(["jsonl", "parquet", "jsonl" if nested else "csv"]))
-    return _written(folder / f"rows.{kind}", rows), folder / "record"
-
-
-def _written(path: Path, rows: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    return path
+    return written.rows(folder / f"rows.{kind}", rows), folder / "record"
 
 
 def conclusion(printed: str) -> tuple[Any, ...]:

@@ -20,14 +20,14 @@ NAMES = ["format", "correctness", "brevity"]
 WEIGHTS = [1.0, 2.0, -0.5]
 
 
-def some_rewards(seed=0, prompts=12, samples=6, *, missing=0.1):
+def some_rewards(seed=0, *, missing=0.1):
     """Three correlated rewards in different units, some dead groups and some missing values."""
     rng = np.random.default_rng(seed)
-    shared = rng.normal(size=(prompts, samples))
+    shared = rng.normal(size=(12, 6))
     rewards = np.stack(
         [
-            (rng.random((prompts, samples)) < 0.4).astype(float),
-            np.round(3 * shared + rng.normal(size=(prompts, samples))),
+            (rng.random(shared.shape) < 0.4).astype(float),
+            np.round(3 * shared + rng.normal(size=shared.shape)),
             100 + shared,
         ],
         axis=-1,

@@ -68,9 +68,9 @@ def test_a_constant_outside_of_its_declared_range_is_neither_learned_nor_out_of_
     assert all(word in finding.message for word in ("`format`", f"{value:.3g}", "[0, 1]"))
 
 
-def right_in_the_first(counts, samples=8):
+def right_in_the_first(counts):
     """1 for so many samples of each group, else 0."""
-    return (np.arange(samples) < np.array(counts)[:, None]).astype(float)
+    return (np.arange(8) < np.array(counts)[:, None]).astype(float)
 
 
 @pytest.mark.parametrize(

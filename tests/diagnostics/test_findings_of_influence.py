@@ -174,7 +174,8 @@ def test_each_threshold_moves_its_limit():
         assert (finding.kind, finding.severity) == (kind, severity)
 
 
-def rare_sums(live, share, groups=1000):
+def rare_sums(live, share):
+    groups = 1000
     table = np.zeros((len(Sums._fields), 2))
     rows = {"live": [live, groups], "applies": [groups] * 2, "influence": [share, 1 - share]}
     rows["weight"] = [groups / 2] * 2

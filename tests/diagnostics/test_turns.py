@@ -13,11 +13,11 @@ from gdpo.errors import ConfigError, DataError
 A, B = ["a"], ["a", "b"]
 
 
-def simulated(seed=0, prompts=16, samples=6, longest=4, rewards=2):
+def simulated(prompts=16, samples=6):
     """Rewards that vary at every turn, and the number of turns of each rollout."""
-    random = np.random.default_rng(seed)
-    counts = random.integers(1, longest + 1, (prompts, samples))
-    return random.standard_normal((prompts, samples, longest, rewards)), counts
+    random = np.random.default_rng(0)
+    counts = random.integers(1, 5, (prompts, samples))
+    return random.standard_normal((prompts, samples, 4, 2)), counts
 
 
 def assert_same(found, wanted):

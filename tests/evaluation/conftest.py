@@ -1,13 +1,11 @@
 """Rows of small benchmarks."""
 
-import json
-
 import pytest
+from tests.rollouts.readers.written import lines
 
 
 def written(path, rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(path)
+    return str(lines(path, rows))
 
 
 @pytest.fixture

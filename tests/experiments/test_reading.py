@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.experiments.conftest import DECLARED, write_run
 from tests.refusals import config_error, data_error
+from tests.rollouts.readers import written
 
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import headline
@@ -304,29 +305,27 @@ def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
 
 
+def read_with(metrics, folder):
+    """Read a comparison of one run that has these metrics, too, by step from the second on."""
+    label = weighted(folder, 1.0, 1)
+    file = folder / run_name(label, 1) / "metrics.jsonl"
+    first, *rows = (json.loads(line) for line in file.read_text().splitlines())
+    changed = [first, *(row | more for row, more in zip(rows, metrics, strict=True))]
+    written.lines(file, changed)
+    ComparisonPlan("task: x", (label,), (1,), 0.8).write(folder)
+    experiment = read_experiment(folder)
+    return experiment, experiment.runs[0]
+
+
 def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
-    label = weighted(tmp_path, 1.0, 1)
-    file = tmp_path / run_name(label, 1) / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for place, row in enumerate(rows[1:]):
-        row["rewards/a/b/weight"] = 1.0 + place
-        row["other/weight"] = 0.1
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ComparisonPlan("task: x", (label,), (1,), 0.8).write(tmp_path)
-    experiment = read_experiment(tmp_path)
-    (run,) = experiment.runs
+    changing = [{"rewards/a/b/weight": 1.0 + place, "other/weight": 0.1} for place in range(3)]
+    experiment, run = read_with(changing, tmp_path)
     assert set(run.weights) == {"a/b"}
-    assert_array_equal(experiment.weights(label, "a/b"), [[np.nan, 1, 2, 3]])
+    assert_array_equal(experiment.weights(run.label, "a/b"), [[np.nan, 1, 2, 3]])
 
 
 def test_the_account_is_read_from_the_metrics(tmp_path):
-    label = weighted(tmp_path, 1.0, 1)
-    file = tmp_path / run_name(label, 1) / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[2]["account/a/b/by/c"] = 0.5
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ComparisonPlan("task: x", (label,), (1,), 0.8).write(tmp_path)
-    (run,) = read_experiment(tmp_path).runs
+    _, run = read_with([{}, {"account/a/b/by/c": 0.5}, {}], tmp_path)
     assert set(run.account) == {"a/b/by/c"}
     assert_array_equal(run.account["a/b/by/c"], [np.nan, np.nan, 0.5, np.nan])
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.integrations.nemo_rl.recorded import environment
 from tests.refusals import config_error
+from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
@@ -22,7 +23,7 @@ from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, from_file
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import RolloutText, read_rollout_files, records
 from gdpo.rollouts.readers.columns import text_of_row
 
@@ -202,18 +203,10 @@ def rescored(path, names="rewards"):
 
 def by_record(talks, folder):
     rollouts = [
-        Rollout(
-            run="r",
-            step=1,
-            group_id=i,
-            sample_id=0,
+        rollout(
+            *(1, i, 0, {"old": 0.0}),
             prompt=f"What is {i}?",
             completion=talk,
-            rewards={"old": 0.0},
-            weights={"old": 1.0},
-            advantage=0.0,
-            num_tokens=3,
-            finish_reason="stop",
             extra={"reference": wanted(talk)},
         )
         for i, talk in enumerate(talks)

@@ -1,17 +1,18 @@
 """Rollout files become batches of tokens, or one message that says why not."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 from tests.engines.policy import byte_tokenizer
+from tests.rollouts.built import rollout
+from tests.rollouts.readers import written
 from tokenizers.processors import TemplateProcessing
 
 from gdpo.errors import DataError
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
-from gdpo.rollouts import Rollout, write_rollouts
+from gdpo.rollouts import write_rollouts
 
 CHAT = [{"role": "user", "content": "ab"}]
 
@@ -53,9 +54,8 @@ def rows(steps=3, samples=2, prompts=("cd", CHAT), **others):
                 yield {**facts, "prompt": prompt, "completion": "xyz"[: sample + 1], **others}
 
 
-def measured(model, path, written, **options):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+def measured(model, path, records, **options):
+    written.lines(path, records)
     settings = {"step": None, "groups": 1, "estimator": "grpo"} | options
     columns = {"step": "step", "group": "group"}
     return measure_files(model, [path.parent], lambda *_: None, columns=columns, **settings)
@@ -90,11 +90,8 @@ def test_a_rollout_that_is_missing_has_no_effect(model, batches, tmp_path):
 
 def test_only_steps_of_the_last_run_with_one_group_size_count(model, batches, tmp_path):
     folder = tmp_path / "rollouts"
-    folder.mkdir()
     for name, samples in (("first", 2), ("second", 3)):
-        (folder / name).mkdir()
-        text = "".join(json.dumps(row) + "\n" for row in rows(samples=samples))
-        (folder / name / "all.jsonl").write_text(text)
+        written.lines(folder / name / "all.jsonl", rows(samples=samples))
     measured(model, folder / "more.jsonl", [], groups=100)
     assert [len(batch.rewards[0]) for batch in batches] == [3, 3, 3]
 
@@ -117,12 +114,12 @@ def test_what_is_no_prompt_with_one_message_is_refused(model, tmp_path, others):
 def test_a_text_with_tool_results_is_refused(model, tmp_path):
     """verl writes the results of tools into the text."""
     facts = {"gts": "", "score": 0.0, "num_turns": 4}
-    written = [
+    of_verl = [
         {"input": row["prompt"], "output": row["completion"], "step": row["step"], **facts}
         | row["rewards"]
         for row in rows(prompts=("cd", "ef"))
     ]
-    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    written.lines(tmp_path / "all.jsonl", of_verl)
     with pytest.raises(DataError, match="the effect needs a prompt with one message"):
         measure_files(model, [tmp_path / "all.jsonl"], lambda *_: None, None, 1, estimator="grpo")
 
@@ -130,19 +127,7 @@ def test_a_text_with_tool_results_is_refused(model, tmp_path):
 def test_weights_per_prompt_are_refused(model, tmp_path):
     for step in (1, 2, 3):
         rollouts = [
-            Rollout(
-                run="r",
-                step=step,
-                group_id=group,
-                sample_id=sample,
-                prompt="cd",
-                completion="x",
-                rewards={"a": float(sample)},
-                weights={"a": 1.0 + group},
-                advantage=0.0,
-                num_tokens=1,
-                finish_reason="stop",
-            )
+            rollout(step, group, sample, {"a": float(sample)}, weights={"a": 1.0 + group})
             for group in range(2)
             for sample in range(2)
         ]

@@ -14,9 +14,9 @@ from gdpo.lab.report._run_charts import account, curves, survival
 from gdpo.report.charts import Chart, fitted, ticks
 
 
-def with_means(folder, label, seed, values, reward="format"):
+def with_means(folder, label, seed, values):
     run = unrecorded(label, seed, folder, steps=len(values))
-    return replace(run, means={**run.means, reward: np.asarray(values, np.float64)})
+    return replace(run, means={**run.means, "format": np.asarray(values, np.float64)})
 
 
 def compared(folder, means):
@@ -33,9 +33,9 @@ def constant(value):
     return [value] * 12
 
 
-def stepping(at, steps=12):
+def stepping(at):
     """A curve whose mean over 5 steps reaches the threshold at a step."""
-    return [0.0] * (at - 4) + [1.0] * (steps - at + 4)
+    return [0.0] * (at - 4) + [1.0] * (16 - at)
 
 
 def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range_and_the_page_says_so(tmp_path):

@@ -1,10 +1,8 @@
 """The maths reward: how it reads answers, what it accepts, and which texts it survives."""
 
-import os
 import pickle
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -17,8 +15,6 @@ from gdpo.rewards.maths import answer_tag, boxed, last_number, maths_answer
 from gdpo.testing import check_reward
 
 EXTRACTIONS = ("boxed", "answer_tag", "last_number")
-DATA = os.environ.get("GDPO_DATA")
-needs_data = pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
 BOXED = maths_answer()
 
 
@@ -312,26 +308,23 @@ def scores_of_gold(rows: list[Mapping[str, str]], completion="\\boxed{{{answer}}
 
 
 @pytest.mark.slow
-@needs_data
-def test_every_answer_of_math_is_equal_to_itself():
-    rows = load_rows(Path(DATA or "") / "math/math_train.json.gz")
+def test_every_answer_of_math_is_equal_to_itself(real):
+    rows = load_rows(real("math/math_train.json.gz"))
     not_right = {i: score for i, score in scores_of_gold(rows) if score != 1}
     assert not_right == dict.fromkeys(UNREAD)
     assert 1 - len(not_right) / len(rows) > 0.999
 
 
-@needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("completion", ["\\boxed{{{answer}}}", "{solution}"])
-def test_every_answer_and_every_solution_of_math_500_is_right(completion):
-    rows = load_rows(Path(DATA or "") / "math/math500.jsonl")
+def test_every_answer_and_every_solution_of_math_500_is_right(completion, real):
+    rows = load_rows(real("math/math500.jsonl"))
     assert [i for i, score in scores_of_gold(rows, completion) if score != 1] == []
 
 
-@needs_data
 @pytest.mark.slow
-def test_every_answer_of_gsm8k_is_right_in_a_box_and_as_the_last_number():
-    rows = load_rows(Path(DATA or "") / "gsm8k/train.jsonl.gz")
+def test_every_answer_of_gsm8k_is_right_in_a_box_and_as_the_last_number(real):
+    rows = load_rows(real("gsm8k/train.jsonl.gz"))
     golds = [{"answer": row["answer"].partition("####")[2].strip()} for row in rows]
     assert [i for i, score in scores_of_gold(golds) if score != 1] == []
     last = maths_answer("last_number").function
@@ -339,10 +332,9 @@ def test_every_answer_of_gsm8k_is_right_in_a_box_and_as_the_last_number():
 
 
 @pytest.mark.slow
-@needs_data
-def test_an_answer_to_another_problem_is_wrong():
+def test_an_answer_to_another_problem_is_wrong(real):
     """Answers of different rows are equal only in a sample that was checked by hand."""
-    rows = load_rows(Path(DATA or "") / "math/math500.jsonl")
+    rows = load_rows(real("math/math500.jsonl"))
     answers = sorted({row["answer"] for row in rows if not row["answer"].lstrip("-").isdigit()})
     neighbours = [(a, b) for step in (1, 7) for a, b in zip(answers, answers[step:], strict=False)]
     assert sum(verdict(a, b) for a, b in neighbours) == 0

@@ -43,9 +43,18 @@ def test_numbers_with_a_point_may_be_a_little_off(run, printed, expected, same):
         "import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'1')\nprint(1)",
         "import sys\nprint(1)\nsys.stdout.close()",
         "class Last:\n    def __del__(self): print(1)\nkept = Last()",
+        "\ufeffprint(1)",
+        "import os\nprint(len(os.path.dirname(__file__)) + 1)",
+        "from multiprocessing.dummy import Pool\n"
+        "with Pool(2) as pool: print(sum(pool.map(int, '01')))",
+        "from multiprocessing.pool import ThreadPool\nprint(ThreadPool(2).apply(int, ('1',)))",
+        "import resource, sys\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\n"
+        "sys.setrecursionlimit(10**6)\n"
+        "def f(n): return n and f(n - 1) or 1\nprint(f(10**5))",
+        "import locale\nlocale.setlocale(locale.LC_ALL, '')\nprint(1)",
     ],
 )  # fmt: skip
-def test_a_program_ends_as_python_lets_it(run, source):
+def test_a_program_works_and_ends_as_in_plain_python(run, source):
     verdict = run(source, Stdio((("", "1"),)))
     assert verdict.pass_all, verdict
 
@@ -132,25 +141,6 @@ print(sum(map(int, input().split())))
 def test_a_stream_of_the_programs_own_is_flushed_while_its_names_are_there(run, source):
     verdict = run(source, Stdio((("1 2\n", "3"), ("1 3\n", "5"))))
     assert (verdict.outcomes, verdict.bug) == (("passed", "failed"), None), verdict
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "\ufeffprint(1)",
-        "import os\nprint(len(os.path.dirname(__file__)) + 1)",
-        "from multiprocessing.dummy import Pool\n"
-        "with Pool(2) as pool: print(sum(pool.map(int, '01')))",
-        "from multiprocessing.pool import ThreadPool\nprint(ThreadPool(2).apply(int, ('1',)))",
-        "import resource, sys\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\n"
-        "sys.setrecursionlimit(10**6)\n"
-        "def f(n): return n and f(n - 1) or 1\nprint(f(10**5))",
-        "import locale\nlocale.setlocale(locale.LC_ALL, '')\nprint(1)",
-    ],
-)
-def test_what_works_in_plain_python_works_here(run, source):
-    verdict = run(source, Stdio((("", "1"),)))
-    assert verdict.pass_all, verdict
 
 
 @pytest.mark.skipif(not Path("/usr/share/zoneinfo/UTC").exists(), reason="no time zones here")

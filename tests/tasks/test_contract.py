@@ -1,8 +1,6 @@
 """The contract of every task, built in or your own."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +9,6 @@ from tests.refusals import config_error, data_error
 from gdpo.lab.tasks import TASKS, load_problems, resolve_task
 from gdpo.rewards import Scorer
 from gdpo.testing import check_reward
-
-DATA = os.environ.get("GDPO_DATA")
-needs_data = pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
 
 TOOLS = "tools/rlla_sft.json.gz"
 MATHS = "gsm8k/train.jsonl.gz"
@@ -31,10 +26,6 @@ REWARDS = [
     for reward in task.rewards
     if reward.needs is None  # those that run programs: tests/rewards/test_code.py
 ]
-
-
-def real(path):
-    return Path(DATA or "") / path
 
 
 @pytest.mark.slow
@@ -83,7 +74,6 @@ def scores_of(task, samples, completions):
 
 
 @pytest.mark.slow
-@needs_data
 @pytest.mark.parametrize(
     ("name", "path", "rows"),
     [
@@ -93,7 +83,7 @@ def scores_of(task, samples, completions):
         ("coding", "code/mbpp.jsonl.gz", 100),  # all of them: coding/test_real_programs.py
     ],
 )
-def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows):
+def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows, real):
     task = TASKS[name]
     samples = load_problems(task, real(path), limit=rows + 1 if rows > 100 else rows)
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
@@ -104,9 +94,8 @@ def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, p
 
 
 @pytest.mark.slow
-@needs_data
 @pytest.mark.parametrize(("name", "path"), ROWS.items())
-def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
+def test_the_bad_completion_misses_a_maximum_for_every_row(name, path, real):
     task = TASKS[name]
     samples = load_problems(task, real(path))
     values = scores_of(task, samples, [task.bad_completion] * len(samples))
@@ -114,8 +103,7 @@ def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
     assert np.all((values < high).any(axis=1))
 
 
-@needs_data
-def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply():
+def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply(real):
     task = TASKS["tool_calling"]
     samples = load_problems(task, real(TOOLS))
     golds = [task.gold_completion(s.reference) for s in samples]
@@ -125,8 +113,7 @@ def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply():
     assert sum(silent) == 54
 
 
-@needs_data
-def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more():
+def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more(real):
     task = TASKS["tool_calling_compatible"]
     samples = load_problems(task, real(TOOLS))
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
@@ -139,8 +126,7 @@ def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more():
     assert (sum(named), sum(talk)) == (17, 54)
 
 
-@needs_data
-def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign():
+def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign(real):
     task = TASKS["gsm8k_compatible"]
     samples = load_problems(task, real(MATHS))
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])

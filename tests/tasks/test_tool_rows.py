@@ -1,8 +1,6 @@
 """Rows of other tool-calling datasets become ToolRL's prompt and reference answer."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +15,6 @@ from gdpo.errors import DataError
 from gdpo.lab.tasks import TASKS, load_problems, load_rows
 
 TASK = TASKS["tool_calling"]
-DATA = os.environ.get("GDPO_DATA")
 CALL = {"name": "add", "parameters": {"a": 1, "b": [2, None]}}
 API_BANK = {"system": "tools: add", "user": "1 and 2", "answer": str([CALL])}
 TOOL = {
@@ -264,9 +261,8 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     assert len(load_problems(TASK, path)) == 3
 
 
-@pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
-def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum():
-    samples = load_problems(TASK, Path(DATA) / "tools" / "api_bank_level1.json.gz")
+def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum(real):
+    samples = load_problems(TASK, real("tools/api_bank_level1.json.gz"))
     assert len(samples) == 399
     for sample in samples:
         gold = TASK.gold_completion(sample.reference)
@@ -279,11 +275,9 @@ def published(row, tools):
     return seal(row["query"], listed, row["calling"])
 
 
-@pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
-def test_every_row_of_seal_tools_is_read_and_its_answer_gets_the_maximum():
-    folder = Path(DATA) / "tools"
-    tools = {t["api_name"]: t for t in load_rows(folder / "seal_tools_tools.jsonl.gz")}
-    rows = load_rows(folder / "seal_tools_dev.jsonl.gz")
+def test_every_row_of_seal_tools_is_read_and_its_answer_gets_the_maximum(real):
+    tools = {t["api_name"]: t for t in load_rows(real("tools/seal_tools_tools.jsonl.gz"))}
+    rows = load_rows(real("tools/seal_tools_dev.jsonl.gz"))
     for row in rows:
         *_, values = scores(published(row, tools))
         assert values == [1, 3]

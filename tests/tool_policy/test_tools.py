@@ -1,9 +1,8 @@
-import json
-
 import numpy as np
 import pytest
 from benchmarks.tool_policy._texts import Carelessness, careless_answer
 from benchmarks.tool_policy._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
+from tests.rollouts.readers import written
 
 from gdpo.lab.tasks import TASKS, load_problems
 from gdpo.rewards import score
@@ -22,8 +21,7 @@ def test_fewer_rows_are_the_first_of_more():
 
 @pytest.mark.parametrize("task", ["tool_calling", "tool_calling_compatible"])
 def test_every_reference_answer_gets_the_maximum_of_every_reward(task, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in tool_rows(1000, seed=0)))
+    file = written.lines(tmp_path / "rows.jsonl", tool_rows(1000, seed=0))
     samples = load_problems(TASKS[task], str(file))
     golds = [TASKS[task].gold_completion(sample.reference) for sample in samples]
     found = score(TASKS[task].rewards, golds, [sample.reference for sample in samples])

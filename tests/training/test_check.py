@@ -75,14 +75,14 @@ def test_a_reward_that_breaks_its_contract_is_found_before_training(
     assert not recipe.run_dir.exists()
 
 
-def task_with(reward: Reward, bad: str = "bad") -> Task:
+def task_with(reward: Reward) -> Task:
     return Task(
         name="own",
         columns=(("question",),),
         read_row=lambda row: Problem([], {"answer": row["question"]}),
         rewards=(reward,),
         gold_completion=lambda reference: reference["answer"],
-        bad_completion=bad,
+        bad_completion="bad",
     )
 
 

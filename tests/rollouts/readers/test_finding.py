@@ -1,13 +1,13 @@
 """The run and the step of a file are told by its path, and by no more of it than says so."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.refusals import data_error
+from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 from gdpo.rollouts.readers.files import find_files, kind_of
 
@@ -62,14 +62,14 @@ def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):
     assert not reading.report.left_out
 
 
+ROW = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
+
+
 def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
-    rollout = Rollout("", 1, 0, 0, "a", "b", {"r": 1.0}, {"r": 1.0}, 0.0, 1, "stop")
-    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
     for step in (1, 2):
-        write_rollouts(rollout_file(tmp_path / "rollouts", step), [replace(rollout, step=step)] * 2)
-    for step in (2, 3):
-        path = tmp_path / "completions" / f"completions_{step:05d}.parquet"
-        written.parquet(path, [row | {"step": step}] * 2)
+        path = rollout_file(tmp_path / "rollouts", step)
+        write_rollouts(path, [rollout(step, 0, 0, {"r": 1.0})] * 2)
+    written.trl(tmp_path, [ROW | {"step": step} for step in (2, 2, 3, 3)])
     reading = read_rollout_files(tmp_path)
     assert sorted((table.format, int(table.steps[0])) for table in reading) == [
         ("gdpo", 1),
@@ -82,18 +82,12 @@ def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
 
 
 def test_what_is_no_twin_is_read(tmp_path):
-    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
-
-    def trl(run):
-        return written.parquet(tmp_path / run / "completions/completions_00001.parquet", [row])
-
-    trl("theirs")
-    written.parquet(tmp_path / "theirs" / "rollouts" / "step_000001.parquet", [row])
-    trl("cut")
+    for run in ("theirs", "cut", "other"):
+        written.trl(tmp_path / run, [ROW])
+    written.parquet(tmp_path / "theirs" / "rollouts" / "step_000001.parquet", [ROW])
     record = rollout_file(tmp_path / "cut" / "rollouts", 1)
-    write_rollouts(record, [Rollout("", 1, 0, 0, "a", "b", {"r": 1.0}, {"r": 1.0}, 0.0, 1, "stop")])
+    write_rollouts(record, [rollout(1, 0, 0, {"r": 1.0})])
     record.write_bytes(record.read_bytes()[:-9])
-    trl("other")
     written.verl(tmp_path / "other" / "rollouts", steps=(1,))
     reading = read_rollout_files(tmp_path)
     assert sum(len(table) for table in reading if table.format == "trl") == 4
@@ -101,10 +95,8 @@ def test_what_is_no_twin_is_read(tmp_path):
 
 
 def test_a_format_that_is_asked_for_has_no_twins(tmp_path):
-    rollout = Rollout("", 1, 0, 0, "a", "b", {"r": 1.0}, {"r": 1.0}, 0.0, 1, "stop")
-    write_rollouts(rollout_file(tmp_path / "rollouts", 1), [rollout])
-    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
-    written.parquet(tmp_path / "completions" / "completions_00001.parquet", [row] * 2)
+    write_rollouts(rollout_file(tmp_path / "rollouts", 1), [rollout(1, 0, 0, {"r": 1.0})])
+    written.trl(tmp_path, [ROW] * 2)
     reading = read_rollout_files(tmp_path, format="trl")
     assert sum(map(len, reading)) == 3
     assert not reading.report.left_out

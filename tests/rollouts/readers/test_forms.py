@@ -7,10 +7,10 @@ import tracemalloc
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read, read_one
 
 from gdpo.rollouts.readers import batches, read_texts
@@ -55,13 +55,9 @@ def text(path, content, *, bom=False):
     return path
 
 
-def lines(rows):
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
 FORMS = {
-    "jsonl": lambda d, rows: text(d / "a.jsonl", lines(rows)),
-    "lines named json": lambda d, rows: text(d / "a.json", lines(rows)),
+    "jsonl": lambda d, rows: written.lines(d / "a.jsonl", rows),
+    "lines named json": lambda d, rows: written.lines(d / "a.json", rows),
     "list": lambda d, rows: text(d / "a.json", json.dumps(rows)),
     "pretty list": lambda d, rows: text(d / "a.json", json.dumps(rows, indent=2) + "\n"),
     "list named jsonl": lambda d, rows: text(d / "a.jsonl", json.dumps(rows, indent=1)),
@@ -69,7 +65,7 @@ FORMS = {
     "tsv": lambda d, rows: delimited(d / "a.tsv", rows, "\t"),
     "tabs named csv": lambda d, rows: delimited(d / "a.csv", rows, "\t"),
     "semicolons": lambda d, rows: delimited(d / "a.csv", rows, ";"),
-    "parquet": lambda d, rows: pq.write_table(pa.Table.from_pylist(rows), d / "a.parquet") or d,
+    "parquet": lambda d, rows: written.parquet(d / "a.parquet", rows),
     "arrow stream": lambda d, rows: arrow(d / "a.arrow", rows, stream=True),
     "arrow file": lambda d, rows: arrow(d / "a.arrow", rows, stream=False),
     "feather": lambda d, rows: arrow(d / "a.feather", rows, stream=False, batch=100),
@@ -377,9 +373,9 @@ def test_the_number_of_a_shard_is_no_step(tmp_path):
 
 def test_a_known_format_may_have_fields_like_metrics(tmp_path):
     row = {"step": 1, "prompt": "p", "completion": "c", "advantage": 0.5, "rewards/a/mean": 1.0}
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    written.parquet(tmp_path / "a.parquet", [row])
     verl = {"step": 1, "input": "p", "output": "c", "score": 0.5, "rewards/a/mean": 1.0}
-    text(tmp_path / "b.jsonl", lines([verl]))
+    written.lines(tmp_path / "b.jsonl", [verl])
     for name, form in (("a.parquet", "trl"), ("b.jsonl", "verl")):
         _, report = read(tmp_path / name)
         assert report.formats == {form: 1}

@@ -3,17 +3,14 @@
 from dataclasses import fields
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.analysis.same_rows import LAYOUTS, nested
 from tests.cli.unknown_files import write_unknown
-from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read
 
-from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.table import RolloutTable
 
 NAMES = ("correct_reward", "style_reward")
@@ -23,17 +20,15 @@ def described(seed):
     return lambda folder: write_unknown(folder, seed)[0]
 
 
-def unknown(ending, *, inside=False, total=False, turns=False, alone=False):
+def unknown(ending, *, turns=False, alone=False):
     """A writer of an unknown file. `alone`: each group id has one row, so prompts form groups."""
 
     def write(folder):
         rng = np.random.default_rng(7)
         records = []
         for i in range(96):
-            values = {n: round(float(rng.random()), 2) for n in ("correct", "style")}
             row = {"step": i // 32, "uid": i if alone else i // 4, "question": f"q{i // 8}"}
-            row |= {"rewards": values} if inside else {f"{n}_reward": values[n] for n in values}
-            row |= {"reward": values["correct"] + 0.5 * values["style"]} if total else {}
+            row |= {name: round(float(rng.random()), 2) for name in NAMES}
             row |= {"uid": i // 16, "rollout_id": i // 2, "turn": i % 2} if turns else {}
             records.append(row)
         return written.rows(folder / f"a.{ending}", records)
@@ -42,10 +37,9 @@ def unknown(ending, *, inside=False, total=False, turns=False, alone=False):
 
 
 UNKNOWN = {
-    f"{ending}, {', '.join(said) or 'plain'}": unknown(ending, **dict.fromkeys(said, True))
+    f"{ending}, {said}": unknown(ending, **{said: True})
     for ending in ("jsonl", "csv", "parquet")
-    for said in ([], ["inside"], ["total"], ["turns"], ["alone"], ["inside", "total", "alone"])
-    if ending != "csv" or "inside" not in said
+    for said in ("turns", "alone")
 }
 
 
@@ -100,59 +94,11 @@ def test_a_guess_is_an_option(tmp_path, writer):
             np.testing.assert_equal(*values, err_msg=field.name)
 
 
-def as_lines(folder, records):
-    kept = [{name: v for name, v in row.items() if v is not None} for row in records]
-    return written.rows(folder / "a.jsonl", kept)
-
-
-def with_nulls(folder, records):
-    return written.rows(folder / "a.jsonl", records)
-
-
-def in_an_object(folder, records):
-    """JSON lines with the rewards in an object, which lacks those that do not apply."""
-    whole = [{n: v for n, v in row.items() if n not in NAMES} for row in records]
-    rewards = [{n: row[n] for n in NAMES if row[n] is not None} for row in records]
-    both = zip(whole, rewards, strict=True)
-    return written.lines(folder / "a.jsonl", [{**row, "rewards": r} for row, r in both])
-
-
-def as_csv(folder, records):
-    return written.rows(folder / "a.csv", records)
-
-
-def as_parquet(folder, records):
-    return written.rows(folder / "a.parquet", records)
-
-
-def as_trl(folder, records):
-    """TRL's writer makes a column of floats for every reward, also if a step lacks it."""
-    path = written.trl(folder, [{n: v for n, v in r.items() if n != "uid"} for r in records])
-    for file in (folder / "completions").iterdir():
-        table = pq.read_table(file)
-        for name in NAMES:
-            column = table[name].cast(pa.float64())
-            table = table.set_column(table.schema.names.index(name), name, column)
-        pq.write_table(table, file)
-    return path
-
-
-def as_record(folder, records):
-    for step in dict.fromkeys(row["step"] for row in records):
-        rollouts = [
-            rollout(
-                step,
-                row["uid"],
-                place,
-                {name: row[name] for name in NAMES},
-                prompt=row["prompt"],
-                advantage=row["advantage"],
-            )
-            for place, row in enumerate(records)
-            if row["step"] == step
-        ]
-        write_rollouts(rollout_file(folder, step), rollouts)
-    return folder
+def nested_without_nulls(folder, records):
+    """An object of rewards lacks those that do not apply."""
+    there = [{n: v for n, v in row["rewards"].items() if v is not None} for row in records]
+    rows = zip(records, there, strict=True)
+    nested(folder, [{**row, "rewards": rewards} for row, rewards in rows])
 
 
 def first_of(groups):
@@ -161,7 +107,6 @@ def first_of(groups):
     return first[group]
 
 
-FORMS = (as_lines, with_nulls, in_an_object, as_csv, as_parquet, as_trl, as_record)
 value = st.integers(-40, 40).map(lambda n: n / 8)
 
 
@@ -177,21 +122,24 @@ def runs(draw):
                     n: None if n in lacking else draw(st.one_of(value, value, st.none()))
                     for n in NAMES
                 }
-                row = {"step": step, "uid": 10 * step + group, "prompt": f"p{step} {group}"}
-                said = {"completion": f"c{sample}", "advantage": draw(value)}
-                records.append({**row, **said, **rewards})
-    first = records[0]  # lines without nulls show their fields from the first rollout on
-    return [first | {name: 1.0 for name in NAMES if first[name] is None}, *records[1:]]
+                if not records:  # lines without nulls show their fields from the first rollout on
+                    rewards = {n: 1.0 if v is None else v for n, v in rewards.items()}
+                row = {"step": step, "group_id": group, "sample": sample, "rewards": rewards}
+                said = {"prompt": f"p{step} {group}", "completion": f"c{sample}"}
+                records.append({**row, **said, "advantage": draw(value)})
+    return records
 
 
-# A draw writes seven files, so a failure is shown as it is drawn.
+# A draw writes eight files, so a failure is shown as it is drawn.
 @settings(max_examples=15, phases=[Phase.generate])
 @given(records=runs())
 @pytest.mark.parametrize("asked", [None, NAMES])
 def test_the_same_rows_read_equal_in_every_format(tmp_path_factory, records, asked):
     expected = None
-    for write in FORMS:
-        tables, report = read(write(tmp_path_factory.mktemp("form"), records), rewards=asked)
+    for write in (*LAYOUTS, nested_without_nulls):
+        folder = tmp_path_factory.mktemp("form")
+        write(folder, records)
+        tables, report = read(folder, rewards=asked)
         assert (report.read, report.skipped) == (len(records), 0)
         found = [
             {

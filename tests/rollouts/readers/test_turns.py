@@ -187,13 +187,18 @@ def test_each_step_of_a_file_has_its_own_turns(tmp_path):
     assert_array_equal(tables[1].turns.rewards[..., 0], [[0, nan], [1, 1]])
 
 
-@pytest.mark.parametrize("other", [["two"], [["two"]], [None]])
-def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, other):
-    file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
+def only_with(turns, folder):
+    """Read the record of a rollout with another column of turns."""
+    file = rollout_file(record(folder, [rollout(0, (turn(1.0, 0.5),))]), 3)
     found = pq.read_table(file)
     place = found.schema.get_field_index("turns")
-    pq.write_table(found.set_column(place, "turns", pa.array(other)), file)
-    table, report = only(tmp_path)
+    pq.write_table(found.set_column(place, "turns", turns), file)
+    return only(folder)
+
+
+@pytest.mark.parametrize("other", [["two"], [["two"]], [None]])
+def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, other):
+    table, report = only_with(pa.array(other), tmp_path)
     assert table.turns is None
     assert any("'turns'" in notice.what for notice in report.notices.values())
 
@@ -206,13 +211,9 @@ def test_a_column_called_turns_of_another_format_is_not_looked_at(tmp_path):
 
 
 def test_a_turn_that_is_null_or_lacks_fields_is_missing(tmp_path):
-    file = rollout_file(record(tmp_path, [rollout(0, (turn(1.0, 0.5),))]), 3)
-    found = pq.read_table(file)
-    place = found.schema.get_field_index("turns")
     kind = pa.list_(pa.struct([("rewards", pa.struct([("correct", pa.float64())]))]))
     turns = pa.array([[{"rewards": {"correct": 2.0}}, None, {"rewards": None}]], kind)
-    pq.write_table(found.set_column(place, "turns", turns), file)
-    table, _ = only(tmp_path)
+    table, _ = only_with(turns, tmp_path)
     assert table.turns.counts.tolist() == [3]
     assert_array_equal(table.turns.rewards, [[[2, nan], [nan, nan], [nan, nan]]])
     assert np.isnan([table.turns.advantages, table.turns.num_tokens]).all()

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from tests.refusals import data_error
+from tests.rollouts.readers import written
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.lab.evaluation.benchmarks import find_benchmark, problems
@@ -164,8 +165,7 @@ def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, tm
 def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(tmp_path):
     test = "def check(candidate):\n    for i, (inp, exp) in enumerate(zip(inputs, results)):\n"
     rows = [HALVED, {**HALVED, "test": f"{test}        assert candidate(*inp) == exp\n"}]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    file = written.lines(tmp_path / "rows.jsonl", rows)
     assert len(problems(find_benchmark("humaneval_plus", str(file)), None)) == 2
 
 
@@ -191,8 +191,7 @@ def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path):
     for row in rows:
         if row["data_source"] == "numina_math":
             row["reward_model"]["ground_truth"] = "no tests"
-    file = tmp_path / "eurus.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = written.lines(tmp_path / "eurus.jsonl", rows)
     asked = [s.prompt[0]["content"] for s in problems(find_benchmark("taco", str(file)), 2)]
     assert asked == ["taco 0", "taco 1"]
     with data_error("has no rows"):
