@@ -235,7 +235,6 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
         columns = part.columns()
         if scored is not None:
             columns = replace(columns, rewards=scored, weights={}, turns=None)
-        if scored is not None:
             file.rewards = tuple(dict.fromkeys((*file.rewards, *scored)))
             file.rewards_from = RESCORED
         checked = _checked(columns, given, groups, file)
@@ -281,7 +280,7 @@ def _checked(
         none = np.full(size, nan)
         usable = none if column is None else column.usable(meaning, columns.lines, file)
         checked["advantages" if meaning == "advantage" else meaning] = usable
-    if None not in (given.known.rollout, given.known.turn):
+    if given.known.has_turns:
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
         of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
         checked["parts"] = np.stack([of, turns], axis=-1)
@@ -373,8 +372,7 @@ def _weights(
     prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
-    if others.any():
-        file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
+    file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
     return weights
 
 

@@ -495,10 +495,8 @@ def _first_groups(
     groups = grouping(steps, ids, prompts, none, none)
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
-    return pair(steps, prompts if alone else groups.keys), how if None in (
-        known.rollout,
-        known.turn,
-    ) else ""
+    keys = pair(steps, prompts if alone else groups.keys)
+    return keys, "" if known.has_turns else how
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:

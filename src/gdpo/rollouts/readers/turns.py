@@ -72,8 +72,7 @@ def _report_apart(
     file: FileReport,
 ) -> None:
     """Report rewards of turns that do not add up to the reward of the rollout."""
-    known = np.arange(turns.rewards.shape[1]) < turns.counts[:, None]
-    earned = np.where(known[..., None], turns.rewards, 0.0)
+    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
     apart = np.abs(earned.sum(axis=1) - rewards)
     # NaN is not larger than anything. Records may be in single precision.
     wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(rewards))
