@@ -167,7 +167,7 @@ def _format_of(
 
 def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
     """Return the columns of the meanings that decide about groups and rewards, unless given."""
-    turns = ("rollout", "turn") if known.has_turns else ()
+    turns = () if None in (known.rollout, known.turn) else ("rollout", "turn")
     columns = {meaning: getattr(known, meaning) for meaning in (*_DECIDING, *turns)}
     given = asked.columns or {}
     return {m: column for m, column in columns.items() if column is not None and m not in given}
@@ -210,7 +210,7 @@ def _of_parquet(
     paths = {*given.names.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
     paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
     paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
-    paths |= {known.rollout, known.turn} if known.has_turns else set()
+    paths |= set() if None in (known.rollout, known.turn) else {known.rollout, known.turn}
     names = list[str]()
     for path in filter(None, paths):
         above = path.partition(".")[0]

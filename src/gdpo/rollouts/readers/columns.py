@@ -226,7 +226,7 @@ def of_records(
         return column_of(list(values))
 
     names, total = given.names, given.known.total
-    turned = given.known.has_turns
+    turned = None not in (given.known.rollout, given.known.turn)
     totals = [r.total if total == r.total_name else r.rewards.get(total or "") for r in rows]
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]

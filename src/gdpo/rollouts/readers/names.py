@@ -46,11 +46,6 @@ class Layout:
     """Id of the rollout, if each row is a turn."""
     turn: str | None = None
 
-    @property
-    def has_turns(self) -> bool:
-        """Whether each row is a turn of a rollout."""
-        return None not in (self.rollout, self.turn)
-
     def taken(self) -> frozenset[str]:
         """Return the columns with a meaning, which are no reward components."""
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)

@@ -280,7 +280,7 @@ def _checked(
         column: Column = getattr(columns, meaning)
         usable = column.usable(meaning, columns.lines, file)
         checked["advantages" if meaning == "advantage" else meaning] = usable
-    if given.known.has_turns:
+    if None not in (given.known.rollout, given.known.turn):
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
         of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
         checked["parts"] = np.stack([of, turns], axis=-1)

@@ -478,7 +478,7 @@ def _first_groups(
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
     keys = pair(steps, prompts if alone else groups.keys)
-    return keys, "" if known.has_turns else how
+    return keys, how if None in (known.rollout, known.turn) else ""
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:
