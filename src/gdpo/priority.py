@@ -91,8 +91,8 @@ class Combination:
     weights: Mapping[str, float]
     samples: int
     estimator: str = "gdpo"
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gates: Mapping[str, Gate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.samples < 2:
@@ -138,7 +138,7 @@ class Priority:
     """Whether the primary reward always wins. None: not known."""
     smallest: float | None = None
     """Its weight must be above this. Infinity: no weight is enough. None: not known."""
-    largest: Mapping[str, float] = field(default_factory=dict[str, float])
+    largest: Mapping[str, float] = field(default_factory=dict)
     """The absolute weight of another reward must be below this, by its name. 0: the others break
     the priority without it. Infinity: it cannot break it."""
     counterexample: Counterexample | None = None

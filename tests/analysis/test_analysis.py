@@ -266,7 +266,7 @@ def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path):
         written.lines(tmp_path / name, rows)
         reading = read_rollout_files(tmp_path / name, rewards=["a", "b"])
         (run,) = analyze(reading).runs
-        return run.influence(set(run.steps))
+        return run.influence()
 
     alone = influence("alone.jsonl", lambda i: i + 1)
     together = influence("together.jsonl", lambda i: 1 + i // 20)

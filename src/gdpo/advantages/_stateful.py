@@ -52,7 +52,7 @@ class DualAscent:
     step_size: Number = 0.1
     start: Number = 0.0
     maximum: Number = 10.0
-    multipliers: list[float] = field(default_factory=list[float])
+    multipliers: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size)

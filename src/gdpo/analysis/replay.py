@@ -28,16 +28,43 @@ Advantages = Float[np.ndarray, "prompt sample"]
 
 
 @dataclass(slots=True)
-class Tally:
-    """Accumulates statistics that compare two sets of advantages for the same rollouts."""
+class _Compared:
+    """Accumulates the comparison of an estimator with the baseline, step by step."""
 
+    steps: int = 0
+    changed: int = 0
+    groups: int = 0
+    signal_lost: int = 0
+    signal_gained: int = 0
+    departure: float = nan
+    scales: list[float] = field(default_factory=list)
+    influence: Influence | None = None
     count: int = 0
     flips: int = 0
     zeros: int = 0
     _sums: tuple[float, ...] = (0.0,) * 5
 
-    def add(self, a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]) -> None:
-        """Add the rollouts of a step, with baseline advantages `a` and other advantages `b`."""
+    def add(
+        self,
+        baseline: Advantages,
+        here: Advantages,
+        there: Bool[np.ndarray, "prompt sample"],
+        *,
+        tolerance: float,
+    ) -> None:
+        """Add the advantages of the rollouts of a step, which are `there`."""
+        a, b = baseline[there], here[there]
+        departure, factor = changes(a, b)
+        self.departure = departure if not self.steps else max(self.departure, departure)
+        if factor == factor:
+            self.scales.append(factor)
+        sizes = (np.abs(baseline), np.abs(here))
+        dead = [np.max(s, axis=1, initial=0) <= tolerance * np.max(s, initial=0) for s in sizes]
+        self.steps += 1
+        self.changed += int(departure > tolerance)
+        self.groups += len(baseline)
+        self.signal_lost += int(np.sum(~dead[0] & dead[1]))
+        self.signal_gained += int(np.sum(dead[0] & ~dead[1]))
         self.count += len(a)
         self.flips += int(np.sum(a * b < 0))
         self.zeros += int(np.sum(b == 0))
@@ -64,6 +91,12 @@ class Tally:
     def zero(self) -> float:
         """Share of rollouts whose advantage is exactly 0."""
         return self.zeros / self.count if self.count else nan
+
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """The influence share of every reward, and its margin."""
+        rows = self.influence.by_reward if self.influence else {}
+        return {name: (share, margin) for name, (_, share, margin) in rows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +148,6 @@ class TrainedWith:
     def own_code(self) -> bool:
         """Whether the estimator is user code, which is never called because it is untrusted."""
         return self.estimator not in ESTIMATORS
-
-
-@dataclass(slots=True)
-class _Compared:
-    """Accumulates the comparison of an estimator with the baseline, step by step."""
-
-    tally: Tally = field(default_factory=Tally)
-    steps: int = 0
-    changed: int = 0
-    groups: int = 0
-    signal_lost: int = 0
-    signal_gained: int = 0
-    departure: float = nan
-    scales: list[float] = field(default_factory=list)
-    influence: Influence | None = None
-
-    @property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """The influence share of every reward, and its margin."""
-        rows = self.influence.by_reward if self.influence else {}
-        return {name: (share, margin) for name, (_, share, margin) in rows.items()}
 
 
 def changes(
@@ -199,13 +211,13 @@ class Replay:
         baseline = found[self.names[0]]
         prepared = PreparedStep.of(batch.rewards, batch.weights)
         for name, here in found.items():
-            known = not np.any(np.isnan(here))
-            if known:
+            if not np.any(np.isnan(here)):
                 each = self._compared.setdefault(name, _Compared())
                 step = influence_of(here, prepared, batch.table.names)
                 each.influence = pooled([each.influence, step] if each.influence else [step])
-            if known and not np.any(np.isnan(baseline)):
-                self._compare(name, baseline, here, batch.there)
+                if not np.any(np.isnan(baseline)):
+                    tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
+                    each.add(baseline, here, batch.there, tolerance=tolerance)
             own = self._trained.get(name)
             if own is None or own.own_code or batch.advantages is None:
                 continue
@@ -224,9 +236,9 @@ class Replay:
                 steps=each.steps,
                 changed=each.changed,
                 departure=each.departure,
-                correlation=each.tally.correlation,
-                sign_flips=each.tally.sign_flips,
-                zero=each.tally.zero,
+                correlation=each.correlation,
+                sign_flips=each.sign_flips,
+                zero=each.zero,
                 signal_lost=each.signal_lost,
                 signal_gained=each.signal_gained,
                 groups=each.groups,
@@ -271,28 +283,6 @@ class Replay:
         except GdpoError as error:
             self.problems.setdefault(name, str(error))
             return None
-
-    def _compare(
-        self,
-        name: str,
-        baseline: Advantages,
-        here: Advantages,
-        there: Bool[np.ndarray, "prompt sample"],
-    ) -> None:
-        tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
-        compared = self._compared[name]
-        compared.tally.add(baseline[there], here[there])
-        departure, factor = changes(baseline[there], here[there])
-        compared.departure = departure if not compared.steps else max(compared.departure, departure)
-        if factor == factor:
-            compared.scales.append(factor)
-        sizes = (np.abs(baseline), np.abs(here))
-        dead = [np.max(s, axis=1, initial=0) <= tolerance * np.max(s, initial=0) for s in sizes]
-        compared.steps += 1
-        compared.changed += int(departure > tolerance)
-        compared.groups += len(baseline)
-        compared.signal_lost += int(np.sum(~dead[0] & dead[1]))
-        compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
 
 
 VIEWED = ("grpo", "gdpo")

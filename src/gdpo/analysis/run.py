@@ -198,10 +198,9 @@ class RunAnalysis:
                 total, degrees = total + sums[place], degrees + counts[place]
         return float(total / degrees) if degrees and degrees >= least else nan
 
-    def influence(self, numbers: Collection[int]) -> Influence:
-        """Return the influence, pooled over the steps with these numbers."""
-        steps = self._steps.values()
-        return pooled([each.diagnosis.influence for each in steps if each.step in numbers])
+    def influence(self) -> Influence:
+        """Return the influence, pooled over all steps."""
+        return pooled([each.diagnosis.influence for each in self._steps.values()])
 
     def learned(self) -> tuple[str, ...]:
         """Return the rewards at the good end of their range."""
@@ -212,7 +211,7 @@ class RunAnalysis:
         """Return the results for every reward."""
         if not self._steps:
             return []
-        whole = self.influence(set(self.steps)).by_reward
+        whole = self.influence().by_reward
         found: list[RewardOverall] = []
         for name in self.names:
             steps, there, total, groups, constant = self._counts[name].tolist()
@@ -279,7 +278,7 @@ class RunAnalysis:
 
     def _dominant(self) -> Iterator[Finding]:
         """Yield the rewards with far more influence than their weight, if another has far less."""
-        whole, learned = self.influence(set(self.steps)), self.learned()
+        whole, learned = self.influence(), self.learned()
         dense = {name for reading in self.readings()[:1] for name in reading.dense}
         rows = {name: row for name, row in whole.by_reward.items() if row[0] > 0}
         least = (1 - Thresholds().zero_variance) * whole.sums.applies
@@ -307,7 +306,7 @@ class RunAnalysis:
         if self._readings is None:
             self._follow()
             kept = list(self._scored.steps.values())
-            whole, ranges = self.influence(set(self.steps)), self._history.ranges
+            whole, ranges = self.influence(), self._history.ranges
             # No list of weights says what each prompt has.
             per_prompt = any(np.ndim(step.weights) > 1 for step in kept)
             found = () if per_prompt else readings_of(whole, ranges, self.purpose)

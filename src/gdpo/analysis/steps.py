@@ -148,9 +148,8 @@ def _diagnose_turns(
     names, turns = batch.names, batch.turns
     if not np.any(turns.counts):
         return None
-    taken = np.arange(turns.rewards.shape[2]) < turns.counts[..., None]
     advantages: Any = turns.advantages
-    if not np.all(np.isfinite(advantages[taken])):
+    if not np.all(np.isfinite(advantages[turns.taken])):
         advantages = batch.advantages
     if advantages is None:
         assert estimator is not None, "a step without recorded advantages has an estimator"

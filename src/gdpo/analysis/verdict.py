@@ -304,7 +304,7 @@ def verdict_of(
     of others.
     """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    learned, whole = run.learned(), run.influence(set(run.steps))
+    learned, whole = run.learned(), run.influence()
     unchecked = tuple(_unchecked(run, rewards, report=report, groups=whole.groups))
     base = Verdict(
         Action.NOTHING,
@@ -376,7 +376,7 @@ def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
         name = found.rewards[0] if found.rewards else ""
         if found.kind in _BROKEN and name in groups:
             return {"kind": found.kind, "rewards": (name,), "of_groups": groups[name]}
-    whole = run.influence(set(run.steps))
+    whole = run.influence()
     signs = dict(zip(whole.names, np.sign(whole.sums.weight).tolist(), strict=True))
     for one, other in combinations(signs, 2):
         same = signs[one] * signs[other] > 0
@@ -399,7 +399,7 @@ def _about(
         return verdict
     numbers = finding.evidence
     name, start = finding.rewards[0], numbers.get("from_step")
-    weight, share, margin = run.influence(set(run.steps)).by_reward[name]
+    weight, share, margin = run.influence().by_reward[name]
     verdict = replace(
         verdict,
         causes=finding.causes,
@@ -430,7 +430,7 @@ def _beside(reading: Reading, name: str, run: RunAnalysis) -> Reading:
     It is if it clearly raises a reward that is not small. The small one itself is not raised: a
     policy could earn it by giving up the others.
     """
-    now = run.influence(set(run.steps)).by_reward
+    now = run.influence().by_reward
     raised = {
         each
         for each, (share, margin) in reading.shares.items()

@@ -83,7 +83,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         paths=paths,
         reading=reading,
         texts={key: reading[key] for key in ("columns", "load_pt")},
-        weights=None if weights is None else _numbers_of(weights, "--weights"),
+        weights=None if weights is None else _weights_of(weights),
         sizes_are_weights=_SIZES in given,
         low=low,
         high=high,
@@ -190,12 +190,12 @@ def _pairs_of(given: str, option: str, form: str) -> dict[str, str]:
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
-def _numbers_of(given: str, option: str) -> dict[str, float]:
-    """Return comma-separated pairs of a name and a finite number."""
+def _weights_of(given: str) -> dict[str, float]:
+    """Return the given weights of the rewards by name."""
     form = "NAME=NUMBER, as in correctness=1,format=0.5"
     return {
-        name: _number(text, f"{option} {name}={text}")
-        for name, text in _pairs_of(given, option, form).items()
+        name: _number(text, f"--weights {name}={text}")
+        for name, text in _pairs_of(given, "--weights", form).items()
     }
 
 

@@ -103,7 +103,7 @@ def _show(
     """
     bad = _failing(analysis, options, console, follows=follows)
     if options.json:
-        _print_json({"gdpo": __version__, **as_dict(analysis), "failed": bool(bad)})
+        _print_json({**as_dict(analysis), "failed": bool(bad)})
         return bad
     if follows:
         console.rule(time.strftime("%H:%M:%S"))
@@ -232,7 +232,7 @@ def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
 
 def _print_json(everything: Mapping[str, Any]) -> None:
     # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
-    print(json.dumps(json.loads(to_json(everything))), flush=True)
+    print(json.dumps(json.loads(to_json({"gdpo": __version__, **everything}))), flush=True)
 
 
 def _width(console: Console) -> int:
@@ -293,7 +293,7 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
     refuse_unnamed({"weights": options.weights}, names)
     found = [trends_of(run, weights=options.weights or {}) for run in runs]
     if options.json:
-        _print_json({"gdpo": __version__, "logs": [_as_dict(trends) for trends in found]})
+        _print_json({"logs": [_as_dict(trends) for trends in found]})
     else:
         on = Terminal(_width(console), not console.is_terminal)
         for line in printed(log_blocks(found), on):

@@ -289,7 +289,7 @@ class Diagnosis:
     """Floating-point type of the rewards."""
     scored: Scored | None = field(default=None, compare=False, repr=False)
     """The rewards and weights of the batch, from which remedies are replayed."""
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range], compare=False, repr=False)
+    ranges: Mapping[str, Range] = field(default_factory=dict, compare=False, repr=False)
     """The declared range of each reward, or else that of its values in the batch."""
     findings: tuple[Finding, ...] = ()
     """The findings, worst first."""

@@ -51,16 +51,14 @@ class Reading:
     meaning: Meaning
     weights: Mapping[str, float]
     """Weights of all rewards, the largest of which is 1 or -1."""
-    sizes: Mapping[str, float] = field(default_factory=dict[str, float])
+    sizes: Mapping[str, float] = field(default_factory=dict)
     """Size of each reward, in its unit. NaN: unknown."""
     dense: tuple[str, ...] = ()
     """Dense rewards and graded penalties."""
     less: tuple[str, ...] = ()
     """Those that count less than the others, if all should count equally."""
     estimator: str = "gdpo"
-    shares: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict[str, tuple[float, float]]
-    )
+    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Influence share of every reward with this setting, and its margin. Empty: not replayed."""
     groups: int = 0
     """Number of groups on which the setting was replayed."""
@@ -212,7 +210,7 @@ _MOST_VALUES = 2**18
 class ScoredSteps:
     """Keeps the rewards of steps for a replay, evenly thinned if too many."""
 
-    steps: dict[int, Scored] = field(default_factory=dict[int, Scored])
+    steps: dict[int, Scored] = field(default_factory=dict)
     """The steps that are kept, keyed by their place in the order in which they were added."""
     _every: int = 1
     _added: int = 0

@@ -113,7 +113,7 @@ class Looks:
 
     full: int = 0
     """Number of full blocks of the smallest size."""
-    waiting: list[tuple[Influence, int]] = field(default_factory=list[tuple[Influence, int]])
+    waiting: list[tuple[Influence, int]] = field(default_factory=list)
     """The blocks without their pair, with their steps, the largest first."""
     begun: Influence | None = None
     """Sums of the smallest block that is not yet full."""
@@ -139,7 +139,7 @@ class Looks:
 @dataclass(slots=True)
 class _Recorded:
     finding: Finding
-    spans: list[Span] = field(default_factory=list[Span])
+    spans: list[Span] = field(default_factory=list)
 
 
 @dataclass(slots=True)

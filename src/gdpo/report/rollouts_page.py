@@ -95,7 +95,7 @@ def write_rollouts_report(
 
 def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block | Charts]]:
     """Return what only the page shows: charts, correlations, all verdicts and the files."""
-    runs = [run for run in analysis.runs if run.run in shown.runs]
+    runs = analysis.runs[:_RUNS]
     points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
     means = [
         _over_steps(
@@ -216,8 +216,11 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
     """Return a chart per reward of its mean by completion length, with a line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
-        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
-        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
+        found = {
+            run: bins
+            for run, bins in lengths.items()
+            if run in shown.runs and np.any(bins.counts(name))
+        }
         if not found:
             continue
         width = max(bins.width for bins in found.values())

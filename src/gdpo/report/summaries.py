@@ -175,11 +175,13 @@ def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
     if not replayed or not analysis.runs:
         return
     first = replayed[0]
-    headings = ("estimator", "correlation", "sign flips", "exactly 0")
     yield Table(
         f"advantages with other estimators, baseline: {one_line(first.baseline)} "
         f"({counted(first.steps, 'step')}, {counted(first.groups, 'group')})",
-        (*headings, "signal lost", "signal gained", "scale", ""),
+        (
+            *("estimator", "correlation", "sign flips", "exactly 0"),
+            *("signal lost", "signal gained", "scale", ""),
+        ),
         [_replayed_cells(each, scalar=scalar) for each in replayed if each.steps],
         "estimator",
         on_page=("exactly 0",),

@@ -123,10 +123,9 @@ def _group(
     group: SampledGroup, texts: _Texts, labels: Labels, estimators: Sequence[str]
 ) -> dict[str, Any]:
     table, written = group.table, [texts[group.file, row] for row in group.rows]
-    names = [name for name in table.names if name in labels.rewards]
-    named = [labels.rewards[name] for name in names]
+    named = {name: labels.rewards[name] for name in table.names if name in labels.rewards}
     chats = [_chat(text.completion) for text in written]
-    data: dict[str, Any] = {} if table.turns is None else {"turn_rewards": named}
+    data: dict[str, Any] = {} if table.turns is None else {"turn_rewards": list(named.values())}
     return data | {
         "run": list(labels.runs).index(table.run),
         "step": int(table.steps[0]),
@@ -138,9 +137,9 @@ def _group(
                 "id": text.row if labels.seeds is None else group.samples[s],
                 "completion": _messages(chat, _COMPLETION),
                 "rewards": {
-                    labels.rewards[name]: _four_digits(value)
+                    named[name]: _four_digits(value)
                     for name, value in zip(table.names, table.rewards[s].tolist(), strict=True)
-                    if name in labels.rewards
+                    if name in named
                 },
                 "advantages": [
                     _four_digits(group.advantages[name][s]) if name in group.advantages else nan
@@ -150,14 +149,14 @@ def _group(
                 "tokens": float(table.num_tokens[s]),
                 "end": {0.0: "stop", 1.0: "length"}.get(float(table.cut[s]), ""),
             }
-            | _turns(table, s, names, chat)
+            | _turns(table, s, named, chat)
             for s, (text, chat) in enumerate(zip(written, chats, strict=True))
         ],
     }
 
 
 def _turns(
-    table: RolloutTable, sample: int, names: Sequence[str], chat: Sequence[Mapping[str, Any]]
+    table: RolloutTable, sample: int, names: Iterable[str], chat: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the turns of a rollout, as a field of its data.
 

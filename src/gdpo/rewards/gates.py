@@ -171,14 +171,14 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate], *, grouped: boo
 
 
 def declared_ranges(
-    rewards: Sequence[Any], gates: Mapping[str, Gate] | None = None
+    rewards: Sequence[Any], gates: Mapping[str, Gate]
 ) -> tuple[list[float], list[float]]:
     """Return the lowest and the highest values of the rewards. NaN: no range is declared.
 
     Only `Reward` and `DeclaredRange` objects declare a range. The range of a reward whose closed
     gate gives 0 includes 0.
     """
-    gated = [name for name, gate in (gates or {}).items() if gate.otherwise == "zero"]
+    gated = [name for name, gate in gates.items() if gate.otherwise == "zero"]
     lowest, highest = list[float](), list[float]()
     for reward in rewards:
         low, high = nan, nan

@@ -50,9 +50,7 @@ class Scores:
     """The scores in float64. NaN means that the reward does not apply or failed. For a reward that
     scores turns, the total over the turns."""
     failures: tuple[RewardFailure, ...]
-    turns: Mapping[str, Sequence[Sequence[float]]] = field(
-        default_factory=dict[str, Sequence[Sequence[float]]]
-    )
+    turns: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     """For each reward that scores turns, the scores of each turn of each rollout. NaN as in
     `values`."""
 

@@ -251,7 +251,7 @@ def recorded(table: RolloutTable) -> list[dict[str, Any]]:
 
 
 def _turns(names: Sequence[str], given: TableTurns) -> list[tuple[Turn, ...]]:
-    taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
+    taken = given.taken
     rewards, *numbers = (
         each[taken].tolist() for each in (given.rewards, given.advantages, given.num_tokens)
     )

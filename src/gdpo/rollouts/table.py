@@ -46,6 +46,11 @@ class TableTurns:
     num_tokens: Float[np.ndarray, "*rollout turn"]
     """Number of tokens that the model generated. NaN as in `advantages`."""
 
+    @property
+    def taken(self) -> Bool[np.ndarray, "*rollout turn"]:
+        """True for the turns of each rollout, False beyond its last turn."""
+        return np.arange(self.num_tokens.shape[-1]) < self.counts[..., None]
+
     def take(self, rows: Int[np.ndarray, " some"] | slice) -> "TableTurns":
         """Return the turns of some of the rollouts."""
         counts = self.counts[rows]
@@ -85,11 +90,10 @@ class RewardArrays:
         Without turns, each rollout has one.
         """
         given = self.table.by_turn
-        taken = np.arange(given.rewards.shape[1]) < given.counts[:, None]
         return TableTurns(
             by_group(given.counts, self.placed, padding=0),
             by_group(given.rewards, self.placed),
-            by_group(np.where(taken, given.advantages, 0.0), self.placed, padding=0),
+            by_group(np.where(given.taken, given.advantages, 0.0), self.placed, padding=0),
             by_group(given.num_tokens, self.placed),
         )
 
@@ -148,7 +152,7 @@ class RolloutTable:
 
     def __post_init__(self) -> None:
         turns = self.by_turn
-        columns = [turns.counts, *(getattr(self, name) for name in (*COLUMNS, *_OPTIONAL))]
+        columns = [turns.counts, *(getattr(self, name) for name in _COLUMNS)]
         assert {len(each) for each in columns if each is not None} == {len(self)}, "rows differ"
         wide = [self.rewards, turns.rewards, self.rewards if self.weights is None else self.weights]
         assert {each.shape[-1] for each in wide} == {len(self.names)}, "names and rewards differ"
@@ -180,7 +184,7 @@ class RolloutTable:
 
     def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
         """Return a table of some of the rollouts."""
-        names = [name for name in (*COLUMNS, *_OPTIONAL) if getattr(self, name) is not None]
+        names = [name for name in _COLUMNS if getattr(self, name) is not None]
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         return replace(self, turns=self.turns and self.turns.take(rows), **columns)
 
@@ -246,13 +250,11 @@ def by_group(values: Any, placed: Int[np.ndarray, "prompt sample"], *, padding: 
 _PADDED = 5_000_000
 """Maximum number of values in an array of which more than half is padding."""
 
-COLUMNS = (
+_COLUMNS = (
     *("steps", "groups", "rewards", "total", "advantages", "num_tokens", "cut", "trained"),
-    *("file", "row"),
+    *("file", "row", "weights", "parts"),
 )
-"""Fields of a `RolloutTable` that have one value per rollout."""
-_OPTIONAL = ("weights", "parts")
-"""Further ones, which may be None."""
+"""Fields of a `RolloutTable` that have one value per rollout. The last two may be None."""
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
@@ -266,7 +268,7 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     files = tuple(dict.fromkeys(path for table in tables for path in table.files))
     parts = [_as_part(table, names, files) for table in tables]
     columns: dict[str, Any] = {}
-    for name in (*COLUMNS, *_OPTIONAL):
+    for name in _COLUMNS:
         values = [getattr(part, name) for part in parts]
         columns[name] = None if any(each is None for each in values) else np.concatenate(values)
     ranges = {(name, known) for table in tables for name, known in table.ranges.items()}

@@ -5,7 +5,6 @@ import pytest
 
 from gdpo.rollouts.readers.names import Layout, is_named_reward, spread
 from gdpo.rollouts.readers.propose import (
-    FirstNumbers,
     contradicting,
     explained,
     found_in_total,
@@ -27,7 +26,7 @@ IN_OBJECT = {"rewards.a": A, "rewards.b": B}
 
 def proposed(numbers, total=None, *, few=320, **more):
     numbers = {name: values[:few] for name, values in numbers.items()}
-    return propose(FirstNumbers(numbers, GROUPS[:few]), Layout(total=total), **more)
+    return propose(numbers, GROUPS[:few], known=Layout(total=total), **more)
 
 
 def weights(names, numbers, total=None):

@@ -18,7 +18,7 @@ from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.formats import FORMATS, ReaderOptions
 from gdpo.rollouts.readers.records import ParsedRollout, RowTurns
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
-from gdpo.rollouts.readers.rewards import MOST, narrow
+from gdpo.rollouts.readers.rewards import MOST, Run, narrow
 from gdpo.rollouts.table import joined
 
 
@@ -323,7 +323,7 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     """So that little besides the turns of one line is ever kept as objects."""
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
     path = tinker(tmp_path, TINKER * 3)
-    _, batches = open_file(ReaderOptions(), FileReport(path, ReadReport((path,))))
+    _, batches = open_file(ReaderOptions(), FileReport(path, ReadReport((path,))), Run())
     assert [len(part.lines) for part in batches] == [2, 2, 2]
 
 

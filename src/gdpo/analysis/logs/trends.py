@@ -1,7 +1,7 @@
 """Measures what logged means and standard deviations show about each reward."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
@@ -35,7 +35,7 @@ class LoggedRun:
     """Arrays by reward and by name, such as `std`. There is always a `mean`."""
     batch: Mapping[str, Series]
     """`zero_advantage_groups` and `warnings`, if they were logged."""
-    copies: tuple[Log, ...] = field(default=())
+    copies: tuple[Log, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class GeneratedGroups:
     rollouts: Mapping[str, Any] | None
     weights: torch.Tensor | None = None
     turns: TurnRewards | None = None
-    output: MicroBatch = field(default_factory=dict[str, Any])
-    places: list[int | None] = field(default_factory=list[int | None])
+    output: MicroBatch = field(default_factory=dict)
+    places: list[int | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.places = list(range(len(self.rewards)))

@@ -93,19 +93,12 @@ Opened: TypeAlias = tuple[Given, Iterator[Part]]
 """What a file is read with, and its rollouts."""
 
 
-def open_file(
-    asked: ReaderOptions,
-    file: FileReport,
-    run: Run | None = None,
-    *,
-    texts: bool = False,
-) -> Opened | None:
+def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None:
     """Open a file, and determine its format and what it is read with.
 
     Return None if no row in the file can be read. A broken file can also raise the other errors in
     `unreadable`, here or while the parts are read.
     """
-    run = run or Run()
     if file.kind in ("jsonl", "pt") or (file.kind == "csv" and not HAS_PYARROW):
         read = {"jsonl": json_lines, "csv": csv_records}.get(file.kind)
         source = saved_samples(file, asked.load_pt) if read is None else read(file)
@@ -113,25 +106,24 @@ def open_file(
             return None
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1])
         numbers = [path for path, value in paths.items() if is_number(value)]
-        form = _format_of(asked, file, fields, numbers, record[1], paths, texts=texts)
-        return _of_records(asked, file, form, chain([record], source), run, texts=texts)
+        form = _format_of(asked, file, fields, numbers, paths, record[1])
+        return _of_records(asked, file, form, chain([record], source), run)
     if file.kind == "parquet":
-        parquet = open_parquet(file.path, None)
-        form, known = _format_of_table(asked, file, parquet.schema_arrow)
+        parquet = open_parquet(file.path)
+        schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
+        form, known = _format_of_table(asked, file, schema)
         if form.rows is None:
-            file.rows += parquet.metadata.num_rows
-            schema = parquet.schema_arrow
-            return _of_parquet(asked, file, known, schema, run, texts=texts)
-        file.expected = parquet.metadata.num_rows
-        records = _records_of(file.path, asked, form, texts=texts)
-        return _of_records(asked, file, form, records, run, texts=texts)
+            file.rows += rows
+            return _of_parquet(asked, file, known, schema, run)
+        file.expected = rows
+        return _of_records(asked, file, form, _records_of(file.path, asked, form), run)
     blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
     if (first := next(blocks, None)) is None:
         return None
     schema = numeric(first)
     _, known = _format_of_table(asked, file, schema)
     given = Given(known)
-    if not texts:
+    if not asked.texts:
         some = partial(_first_rows, file, run, known, first[:LOOKED_AT])
         given = given_by_table(asked, file, known, schema, some, run)
         file.is_given(given)
@@ -143,10 +135,8 @@ def _format_of(
     file: FileReport,
     fields: Mapping[str, Kind],
     numbers: Sequence[str],
+    paths: Iterable[str],
     record: Record | None = None,
-    paths: Iterable[str] | None = None,
-    *,
-    texts: bool = False,
 ) -> Format:
     unknown = recognized(file.kind, fields, record) is None
     if unknown:
@@ -166,10 +156,9 @@ def _format_of(
         file.columns = _inferred(known, asked)
         if not (named or asked.rewards or asked.columns) and len(words) > 1:
             file.columns = {"prompt": words[0], **file.columns}
-    paths = numbers if paths is None else paths
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
     if form.known is NOTHING_KNOWN:
-        rows = None if record is None else rows_by(known, texts=texts)
+        rows = None if record is None else rows_by(known, texts=asked.texts)
         form = replace(form, rows=rows, known=known)
     file.format = form.name
     file.report.files.append(file)
@@ -190,7 +179,7 @@ def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tup
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    form = _format_of(asked, file, fields, numbers)
+    form = _format_of(asked, file, fields, numbers, numbers)
     return form, form.known or NOTHING_KNOWN
 
 
@@ -200,16 +189,14 @@ def _of_parquet(
     known: Layout,
     schema: Any,
     run: Run,
-    *,
-    texts: bool,
 ) -> Opened:
     """Open a parquet file, of which only the needed columns are read."""
-    if texts:
+    if asked.texts:
         given, names = Given(known), schema.names
         if asked.rescore is None:
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
-        return given, _table_parts(file, given, parts(open_parquet(file.path, None), _TEXTS, names))
+        return given, _table_parts(file, given, parts(open_parquet(file.path), _TEXTS, names))
     some = partial(_first_rows, file, run, known, None)
     given = given_by_table(asked, file, known, schema, some, run)
     file.is_given(given)
@@ -272,16 +259,14 @@ def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iter
         )
 
 
-def _records_of(
-    path: Path, asked: ReaderOptions, form: Format, *, texts: bool
-) -> Iterator[tuple[int, Record]]:
-    parquet = open_parquet(path, None)
+def _records_of(path: Path, asked: ReaderOptions, form: Format) -> Iterator[tuple[int, Record]]:
+    parquet = open_parquet(path)
     named = asked.rewards or ()
     fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
-    if texts:
+    if asked.texts:
         fields = {*form.numbers, *form.texts}
     names = [name for name in parquet.schema_arrow.names if name in fields]
-    batches = parts(parquet, _TEXTS if texts else _CHUNK, names)
+    batches = parts(parquet, _TEXTS if asked.texts else _CHUNK, names)
     return enumerate(record for batch in batches for record in batch.to_pylist())
 
 
@@ -291,28 +276,26 @@ def _of_records(
     form: Format,
     source: Iterator[tuple[int, Record]],
     run: Run,
-    *,
-    texts: bool,
 ) -> Opened:
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
-    rollouts = rollouts if texts else _without_texts(rollouts, file, asked, form)
-    chunks = _some_at_a_time(rollouts, file, asked, form, texts=texts)
+    rollouts = rollouts if asked.texts else _without_texts(rollouts, file, asked, form)
+    chunks = _some_at_a_time(rollouts, file, asked, form)
     given = Given(form.known or NOTHING_KNOWN)
-    if not texts and (first := next(chunks, None)) is not None:
+    if not asked.texts and (first := next(chunks, None)) is not None:
         more = partial(_later_rows, run.after(file), asked, form)
         given = given_by_records(asked, form, file, first[0], more, run)
         file.is_given(given)
         chunks = chain(iter([first]), chunks)  # which does not keep the first
-    return given, _record_parts(file, given, chunks, texts=texts)
+    return given, _record_parts(asked, file, given, chunks)
 
 
 def _record_parts(
-    file: FileReport, given: Given, chunks: Iterator[_Rows], *, texts: bool
+    asked: ReaderOptions, file: FileReport, given: Given, chunks: Iterator[_Rows]
 ) -> Iterator[Part]:
     checked = file.format == "columns"
     for every, numbers in chunks:
         # A reward counts from the first rollout on that has it.
-        more, first = (given, 0) if texts else with_later(given, every, file)
+        more, first = (given, 0) if asked.texts else with_later(given, every, file)
         if more is not given:
             file.is_given(more)
         for known, some in ((given, slice(first)), (more, slice(first, None))):
@@ -337,7 +320,7 @@ def _later_rows(
         with suppress(*unreadable()):  # which is reported when the file is read
             source = json_lines(scratch)
             if other.kind == "parquet":
-                source = _records_of(other.path, asked, form, texts=False)
+                source = _records_of(other.path, asked, form)
             records = islice(source, rows - len(found))
             for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
                 row.step = other.step if row.step is None else row.step
@@ -363,13 +346,11 @@ def _some_at_a_time(
     file: FileReport,
     asked: ReaderOptions,
     form: Format,
-    *,
-    texts: bool,
 ) -> Iterator[_Rows]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
     rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
     most = max(_CHUNK, 0 if form.known is None else LOOKED_AT)
-    if texts:
+    if asked.texts:
         most = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
     try:
@@ -377,11 +358,11 @@ def _some_at_a_time(
             lines.append(line)
             rows.append(row)
             turns += 0 if row.turns is None else row.turns.count
-            full = file.bytes - start >= _TEXT_BYTES if texts else turns >= _TURNS
+            full = file.bytes - start >= _TEXT_BYTES if asked.texts else turns >= _TURNS
             if full or len(rows) >= most:
                 yield rows, lines
                 rows, lines, start, turns = [], [], file.bytes, 0
-                most = most if texts else _CHUNK
+                most = most if asked.texts else _CHUNK
     except unreadable() as error:
         broken = error
     if rows:

@@ -105,6 +105,12 @@ def column_of(given: Sequence[Any]) -> Column:
     return Column(np.where(wrong, nan, values), missing, wrong, texts & ~wrong)
 
 
+def absent(size: int) -> Column:
+    """Return the column of a field that a file does not have."""
+    none = np.zeros(size, np.bool_)
+    return Column(np.full(size, nan), ~none, none, none)
+
+
 def column_in(column: Any) -> Column:
     """Return an Arrow array as a column. Strings such as `n/a` count as missing values."""
     if pa.types.is_dictionary(column.type):
@@ -159,10 +165,10 @@ class FlatTurns:
     """Stores the turns of some rollouts one after another."""
 
     counts: Int[np.ndarray, " rollout"]
-    rewards: Mapping[str, Column | None]
+    rewards: Mapping[str, Column]
     """Rewards by name, with one value per turn."""
-    advantage: Column | None
-    num_tokens: Column | None
+    advantage: Column
+    num_tokens: Column
     single: Bool[np.ndarray, " rollout"] | None = None
     """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
     turns have their own, and add up to those of the rollout."""
@@ -170,13 +176,10 @@ class FlatTurns:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Stores consecutive rollouts of a file as columns, whatever they were read from.
-
-    A column is None if the file has no such field.
-    """
+    """Stores consecutive rollouts of a file as columns, whatever they were read from."""
 
     lines: Lines
-    rewards: Mapping[str, Column | None]
+    rewards: Mapping[str, Column]
     there: Mapping[str, Bool[np.ndarray, " rollout"]]
     """Whether a record has the field of the reward, even if the field is empty. Empty for a table,
     whose rows have the same fields."""
@@ -191,9 +194,9 @@ class Columns:
     prompted: Bool[np.ndarray, " rollout"]
     rollouts: Key
     turn: Values
-    total: Column | None
-    advantage: Column | None
-    num_tokens: Column | None
+    total: Column
+    advantage: Column
+    num_tokens: Column
     cut: Values
     trained: Bool[np.ndarray, " rollout"]
     turns: FlatTurns | None
@@ -257,22 +260,22 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
 
     The prompts are left out if there are ids in a known format, which are not checked.
     """
-    known, none, no_key = given.known, np.full(len(table), nan), np.full(len(table), NO_KEY)
+    known, none, no_key = given.known, absent(len(table)), np.full(len(table), NO_KEY)
     paths = {meaning: getattr(known, meaning) for meaning in MEANINGS}
     found = {meaning: entered(table, path) for meaning, path in paths.items() if path is not None}
 
-    def numbers(path: str) -> Column | None:
+    def numbers(path: str) -> Column:
         column = entered(table, path)
-        return None if column is None else column_in(_added_up(column))
+        return none if column is None else column_in(_added_up(column))
 
     def weights(name: str) -> Values | None:
         columns = (entered(table, f"{each}.{name}") for each in WEIGHTS)
         column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
         return None if column is None else column_in(column).values
 
-    def meant(meaning: str) -> Column | None:
+    def meant(meaning: str) -> Column:
         column = found.get(meaning)
-        return None if column is None else column_in(column)
+        return none if column is None else column_in(column)
 
     def keys(meaning: str) -> Key:
         column, path = found.get(meaning), str(paths[meaning])
@@ -282,7 +285,7 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
     if given_trained is not None and pa.types.is_boolean(given_trained.type):
         trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
     checked = known.group is None or file.format == "columns"
-    turn = meant("turn") if found.get("rollout") is not None else None
+    turn = meant("turn") if found.get("rollout") is not None else none
     return Columns(
         lines,
         rewards={name: numbers(path) for name, path in given.names.items()},
@@ -293,12 +296,12 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         ids=keys("group"),
         grouped=np.full(len(table), found.get("group") is not None),
         prompted=np.full(len(table), known.prompt is not None),
-        rollouts=no_key if turn is None else group_keys(found["rollout"]),
-        turn=none if turn is None else turn.usable("turn", lines, file),
+        rollouts=no_key if turn is none else group_keys(found["rollout"]),
+        turn=turn.usable("turn", lines, file),
         total=meant("total"),
         advantage=meant("advantage"),
         num_tokens=meant("num_tokens"),
-        cut=none if found.get("finish_reason") is None else _cut_in(found["finish_reason"]),
+        cut=none.values if found.get("finish_reason") is None else _cut_in(found["finish_reason"]),
         trained=trained,
         turns=_turns_in(table, given, lines, file) if file.format == "gdpo" else None,
     )
@@ -376,9 +379,9 @@ def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatT
     lengths = column.value_lengths().fill_null(0)
     flat = column.flatten()
 
-    def numbers(path: str) -> Column | None:
+    def numbers(path: str) -> Column:
         found = inside(flat, path)
-        return None if found is None else column_in(found)
+        return absent(len(flat)) if found is None else column_in(found)
 
     return FlatTurns(
         lengths.to_numpy(zero_copy_only=False).astype(np.int64),
@@ -399,7 +402,7 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
     counts = np.array([0 if each is None else each.count for each in turns], np.int64)
     starts, size = np.cumsum(counts) - counts, int(counts.sum())
     none = np.zeros(size, np.bool_)
-    columns = dict[str, Column | None]()
+    columns = dict[str, Column]()
     for name, path in names.items():
         earned = [{} if each is None else each.rewards.get(path, {}) for each in turns]
         given = np.repeat(np.array(list(map(bool, earned)), np.bool_), counts)
@@ -411,7 +414,8 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
     tokens = np.full(size, nan)
     several = np.repeat(~single, counts)
     tokens[several] = [count for each in turns if each is not None for count in each.num_tokens]
-    return FlatTurns(counts, columns, None, Column(tokens, np.isnan(tokens), none, none), single)
+    num_tokens = Column(tokens, np.isnan(tokens), none, none)
+    return FlatTurns(counts, columns, absent(size), num_tokens, single)
 
 
 def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText]:

@@ -32,6 +32,8 @@ class ReaderOptions:
     columns: Mapping[str, str] | None = None
     load_pt: LoadPt | None = None
     rescore: Rescore | None = None
+    texts: bool = False
+    """Whether the texts are needed, to rescore or show them. The rewards are then not read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,15 +89,6 @@ _ENOUGH_GROUPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class FirstNumbers:
-    """Stores the numbers of the first rollouts of a run."""
-
-    numbers: Mapping[str, Values]
-    """Values by path. NaN means that a value is missing."""
-    groups: Int[np.ndarray, " rollout"]
-
-
-@dataclass(frozen=True, slots=True)
 class InTotal:
     """Stores the weights with which rewards add up to a total, up to a constant."""
 
@@ -205,14 +196,17 @@ class Given:
 
 
 def propose(
-    first: FirstNumbers,
-    known: Layout,
+    numbers: Mapping[str, Values],
+    groups: Int[np.ndarray, " rollout"],
     *,
+    known: Layout,
     texts: Sequence[str] = (),
     kind: Where = "none",
     described: bool = False,
 ) -> Proposal:
-    """Return the rewards among the numeric fields of a file.
+    """Return the rewards among the numeric fields of the first rollouts of a run.
+
+    `numbers` are the values of each field, NaN where missing, and `groups` those of the rollouts.
 
     The rewards are the first of the following groups that exists: the numbers in the object that
     most likely contains rewards, the numbers whose names suggest rewards, the numbers in an object
@@ -223,10 +217,10 @@ def propose(
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
     `described`: the user has named the columns that are not rewards.
     """
-    out = _other_forms(first.numbers)
-    flags = [path for path in first.numbers if kind != _NAMED and is_flag(path)]
-    out |= {path: "name" for path in flags if set(first.numbers[path].tolist()) <= _ZERO_OR_ONE}
-    numbers = {path: values for path, values in first.numbers.items() if path not in out}
+    out = _other_forms(numbers)
+    flags = [path for path in numbers if kind != _NAMED and is_flag(path)]
+    out |= {path: "name" for path in flags if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
+    numbers = {path: values for path, values in numbers.items() if path not in out}
     taken = known.taken() - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
     empty = [p for p in numbers if p not in (*known.taken(), *free)]
@@ -243,7 +237,8 @@ def propose(
     sure = kind == "named" or (kind == "object" and not is_measures(prefix))
     for path in (*parts, *others):
         told = (sure and path in parts) or is_named_reward(path)
-        if (not told or not GOLD.isdisjoint(last_words(path))) and _is_of_dataset(path, first):
+        gold = not GOLD.isdisjoint(last_words(path))
+        if (not told or gold) and _is_of_dataset(path, numbers[path], groups):
             out[path] = "dataset"
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
@@ -304,15 +299,14 @@ def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
     return "other", "", [p for p in rest if is_likely(p) and not isinstance(p, Inner)]
 
 
-def _is_of_dataset(path: str, first: FirstNumbers) -> bool:
+def _is_of_dataset(path: str, values: Values, groups: Int[np.ndarray, " rollout"]) -> bool:
     """Return whether a field is constant in every group, but not in all rollouts."""
-    values = first.numbers[path]
     # A task that is solved always or never makes a reward constant in every group.
     earned = not EARNED.isdisjoint(last_words(path))
     if not _varies(values) or (earned and len(np.unique(values[np.isfinite(values)])) < 3):
         return False
     known = np.isfinite(values)
-    _, group = np.unique(first.groups[known], return_inverse=True)
+    _, group = np.unique(groups[known], return_inverse=True)
     size = np.bincount(group)
     low, high = np.full(len(size), np.inf), np.full(len(size), -np.inf)
     np.minimum.at(low, group, values[known])

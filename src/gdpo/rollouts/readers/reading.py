@@ -183,7 +183,7 @@ def read_rollout_files(
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     named = None if rewards is None else tuple(rewards)
-    asked = ReaderOptions(format, named, columns, load_pt, rescore)
+    asked = ReaderOptions(format, named, columns, load_pt, rescore, rescore is not None)
     reading = RolloutReading(paths, asked, group_size)
     pairs = {"format": format, "group_size": group_size, **(columns or {})}
     given = {
@@ -220,7 +220,7 @@ def _read_file(
 
 
 def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[RolloutTable]:
-    opened = open_file(asked, file, run, texts=asked.rescore is not None)
+    opened = open_file(asked, file, run)
     if opened is None:
         if file.skipped:
             file.format = "unknown"
@@ -231,11 +231,11 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
     given, parts = opened
     groups = Groups(given.rewards.groups)
     for part in parts:
-        scored = None if asked.rescore is None else _rescored(part, asked.rescore, file)
-        columns = part.columns()
-        if scored is not None:
-            columns = replace(columns, rewards=scored, weights={}, turns=None)
-        if scored is not None:
+        if asked.rescore is None:
+            columns = part.columns()
+        else:
+            scored = _rescored(part, asked.rescore, file)
+            columns = replace(part.columns(), rewards=scored, weights={}, turns=None)
             file.rewards = tuple(dict.fromkeys((*file.rewards, *scored)))
             file.rewards_from = RESCORED
         checked = _checked(columns, given, groups, file)
@@ -277,9 +277,8 @@ def _checked(
         "row": file.numbered + np.arange(size),
     }
     for meaning in ("total", "advantage", "num_tokens"):
-        column: Column | None = getattr(columns, meaning)
-        none = np.full(size, nan)
-        usable = none if column is None else column.usable(meaning, columns.lines, file)
+        column: Column = getattr(columns, meaning)
+        usable = column.usable(meaning, columns.lines, file)
         checked["advantages" if meaning == "advantage" else meaning] = usable
     if None not in (given.known.rollout, given.known.turn):
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
@@ -304,8 +303,7 @@ def _table_of(
         _report_absent(columns, rows, given, asked, file)
     values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
-        if column is not None:
-            values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
+        values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
     weights, weights_from = _weights(columns, rows, values, of_step["groups"], file), RECORDED
     found = given.rewards.in_total
     if found is not None and _denied(weights, found, names, file):
@@ -373,8 +371,7 @@ def _weights(
     prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
-    if others.any():
-        file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
+    file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
     return weights
 
 
@@ -483,11 +480,11 @@ def read_texts(
     Raises:
         DataError: If the file cannot be read, or a row does not exist.
     """
-    asked = ReaderOptions(format, columns=columns, load_pt=load_pt)
+    asked = ReaderOptions(format, columns=columns, load_pt=load_pt, texts=True)
     report = FileReport(file, ReadReport((file,)))
     left, texts = set(rows), dict[int, RolloutText]()
     try:
-        opened = open_file(asked, report, texts=True)
+        opened = open_file(asked, report, Run())
         for part in opened[1] if opened is not None and left else ():
             first = report.numbered
             report.numbered += len(part.lines)

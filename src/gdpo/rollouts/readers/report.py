@@ -503,10 +503,7 @@ class ReadReport:
         yield from (Oddity(sentence) for sentence, is_so in found.items() if is_so)
 
     def __str__(self) -> str:
-        odd = (
-            f"{f'{each.place}: ' * bool(each.place)}{each.sentence()}" for each in self.oddities()
-        )
-        return "\n".join((*self.lines(), *odd))
+        return "\n".join((*self.lines(), *(each.line() for each in self.oddities())))
 
     def lines(self, *, options: bool = False) -> list[str]:
         """Return lines about everything that was read, which name arguments or options."""

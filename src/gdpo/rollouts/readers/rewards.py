@@ -51,7 +51,6 @@ from gdpo.rollouts.readers.names import (
 from gdpo.rollouts.readers.propose import (
     GUESSED,
     LOOKED_AT,
-    FirstNumbers,
     Given,
     Proposal,
     Reason,
@@ -97,7 +96,7 @@ class Run:
     """Keeps what was proposed for the files of a run, so that it is proposed once."""
 
     files: Sequence[RolloutFile] = ()
-    proposals: dict[tuple[str, ...], Proposal] = field(default_factory=dict[Any, Proposal])
+    proposals: dict[tuple[str, ...], Proposal] = field(default_factory=dict)
 
     def after(self, file: FileReport) -> list[RolloutFile]:
         """Return the next files, whose rows are looked at if a file has few."""
@@ -287,7 +286,10 @@ def _opened_table(
 ) -> _Table:
     kinds = paths_in(schema)
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
-    inside = _containers(kinds) if file.format == "columns" else []
+    inside = list[str]()
+    if file.format == "columns":  # lists and JSON texts may hold all rewards
+        some = (path for path, kind in kinds.items() if kind in ("other", "text"))
+        inside = [path for path in some if not isinstance(path, Inner) and is_container(path)]
     numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
@@ -341,15 +343,6 @@ def _proposed_columns(
     others = [path for path in table.of_kind("number") if path not in {*own, *known.taken()}]
     left_out: dict[str, Reason] = dict.fromkeys(others, "name")
     return replace(found, left_out={**left_out, **found.left_out})
-
-
-def _containers(kinds: Mapping[str, Kind]) -> list[str]:
-    """Return the lists or JSON texts that may hold all rewards."""
-    return [
-        path
-        for path, kind in kinds.items()
-        if kind in ("other", "text") and not isinstance(path, Inner) and is_container(path)
-    ]
 
 
 def _opened(
@@ -433,22 +426,11 @@ def _proposed(
     the values contradict is reported.
     """
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
-    columns = columns_of([path for path in paths if path in kept])
-    numbers = {
-        path: _joined(
-            [
-                np.full(len(part.steps), nan)
-                if (found := part.rewards[path]) is None
-                else found.values
-                for part in columns
-            ]
-        )
-        for path in paths
-        if path in kept
-    }
+    paths = [path for path in paths if path in kept]
+    columns = columns_of(paths)
+    numbers = {path: _joined([part.rewards[path].values for part in columns]) for path in paths}
     texts = [path for path in texts if not np.isfinite(numbers.get(path, nan)).any()]
     groups, grouped_by = _first_groups(asked, known, columns)
-    first = FirstNumbers(numbers, groups)
     if asked.rewards is not None:
         found, texts = Proposal("asked", resolved(asked.rewards, list(numbers))), []
     elif file.format in NAMED and (logged := set(logged_rewards(file.path)) & numbers.keys()):
@@ -459,7 +441,7 @@ def _proposed(
         known = replace(known, total=None) if known.total in texts else known
         kind = _KINDS.get(file.format, "every")
         described = asked.columns is not None
-        found = propose(first, known, texts=texts, kind=kind, described=described)
+        found = propose(numbers, groups, known=known, texts=texts, kind=kind, described=described)
     found = replace(found, texts=tuple(texts), groups=grouped_by)
     for path in texts:
         file.note(None, ReadProblem.TEXTS, {"path": path})
@@ -495,10 +477,8 @@ def _first_groups(
     groups = grouping(steps, ids, prompts, none, none)
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
-    return pair(steps, prompts if alone else groups.keys), how if None in (
-        known.rollout,
-        known.turn,
-    ) else ""
+    keys = pair(steps, prompts if alone else groups.keys)
+    return keys, how if None in (known.rollout, known.turn) else ""
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:
@@ -513,7 +493,7 @@ def _looked_at(rows: Sequence[ParsedRollout], known: Layout) -> tuple[list[str],
         for path, value in (*total.items(), *row.rewards.items()):
             if isinstance(value, str):
                 shorts[path] = value is not TOO_LONG and shorts.get(path, True)
-            is_text = is_text_of_number(value) and may_be_text(path)
+            is_text = type(value) is DoubtfulText and isfinite(number(value)) and may_be_text(path)
             is_text |= value is None and fits_reward(path)
             if is_number(value) or is_text or (path == known.total and value is not None):
                 numbers[path] = None
@@ -531,11 +511,6 @@ def resolved(asked: Sequence[str], paths: Sequence[str]) -> dict[str, str]:
     prefix = container_of(paths)
     inside = {name: p for p in paths if prefix and (name := name_in(p, prefix))}
     return {name: name if name in paths else inside.get(name, name) for name in asked}
-
-
-def is_text_of_number(value: Any) -> bool:
-    """Return whether a value is the text of a finite number."""
-    return type(value) is DoubtfulText and isfinite(number(value))
 
 
 def logged_steps(state: Path, *, most: int) -> list[Record]:

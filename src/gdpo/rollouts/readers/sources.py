@@ -377,7 +377,7 @@ def _in_one(batches: list[Any]) -> list[Any]:
     return pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
 
 
-def open_parquet(path: Path, text: str | None) -> Any:
+def open_parquet(path: Path, text: str | None = None) -> Any:
     """Open a parquet file so that identical texts in the `text` column are read once.
 
     An Arrow file is opened as an `ArrowFile`, which has the same schema and number of rows.
@@ -430,7 +430,7 @@ def rows_of(path: Path, kind: str) -> Iterator[Record]:
     elif kind == "csv":
         batches = csv_batches(file)
     elif kind == "parquet":
-        parquet = open_parquet(path, None)
+        parquet = open_parquet(path)
         batches = parts(parquet, _FEW, parquet.schema_arrow.names)
     for batch in batches:
         for start in range(0, batch.num_rows, _FEW):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from gdpo._shapes import Float
-from gdpo.rollouts.readers.columns import Column, FlatTurns, Lines, Rows
+from gdpo.rollouts.readers.columns import FlatTurns, Lines, Rows
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.table import TableTurns, Values, fits, padded
 
@@ -30,14 +30,12 @@ def turns_of(
         file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
         return None
     places = np.repeat(lines, counts)
-
-    def usable(column: Column | None, what: str) -> Values:
-        none = np.full(len(places), np.nan)
-        return none if column is None else column.usable(what, places, file)
-
-    columns = [usable(each, f"reward {name!r} of a turn") for name, each in turns.rewards.items()]
-    advantages = usable(turns.advantage, "the advantage of a turn")
-    tokens = usable(turns.num_tokens, "num_tokens of a turn")
+    columns = [
+        each.usable(f"reward {name!r} of a turn", places, file)
+        for name, each in turns.rewards.items()
+    ]
+    advantages = turns.advantage.usable("the advantage of a turn", places, file)
+    tokens = turns.num_tokens.usable("num_tokens of a turn", places, file)
     if single is None:
         found = padded(counts, columns, advantages, tokens)
         _report_apart(found, tuple(turns.rewards), lines, rewards, file)
@@ -57,9 +55,9 @@ def _taken(turns: FlatTurns, rows: Rows) -> FlatTurns:
     return replace(
         turns,
         counts=counts,
-        rewards={n: None if c is None else c.take(flat) for n, c in turns.rewards.items()},
-        advantage=None if turns.advantage is None else turns.advantage.take(flat),
-        num_tokens=None if turns.num_tokens is None else turns.num_tokens.take(flat),
+        rewards={name: column.take(flat) for name, column in turns.rewards.items()},
+        advantage=turns.advantage.take(flat),
+        num_tokens=turns.num_tokens.take(flat),
         single=None if turns.single is None else turns.single[rows],
     )
 
@@ -72,8 +70,7 @@ def _report_apart(
     file: FileReport,
 ) -> None:
     """Report rewards of turns that do not add up to the reward of the rollout."""
-    known = np.arange(turns.rewards.shape[1]) < turns.counts[:, None]
-    earned = np.where(known[..., None], turns.rewards, 0.0)
+    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
     apart = np.abs(earned.sum(axis=1) - rewards)
     # NaN is not larger than anything. Records may be in single precision.
     wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(rewards))
