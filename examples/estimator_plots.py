@@ -20,7 +20,7 @@ import numpy as np
 
 from gdpo.advantages import ESTIMATORS, mo_grpo
 from gdpo.errors import MissingExtraError
-from gdpo.report.colours import style
+from gdpo.report.colours import styles
 
 BATCH = {
     "together": [(0, -3), (0, -1), (1, 1), (1, 3)],
@@ -33,6 +33,7 @@ BATCH = {
 """(format, correctness) of each rollout, keyed by what varies in its group."""
 
 GREY = "#777777"
+STYLES = styles(list(ESTIMATORS))
 
 
 def situations(groups=4000, samples=8, seed=0):
@@ -103,7 +104,7 @@ def draw_batch(axis, name, reference):
     values, others = (advantages(n, rewards).ravel() for n in (name, reference))
     formats, corrects = rewards.reshape(-1, 2).T
     places = np.arange(len(values)) + np.arange(len(values)) // 4
-    colour, other = style(name).light, style(reference).light
+    colour, other = STYLES[name].light, STYLES[reference].light
     for has, label, face in ((1, "with format", colour), (0, "without", "white")):
         bars = places[formats == has], values[formats == has]
         axis.bar(*bars, 0.75, label=label, facecolor=face, edgecolor=colour)
@@ -121,10 +122,10 @@ def draw_influence(axis, name, measured):
     rows = np.arange(len(measured[name]))[::-1]
     shares = {other: np.array(list(figures.values())) for other, figures in measured.items()}
     axis.plot(shares[name][:, 1], rows, "k|", markersize=17, label="share of weight")
-    own = style(name).light
+    own = STYLES[name].light
     marks = {"grpo": ("s", 9, "none"), "gdpo": ("o", 9, "none"), name: ("D", 5.5, own)}
     for other, (marker, size, face) in marks.items():
-        look = {"mec": style(other).light, "ms": size, "mfc": face}
+        look = {"mec": STYLES[other].light, "ms": size, "mfc": face}
         axis.plot(shares[other][:, 0], rows, marker, label=other, **look)
     axis.set(xlim=(-0.65, 1.05), yticks=rows, yticklabels=measured[name])
     axis.axvline(0, color=GREY, linewidth=0.8)

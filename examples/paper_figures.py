@@ -18,10 +18,11 @@ import numpy as np
 
 from gdpo.advantages import grpo, grpo_no_std, mo_grpo
 from gdpo.errors import MissingExtraError
-from gdpo.report.colours import style
+from gdpo.report.colours import styles
 
 ESTIMATORS = {"GRPO": grpo, "GRPO w/o std": grpo_no_std, "GDPO": mo_grpo}
-STYLES = {"GRPO": style("grpo"), "GRPO w/o std": style("grpo_no_std"), "GDPO": style("gdpo")}
+NAMES = {"GRPO": "grpo", "GRPO w/o std": "grpo_no_std", "GDPO": "gdpo"}
+STYLES = dict(zip(NAMES, styles([*NAMES.values()]).values(), strict=True))
 MARKERS = {"GRPO": "o", "GRPO w/o std": "s", "GDPO": "^"}
 PAIRS = [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2)]
 """Number of rewards that each of two samples gets, for Figure 2."""
