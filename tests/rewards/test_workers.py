@@ -278,7 +278,7 @@ def test_an_interrupt_ends_the_batch_at_once(tmp_path):
         # A parent that runs in the background of a shell makes its children ignore the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         def forever(completion, _):
-            print("began", flush=True)
+            print("began\\n", end="", flush=True)  # one write, as two workers print
             while True: pass
         scorer = Scorer([Reward("forever", forever, 0, 1, deadline=600)], workers=2)
         try:
