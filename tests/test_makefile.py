@@ -26,9 +26,14 @@ def clone(tmp_path):
     return folder
 
 
-def demo(clone, fails="nothing"):
-    command = ["make", "-s", "demo", f"FAILS={fails}"]
+def make(clone, *words):
+    """Run make, which inside another make (`make test`) would print the folder it enters."""
+    command = ["make", "--no-print-directory", *words]
     return subprocess.run(command, cwd=clone, capture_output=True, text=True)
+
+
+def demo(clone, fails="nothing"):
+    return make(clone, "-s", "demo", f"FAILS={fails}")
 
 
 def test_the_demo_makes_a_new_project_and_compares_there(clone):
@@ -52,6 +57,5 @@ def test_a_demo_that_fails_ends_with_an_error(clone, verb):
 
 def test_the_one_file_needs_only_python(clone):
     (clone / ".venv" / ".installed").unlink()
-    command = ["make", "--dry-run", "pyz", "PYTHON=python3"]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    done = make(clone, "--dry-run", "pyz", "PYTHON=python3")
     assert done.stdout == "python3 .ci/build_pyz.py\n"
