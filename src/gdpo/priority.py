@@ -72,8 +72,8 @@ Pairs: TypeAlias = Float[np.ndarray, "pair 2"]
 """Pairs of values of a reward: of the sample that should win, and of the one that should lose."""
 
 Lead: TypeAlias = tuple[float, Float[np.ndarray, " sample"]]
-"""The largest lead of the sample that should lose, and the reward's values in the group that has
-it. The sample that should win comes first, then the one that should lose."""
+"""The largest lead of the sample that should lose, and the reward's values in the group with this
+lead. The sample that should win comes first, then the one that should lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Counterexample:
     """Stores a group whose first sample should win, but is not ahead of the second."""
 
     rewards: Float[np.ndarray, "sample reward"]
-    """Rewards behind their gates. NaN: missing."""
+    """Rewards after their gates are applied. NaN: missing."""
     advantages: Float[np.ndarray, " sample"]
 
 
@@ -137,10 +137,11 @@ class Priority:
     holds: bool | None = None
     """Whether the primary reward always wins. None: not known."""
     smallest: float | None = None
-    """Its weight must be above this. Infinity: no weight is enough. None: not known."""
+    """The weight of the primary reward must be above this number. Infinity: no weight is enough.
+    None: the number is not known."""
     largest: Mapping[str, float] = field(default_factory=dict)
-    """The absolute weight of another reward must be below this, by its name. 0: the others break
-    the priority without it. Infinity: it cannot break it."""
+    """For each other reward, the number that its absolute weight must be below. 0: the other
+    rewards break the priority even without it. Infinity: it cannot break the priority."""
     counterexample: Counterexample | None = None
 
 
@@ -254,7 +255,8 @@ def _pairs(values: Values) -> Pairs:
 def _closest(values: Values) -> Pairs:
     """Return the pairs of values of the primary reward that can have the smallest difference.
 
-    These are neighbors: the others can lie further from closer values.
+    These are neighbors. The closer two values are, the further away the rest of the group can lie,
+    and the smaller their difference in standard deviations.
     """
     if isinstance(values, Continuous):
         middle = (values.low + values.high) / 2
@@ -313,8 +315,8 @@ class _Rest(NamedTuple):
 def _lead(pairs: Pairs, rest: _Rest, sign: float, *, scores: bool) -> Lead:
     """Return the largest lead of the sample that should lose in one reward.
 
-    If it can be ahead, its standardized lead is largest if the others lie at one value. Otherwise,
-    it is least behind if they lie at the ends. Only `scores` are standardized.
+    If this sample can be ahead, its standardized lead is largest when all others have one value.
+    Otherwise, it is least behind when the others lie at the ends. Only `scores` are standardized.
     """
     opening, opened, closing, closed = rest
     lead = sign * (pairs[:, 1] - pairs[:, 0])

@@ -189,7 +189,10 @@ def _four_digits(value: float) -> float:
 
 
 def _chat(written: Any) -> list[dict[str, Any]]:
-    """Return a list of messages. A text is one, and so are other values, such as tokens."""
+    """Return a stored prompt or completion as a list of messages.
+
+    A text becomes one message. Any other value, such as a list of tokens, also becomes one.
+    """
     if isinstance(written, list) and written:
         turns = cast("list[Any]", written)
         if all(isinstance(turn, Mapping) for turn in turns):

@@ -66,14 +66,14 @@ class VerlRun:
         self.carried: Carried | None = None
         """The separate rewards of the batch whose advantages verl is computing. Otherwise None."""
         self.latest: Computed | None = None
-        """The latest batch with its advantages, until its metrics are logged."""
+        """The latest batch with its advantages. It becomes None when its metrics are logged."""
         self.watching = Harmless(
             "gdpo stops watching this run, which continues without gdpo's metrics and record"
         )
-        """Calls what only watches an estimator of verl."""
+        """Runs code that only watches one of verl's own estimators. Its failure does no harm."""
         self.handing_over = Harmless("gdpo cannot pass the rewards to verl's own gdpo")
         self.is_checked = False
-        """Whether gdpo's estimator has been checked in this verl."""
+        """Whether a made-up batch has shown that this verl returns gdpo's advantages."""
         self._watch = Watch()
         self._settings: dict[str, Settings] = {}
         self._said: set[str] = set()

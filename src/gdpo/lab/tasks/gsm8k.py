@@ -1,4 +1,4 @@
-r"""Defines the grade-school maths task (GSM8K): think, then answer with an integer.
+r"""Defines the task of GSM8K: solve a grade-school maths problem, and answer with an integer.
 
 A completion consists of `<think>…</think>`, then `<answer>…</answer>`. The rewards, in order, are
 each 0 or 1:
