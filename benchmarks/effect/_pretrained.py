@@ -263,10 +263,10 @@ def print_pretrained(records: Path) -> None:
     row("of them, the account", [f"{_listed(account['accounts'])} s", ""])
     added = (first + WINDOW * np.mean(later)) / 100 / usual
     row("windows of 10 in 100 steps add", [f"{added:.1%}", "at most 4 %"])
-    row("effect over training, as many rollouts", [f"{whole / step:.2f}", "at most 1.2"])
+    row("effect divided by training, as many rollouts", [f"{whole / step:.2f}", "at most 1.2"])
     for name, peak in ("account", account["memory"]), ("effect", max(e["memory"] for e in effects)):
         shown = f"{peak:.2f} / {training['memory']:.2f} GB = {peak / training['memory']:.2f}"
-        row(f"peak memory with the {name} over training", [shown, "at most 1.2"])
+        row(f"peak memory with the {name}, divided by training", [shown, "at most 1.2"])
 
 
 def _listed(seconds: Any) -> str:

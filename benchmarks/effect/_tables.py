@@ -140,7 +140,7 @@ def _decided(cases: Sequence[Case]) -> Iterator[tuple[str, str, str, bool]]:
     yield (
         "H1",
         "of the pairs that clearly differ after 1 step, the effect orders at least 0.9, and more "
-        "than the share",
+        "than the share does",
         f"{ordered}; more than the share by {more}",
         ordered.mean >= 0.9 and more.low > 0,
     )
@@ -150,22 +150,22 @@ def _decided(cases: Sequence[Case]) -> Iterator[tuple[str, str, str, bool]]:
     of_noise, of_moving = list(_unseen(cases, noise=True)), list(_unseen(cases, noise=False))
     yield (
         "H3",
-        "no effect is seen of noise in at least 95 %, and of a reward that moves in at most 20 %",
+        "no effect is seen in at least 95 % of noise, and in at most 20 % of rewards that move",
         f"{_part(of_noise)}; {_part(of_moving)}",
         bool(np.mean(of_noise) >= 0.95 and np.mean(of_moving) <= 0.2),
     )
     negative = list(_lowered(cases))
     yield (
         "H4",
-        "where it says that one reward lowers another one, and the forks are clear, at least 80 % "
-        "agree",
+        "where the effect says that one reward lowers another one, and the forks are clear, at "
+        "least 80 % of the forks agree",
         _part(negative),
         bool(negative) and float(np.mean(negative)) >= 0.8,
     )
     ratio = _sum(cases, lambda case: case.own(1)[0]) / _sum(cases, effect)
     yield (
         "H5",
-        "recorded effects over predicted ones, after 1 step: 0.8 to 1.25",
+        "after 1 step, the recorded effects add up to 0.8 to 1.25 times the predicted ones",
         f"{ratio:.2f}",
         0.8 <= ratio <= 1.25,
     )
