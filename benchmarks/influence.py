@@ -268,7 +268,7 @@ def coverage(runs: int) -> None:
         each = [scenario.influence([seed]) for seed in range(runs)]
         inside = 100 * np.mean([np.abs(one.shares - truth) <= one.margins for one in each], axis=0)
         row(name, [f"{inside.mean():.1f}", f"{inside.min():.0f} to {inside.max():.0f}"])
-    row("few groups", ["covers", "has an interval", "mean half-width"], head=True)
+    row("few groups", ["covers the true share", "has an interval", "mean half-width"], head=True)
     for name, (make, estimator, groups) in FEW_GROUPS.items():
         scenario = Scenario(make, estimator)
         truth = scenario.influence(range(10_000, 12_000), groups).shares[0]

@@ -74,7 +74,7 @@ PLANTED = {
     "a judge with a std of 20 beside correctness": Run(
         _judge, ("train", "ignored", ["correctness"]), {"judge": (0.95, 1)}
     ),
-    "easy and hard prompts; tone varies everywhere, slightly": Run(
+    "easy and hard prompts; tone varies slightly in every group": Run(
         _easy_and_hard, ("train", "ignored", ["correctness"]), {"correctness": (0.02, 0.05)}
     ),
 }
