@@ -260,7 +260,7 @@ def print_pretrained(records: Path) -> None:
     row("cost", ["measured", "wanted"], head=True)
     row("three training steps", [f"{_listed(training['steps'])} s", ""])
     row("the same steps with the account", [f"{_listed(account['steps'])} s", ""])
-    row("part of this time that the account took", [f"{_listed(account['accounts'])} s", ""])
+    row("time of the account in these steps", [f"{_listed(account['accounts'])} s", ""])
     added = (first + WINDOW * np.mean(later)) / 100 / usual
     row("time that windows of 10 in 100 steps add", [f"{added:.1%}", "at most 4 %"])
     row("time of the effect, divided by that of training", [f"{whole / step:.2f}", "at most 1.2"])
