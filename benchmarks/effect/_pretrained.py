@@ -258,15 +258,15 @@ def print_pretrained(records: Path) -> None:
     effects = [read[f"effect-{each['step']}"] for each in forks["states"]]
     whole = np.mean([each["drawing"] + each["measuring"] for each in effects])
     row("cost", ["measured", "wanted"], head=True)
-    row("training steps", [f"{_listed(training['steps'])} s", ""])
+    row("three training steps", [f"{_listed(training['steps'])} s", ""])
     row("the same steps with the account", [f"{_listed(account['steps'])} s", ""])
-    row("of them, the account", [f"{_listed(account['accounts'])} s", ""])
+    row("time of the account in these steps", [f"{_listed(account['accounts'])} s", ""])
     added = (first + WINDOW * np.mean(later)) / 100 / usual
-    row("windows of 10 in 100 steps add", [f"{added:.1%}", "at most 4 %"])
-    row("effect divided by training, as many rollouts", [f"{whole / step:.2f}", "at most 1.2"])
+    row("time that windows of 10 in 100 steps add", [f"{added:.1%}", "at most 4 %"])
+    row("time of the effect, divided by that of training", [f"{whole / step:.2f}", "at most 1.2"])
     for name, peak in ("account", account["memory"]), ("effect", max(e["memory"] for e in effects)):
         shown = f"{peak:.2f} / {training['memory']:.2f} GB = {peak / training['memory']:.2f}"
-        row(f"peak memory with the {name}, divided by training", [shown, "at most 1.2"])
+        row(f"peak memory with the {name}, divided by that of training", [shown, "at most 1.2"])
 
 
 def _listed(seconds: Any) -> str:

@@ -146,7 +146,7 @@ def _decided(cases: Sequence[Case]) -> Iterator[tuple[str, str, str, bool]]:
     )
     early = [case for case in cases if (case.state.estimator, case.state.step) == ("gdpo", 10)]
     of_early = over_warm_starts(shares(early, effect, 1))
-    yield "H2", "with `gdpo` at step 10, at least 0.8", str(of_early), of_early.mean >= 0.8
+    yield "H2", "the same for `gdpo` at step 10: at least 0.8", str(of_early), of_early.mean >= 0.8
     of_noise, of_moving = list(_unseen(cases, noise=True)), list(_unseen(cases, noise=False))
     yield (
         "H3",
