@@ -6,7 +6,7 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
-from gdpo.analysis.replay import RECORDED, VIEWED, Replay, Replayed, equal_to, viewed
+from gdpo.analysis.replay import RECORDED, VIEWED, Replay, Replayed, equal_to
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
 from gdpo.analysis.sample import GroupSampler, SampledGroup
 from gdpo.analysis.steps import StepAnalysis, analyze_step, batch_of, refuse_unnamed
@@ -144,8 +144,8 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
-        if sample is not None and sample.turn():
-            sample.look(batch, viewed(batch) if found is None else found)
+        if sample is not None:
+            sample.look(batch, found)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
     ranges = (*(low or ()), *(high or ()))

@@ -13,7 +13,7 @@ from gdpo._text import quoted
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.trend import end_means, known_mean, trend
 from gdpo.diagnostics import Influence, TurnDiagnosis
-from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Severity, interval, percent
+from gdpo.diagnostics.diagnosis import Cause, Finding, Kind, Range, Severity, interval, percent
 from gdpo.diagnostics.findings import DOMINANT, Thresholds, finding
 from gdpo.diagnostics.influence import NORMAL_95, pooled
 from gdpo.diagnostics.looks import LEAST_GROUPS
@@ -235,41 +235,33 @@ class RunAnalysis:
             found.append(overall)
         return found
 
-    def _rises(self) -> dict[str, tuple[float, float]]:
-        """Return by how much the mean of each trained reward rose, and the margin, in its range.
-
-        Up is the direction of its weight. The interval is that of the trend, or that of drawing the
-        groups, if it is narrower: the standard deviation of a group mean is at most half of the
-        range. A reward without a known range has NaN.
-        """
-        found: dict[str, tuple[float, float]] = {}
-        for reward in self.rewards():
-            width = self._history.width(reward.name) or nan
-            sign = np.sign(known_mean(self.over_time(reward.name, "weight")))
-            if reward.weight_share > 0:
-                drawn = NORMAL_95 * sqrt(1.5 / max(reward.groups, 1))
-                margin = min(reward.change_margin / width, drawn)
-                found[reward.name] = (sign * reward.change / width, margin)
-        return found
-
     def _falling(self) -> Iterator[Finding]:
-        """Yield the trained rewards whose mean falls over the run.
+        """Yield the trained rewards whose mean falls over the run, as parts of their known range.
 
-        If a small dense reward falls, this is a note: a length penalty may fall while correctness
-        rises.
+        Up is the direction of the weight. The interval is that of the trend, or that of drawing the
+        groups, if it is narrower: the standard deviation of a group mean is at most half of the
+        range. If a small dense reward falls, this is a note: a length penalty may fall while
+        correctness rises.
         """
-        rises, least = self._rises(), Thresholds().falls
-        small = {name for reading in self.readings()[:1] for name in reading.small}
-        up = [name for name, (rise, margin) in rises.items() if rise - margin > least]
+        least, up, down = Thresholds().falls, list[str](), list[tuple[RewardOverall, float]]()
         for reward in self.rewards():
-            rise, margin = rises.get(reward.name, (nan, nan))
-            if not -rise - margin > least:
+            low, high, _ = self._history.ranges.get(reward.name, Range())
+            if not (high > low and reward.weight_share > 0):
                 continue
-            width = self._history.width(reward.name)
+            sign = np.sign(known_mean(self.over_time(reward.name, "weight")))
+            rise = sign * reward.change / (high - low)
+            drawn = NORMAL_95 * sqrt(1.5 / max(reward.groups, 1))
+            margin = min(reward.change_margin / (high - low), drawn)
+            if rise - margin > least:
+                up.append(reward.name)
+            if -rise - margin > least:
+                down.append((reward, margin * (high - low)))
+        small = {name for reading in self.readings()[:1] for name in reading.small}
+        for reward, margin in down:
             yield finding(
                 Kind.FALLS,
                 (reward.name,),
-                {"change": reward.change, "margin": margin * width},
+                {"change": reward.change, "margin": margin},
                 severity=Severity.NOTE if reward.name in small else None,
                 first=f"{reward.first:.2g}",
                 last=f"{reward.last:.2g}",
@@ -401,28 +393,20 @@ class LengthBins:
         added = np.stack([np.bincount(places, each, _BINS) for each in weights])
         self._sums[name] = self._sums.get(name, 0.0) + added
 
-    def widened(self, width: float) -> "LengthBins":
-        """Return the same rollouts in bins at least this wide: the width is doubled until it is."""
+    def table(self, name: str, width: float = 0.0) -> Float[np.ndarray, "three bin"]:
+        """Return the middle of each bin, its number of rollouts with the reward, and their mean.
+
+        The bins are at least this wide: the width is doubled until they are. They end with the last
+        one that has a rollout with any reward. An empty bin has a mean of NaN.
+        """
         wide = LengthBins(self.width, self._sums)
         while wide.width < width:
             wide._widen()
-        return wide
-
-    @property
-    def middles(self) -> Float[np.ndarray, " bin"]:
-        """Length at the middle of each bin, up to the last bin with a rollout."""
-        filled = [np.flatnonzero(counts) for counts, _ in self._sums.values()]
-        last = max((int(places[-1]) for places in filled if len(places)), default=-1)
-        return (np.arange(last + 1) + 0.5) * self.width
-
-    def counts(self, name: str) -> Float[np.ndarray, " bin"]:
-        """Return the number of rollouts in each bin that have the reward."""
-        return self._sums.get(name, np.zeros((2, _BINS)))[0, : len(self.middles)]
-
-    def means(self, name: str) -> Float[np.ndarray, " bin"]:
-        """Return the mean reward in each bin, or NaN for an empty bin."""
-        counts, sums = self._sums.get(name, np.zeros((2, _BINS)))[:, : len(self.middles)]
-        return np.where(counts > 0, sums / np.maximum(counts, 1), nan)
+        filled = [np.flatnonzero(counts) for counts, _ in wide._sums.values()]
+        end = max((int(places[-1]) + 1 for places in filled if len(places)), default=0)
+        counts, sums = wide._sums.get(name, np.zeros((2, _BINS)))[:, :end]
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), nan)
+        return np.stack([(np.arange(end) + 0.5) * wide.width, counts, means])
 
     def _widen(self) -> None:
         self.width *= 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gdpo._shapes import Float
-from gdpo.analysis.replay import Advantages, disagreement
+from gdpo.analysis.replay import Advantages, disagreement, viewed
 from gdpo.rollouts.table import RewardArrays, RolloutTable
 
 KEPT = 400
@@ -60,14 +60,16 @@ class GroupSampler:
         """Kept groups, in step order."""
         return [group for _, _, group in self._kept]
 
-    def turn(self) -> bool:
-        """Advance to the next step, and return whether to call `look` for it."""
-        self._steps += 1
-        return (self._steps - 1) % self._stride == 0
+    def look(self, batch: RewardArrays, advantages: Mapping[str, Advantages] | None) -> None:
+        """Add groups of the next step, chosen by the disagreement of the estimators.
 
-    def look(self, batch: RewardArrays, advantages: Mapping[str, Advantages]) -> None:
-        """Add groups of the current step, chosen by the disagreement of the estimators."""
-        step, placed = self._steps - 1, batch.placed
+        Of a long run, only some steps count. Default of `advantages`: those of `viewed`.
+        """
+        step, placed = self._steps, batch.placed
+        self._steps += 1
+        if step % self._stride:
+            return
+        advantages = viewed(batch) if advantages is None else advantages
         apart = disagreement(np.stack(list(advantages.values())), batch.there)
         near = np.flatnonzero(np.max(np.where(batch.there, batch.table.row[placed], 0), 1) < _ROWS)
         if len(near):

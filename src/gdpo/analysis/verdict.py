@@ -305,13 +305,16 @@ def verdict_of(
     """
     rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
     learned, whole = run.learned(), run.influence()
+    # Nothing is due to a reward with a much smaller weight.
+    least = Thresholds().nudge * max((reward.weight_share for reward in rewards), default=0.0)
+    larger = [reward for reward in rewards if not reward.weight_share < least]
     unchecked = tuple(_unchecked(run, rewards, report=report, groups=whole.groups))
     base = Verdict(
         Action.NOTHING,
         run.run,
         whole.groups,
         trained=len(rewards),
-        small=len(rewards) - len(_larger(rewards)),
+        small=len(rewards) - len(larger),
         learned=learned,
         unchecked=unchecked,
         no_interval=whole.no_interval,
@@ -336,11 +339,11 @@ def verdict_of(
         return replace(base, action=Action.UNKNOWN)
     if run.purpose is Meaning.SIZES and base.no_interval is None:
         return replace(base, satisfied=True)
-    below, last = set(_unclear(rewards, learned)), (run.last.influence, Thresholds())
+    below, last = set(_unclear(larger, learned)), run.last.influence
     if base.no_interval is NoInterval.UNRELATED or (base.no_interval and len(rewards) > 1):
         below = {reward.name for reward in rewards} - {*learned}
-    elif below and all(ended(Noticed(Kind.IGNORED, (name,)), *last) for name in below):
-        return replace(base, of_groups=last[0].groups, from_step=run.last.first)
+    elif below and all(ended(Noticed(Kind.IGNORED, (name,)), last, Thresholds()) for name in below):
+        return replace(base, of_groups=last.groups, from_step=run.last.first)
     if below:
         unclear = tuple(reward.name for reward in rewards if reward.name in below)
         return replace(base, action=Action.UNKNOWN, rewards=unclear)
@@ -453,7 +456,8 @@ def _applied(reading: Reading, verdict: Verdict) -> Reading | None:
     (name,), share, margin = verdict.rewards, verdict.influence_share, verdict.influence_margin
     if not reading.needed:
         return reading
-    due, new = reading.weight_shares[name], reading.shares.get(name, (nan, nan))
+    due = abs(reading.weights[name]) / (sum(map(abs, reading.weights.values())) or 1.0)
+    new = reading.shares.get(name, (nan, nan))
     off = 0.0 if isnan(margin) else margin
     if verdict.kind is Kind.DOMINANT:
         calm, helps = share - off <= DOMINANT * due, new[0] + new[1] < share
@@ -471,14 +475,8 @@ def _unclear(rewards: Sequence[RewardOverall], learned: Sequence[str]) -> list[s
     limits = Thresholds()
     return [
         reward.name
-        for reward in _larger(rewards)
+        for reward in rewards
         if reward.name not in learned
         and not reward.influence_share
         >= min(limits.ignored * reward.weight_share, limits.least_share)
     ]
-
-
-def _larger(rewards: Sequence[RewardOverall]) -> list[RewardOverall]:
-    """Return the rewards without those whose weight is so small that nothing is due to them."""
-    least = Thresholds().nudge * max((reward.weight_share for reward in rewards), default=0.0)
-    return [reward for reward in rewards if not reward.weight_share < least]

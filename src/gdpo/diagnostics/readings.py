@@ -17,7 +17,7 @@ its best value is 0 or less. If such a reward is raised against sparse ones, a p
 those to earn it: an empty answer has no length (docs/explanation/following_the_verdict.md).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -65,12 +65,6 @@ class Reading:
     needed: bool = True
     """Whether this meaning calls for a change. Sizes do not: GRPO adds the rewards with them, and
     no script gained from GDPO with these weights (docs/explanation/following_the_verdict.md)."""
-
-    @property
-    def weight_shares(self) -> dict[str, float]:
-        """The share of the weight of each reward."""
-        total = sum(map(abs, self.weights.values())) or 1.0
-        return {name: abs(weight) / total for name, weight in self.weights.items()}
 
     @property
     def condition(self) -> str:
@@ -184,22 +178,19 @@ def _reading(meaning: Meaning, names: Sequence[str], weights: Vector, **facts: A
 
 def replayed(reading: Reading, steps: Sequence[Scored]) -> Reading:
     """Return the reading with the influence shares that its setting gives on these steps."""
-    parts = list(_replayed(reading, steps))
-    if not parts:
-        return reading
-    found = pooled(parts)
-    shares = {name: (share, margin) for name, (_, share, margin) in found.by_reward.items()}
-    return replace(reading, shares=shares, groups=found.groups)
-
-
-def _replayed(reading: Reading, steps: Sequence[Scored]) -> Iterator[Influence]:
+    parts: list[Influence] = []
     for step in steps:
         # A weight is 0 for prompts to which its reward does not apply.
         applies = np.isfinite(np.array(step.weights, np.float64))
         weights = np.where(applies, [reading.weights[name] for name in step.names], np.nan)
         advantages = np.asarray(ESTIMATORS[reading.estimator](step.rewards, weights), np.float64)
         prepared = PreparedStep.of(step.rewards, weights)
-        yield influence_of(advantages, prepared, step.names)
+        parts.append(influence_of(advantages, prepared, step.names))
+    if not parts:
+        return reading
+    found = pooled(parts)
+    shares = {name: (share, margin) for name, (_, share, margin) in found.by_reward.items()}
+    return replace(reading, shares=shares, groups=found.groups)
 
 
 _MOST_VALUES = 2**18

@@ -248,11 +248,6 @@ class FindingHistory:
         found = (*self._learned(self._all), *self._learned(self._recent))
         return tuple(dict.fromkeys(found))
 
-    def width(self, name: str) -> float:
-        """Return the width of a reward's range, in its unit."""
-        known = self.ranges.get(name, Range())
-        return known.high - known.low
-
     def state(self) -> dict[str, Any]:
         """Return the state in JSON types, to be saved in a checkpoint."""
         kept = {

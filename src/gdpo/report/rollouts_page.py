@@ -216,22 +216,18 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
     """Return a chart per reward of its mean by completion length, with a line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
-        found = {
-            run: bins
-            for run, bins in lengths.items()
-            if run in shown.runs and np.any(bins.counts(name))
-        }
-        if not found:
+        own = {run: bins for run, bins in lengths.items() if run in shown.runs}
+        own = {run: bins for run, bins in own.items() if np.any(bins.table(name)[1])}
+        if not own:
             continue
-        width = max(bins.width for bins in found.values())
-        found = {run: bins.widened(width) for run, bins in found.items()}
-        x, lines = max((bins.middles for bins in found.values()), key=len), list[Line]()
-        for place, (run, bins) in enumerate(found.items()):
+        width = max(bins.width for bins in own.values())
+        found = {run: bins.table(name, width) for run, bins in own.items()}
+        x, lines = max((table[0] for table in found.values()), key=len), list[Line]()
+        for place, (run, (_, counts, means)) in enumerate(found.items()):
+            notes = [f"({counted(int(n), 'rollout')})" if n else "" for n in counts.tolist()]
             # Other runs may have longer completions.
-            means, counts = np.full(len(x), nan), np.zeros(len(x))
-            means[: len(bins.middles)] = bins.means(name)
-            counts[: len(bins.middles)] = bins.counts(name)
-            notes = (f"({counted(int(n), 'rollout')})" if n else "" for n in counts.tolist())
+            more = len(x) - len(means)
+            means, notes = np.pad(means, (0, more), constant_values=nan), notes + [""] * more
             lines.append(Line(shown.runs[run], place % COLOURS, means, note=tuple(notes)))
         chart = _chart(label, "mean reward", x, lines)
         charts.append(replace(chart, unit="tokens", rest="the longest"))

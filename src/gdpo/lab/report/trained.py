@@ -86,9 +86,7 @@ def analyze_trained(
                 )
             step = analyze_step(batch, recorded_by=run.estimator, low=low, high=high)
             done.runs.setdefault(run.name, RunAnalysis(run.name)).add(step)
-            advantages = replay.add(batch)
-            if sample.turn():
-                sample.look(batch, advantages)
+            sample.look(batch, replay.add(batch))
         lost = dict(reading.report.left_out)
         lost |= {n.file: n.what for n in reading.report.notices.values() if n.rows}
         for file, why in lost.items():
