@@ -34,43 +34,39 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
     Raises:
         ConfigError: If the processes cannot share the batch equally.
     """
-    batch = recipe.batch
-    if not _can_share(recipe, processes):
-        what = f"the {batch.per_step:,} rollouts of an optimizer step"
-        if filters_groups(recipe):
-            what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
-        if recipe.trainer.get("loss_type") == "bnpo":
-            what += f" in forward passes of {_micro_batch(recipe, 1)} (trainer.loss_type bnpo)"
-        raise ConfigError(
-            f"{recipe.place('batch')}: {processes} processes cannot share {what} equally. Possible "
-            f"numbers of processes: {', '.join(map(str, sharing(recipe)))}. Use one of these "
-            "numbers, or change the batch, which changes the experiment: "
-            "--set batch.rollouts_per_step=…"
-        )
-    micro = _micro_batch(recipe, processes)
-    share, generated = batch.per_step // processes, batch.rollouts // processes
-    return Split(micro, share // micro, generated // micro)
+    found, whole, batch = _split(recipe, processes), _split(recipe, 1), recipe.batch
+    if found is not None:
+        return found
+    assert whole is not None, "a single process shares with nobody"
+    what = f"the {batch.per_step:,} rollouts of an optimizer step"
+    if filters_groups(recipe):
+        what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
+    if recipe.trainer.get("loss_type") == "bnpo":
+        what += f" in forward passes of {whole.micro_batch} (trainer.loss_type bnpo)"
+    raise ConfigError(
+        f"{recipe.place('batch')}: {processes} processes cannot share {what} equally. Possible "
+        f"numbers of processes: {', '.join(map(str, sharing(recipe)))}. Use one of these "
+        "numbers, or change the batch, which changes the experiment: "
+        "--set batch.rollouts_per_step=…"
+    )
 
 
 def sharing(recipe: Recipe) -> list[int]:
     """Return the numbers of processes, up to 64, that can share the batch of a recipe."""
-    return [n for n in range(1, _MOST_PROCESSES + 1) if _can_share(recipe, n)]
+    return [n for n in range(1, _MOST_PROCESSES + 1) if _split(recipe, n)]
 
 
-def _can_share(recipe: Recipe, processes: int) -> bool:
-    if filters_groups(recipe) and recipe.batch.prompts % processes:
-        return False
-    if recipe.batch.per_step % processes:
-        return False
+def _split(recipe: Recipe, processes: int) -> Split | None:
+    batch, share = recipe.batch, recipe.batch.per_step // processes
+    if batch.per_step % processes or (filters_groups(recipe) and batch.prompts % processes):
+        return None
+    micro = max(n for n in range(1, min(batch.micro_batch, share) + 1) if share % n == 0)
     # The bnpo loss is a mean over the tokens of a forward pass, so its size must not change.
-    return recipe.trainer.get("loss_type") != "bnpo" or (
-        _micro_batch(recipe, processes) == _micro_batch(recipe, 1)
-    )
-
-
-def _micro_batch(recipe: Recipe, processes: int) -> int:
-    share = recipe.batch.per_step // processes
-    return max(n for n in range(1, min(recipe.batch.micro_batch, share) + 1) if share % n == 0)
+    if recipe.trainer.get("loss_type") == "bnpo" and processes > 1:
+        whole = _split(recipe, 1)
+        if whole is None or whole.micro_batch != micro:
+            return None
+    return Split(micro, share // micro, batch.rollouts // processes // micro)
 
 
 def filters_groups(recipe: Recipe) -> bool:

@@ -33,6 +33,8 @@ class LocatedModel:
     """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
     description: str
     """Name and location of the model, for use in messages."""
+    revision: str | None = None
+    """Revision of a model on the Hub. None: the newest."""
     cached: bool = False
     """Whether the model is read from the cache because the Hub cannot be reached."""
 
@@ -69,13 +71,24 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         raise ConfigError(
             f"{place}: there is no folder {folder}{of_seed if name != recipe.model else ''}"
         )
-    return _locate_on_hub(name, place, _revision(recipe))
+    options = recipe.trainer.get("model_init_kwargs") or {}
+    revision = options.get("revision") if isinstance(options, dict) else None
+    return _locate_on_hub(name, place, revision)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
     """Make sure that the model can be loaded. On first use, `smollm2-135m` is converted."""
     if recipe.model == SMOLLM2 and not Path(model.source).is_dir():
         convert_smollm2()
+
+
+def tokenizer_at_hand(model: LocatedModel, recipe: Recipe) -> Tokenizer | None:
+    """Return the tokenizer, or None if its model has not been converted and need not be yet."""
+    if recipe.model == SMOLLM2 and recipe.data.max_prompt_length is not None:
+        make_ready(model, recipe)
+    if recipe.model == SMOLLM2 and not Path(model.source).is_dir():
+        return None
+    return load_tokenizer(model, recipe)
 
 
 def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
@@ -155,7 +168,7 @@ def _loading(model: LocatedModel, recipe: Recipe, what: str) -> Generator[dict[s
     try:
         with model.loading():
             yield {
-                "revision": _revision(recipe),
+                "revision": model.revision,
                 "trust_remote_code": bool(recipe.trainer.get("trust_remote_code", False)),
             }
     except (OSError, ValueError, ImportError) as error:
@@ -163,11 +176,6 @@ def _loading(model: LocatedModel, recipe: Recipe, what: str) -> Generator[dict[s
             f"{recipe.place('model')}: the {what} of {recipe.initial_model!r} cannot be loaded: "
             f"{error}"
         ) from error
-
-
-def _revision(recipe: Recipe) -> str | None:
-    options = recipe.trainer.get("model_init_kwargs") or {}
-    return options.get("revision") if isinstance(options, dict) else None
 
 
 def _locate_on_hub(name: str, place: str, revision: str | None) -> LocatedModel:
@@ -202,8 +210,8 @@ def _locate_on_hub(name: str, place: str, revision: str | None) -> LocatedModel:
                 f"folder, or use {SMOLLM2!r}, which needs no Hub"
             ) from error
         description = f"{name}, from the cache (the Hugging Face Hub cannot be reached)"
-        return LocatedModel(name, description, cached=True)
-    return LocatedModel(name, f"{name}, on the Hugging Face Hub")
+        return LocatedModel(name, description, revision, cached=True)
+    return LocatedModel(name, f"{name}, on the Hugging Face Hub", revision)
 
 
 SMOLLM2 = "smollm2-135m"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, cast
 
@@ -262,8 +261,16 @@ def _placed_rows(
         rows = _file_rows(Path(source).expanduser())
     else:
         rows = _numbered(f"dataset {source!r}", _hub_rows(str(source), subset, split))
-    meant = rows if keep is None else (placed for placed in rows if keep(placed[1]))
-    found = list(islice(meant, limit))
+    found: list[_Placed] = []
+    for place, row in rows:
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{place} must be an object that contains the columns, got {describe(row)}"
+            )
+        if keep is None or keep(row):
+            found.append((place, row))
+        if len(found) == limit:
+            break
     if not found:
         raise DataError(f"{source} has no rows" + (" of the requested kind" if keep else ""))
     return found
@@ -278,7 +285,7 @@ def _is_file(source: str | Path) -> bool:
     return path.exists() or source.lower().endswith(endings) or like_a_path
 
 
-def _file_rows(path: Path) -> Iterator[_Placed]:
+def _file_rows(path: Path) -> Iterator[tuple[str, Any]]:
     read = next((r for ending, r in _READERS.items() if path.name.lower().endswith(ending)), None)
     if not path.exists():
         if not path.parent.is_dir():
@@ -324,28 +331,19 @@ def _parsed(text: str, place: str, hint: str = "") -> Any:
         raise DataError(f"{place} is not valid JSON: {error}{hint}") from error
 
 
-def _as_row(value: Any, place: str) -> _Placed:
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{place} must be an object that contains the columns, got {describe(value)}"
-        )
-    return place, value
+def _numbered(name: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{name}, row {number}", value) for number, value in enumerate(values, 1))
 
 
-def _numbered(name: str, values: Iterable[Any]) -> Iterator[_Placed]:
-    for number, value in enumerate(values, 1):
-        yield _as_row(value, f"{name}, row {number}")
-
-
-def _jsonl_rows(path: Path) -> Iterator[_Placed]:
+def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
     with _open_text(path) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 place = f"{path}, line {number}"
-                yield _as_row(_parsed(line, place), place)
+                yield place, _parsed(line, place)
 
 
-def _json_rows(path: Path) -> Iterator[_Placed]:
+def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
     with _open_text(path) as file:
         text = file.read()
     if not text.strip():
@@ -357,7 +355,7 @@ def _json_rows(path: Path) -> Iterator[_Placed]:
     yield from _numbered(str(path), value)
 
 
-def _parquet_rows(path: Path) -> Iterator[_Placed]:
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
     from pyarrow import ArrowException, parquet
 
     try:
@@ -368,7 +366,7 @@ def _parquet_rows(path: Path) -> Iterator[_Placed]:
         raise DataError(f"{path} cannot be read as a parquet file: {error}") from error
 
 
-_READERS: dict[str, Callable[[Path], Iterator[_Placed]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
     ".jsonl": _jsonl_rows,
     ".jsonl.gz": _jsonl_rows,
     ".json": _json_rows,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from gdpo._files import is_full
-from gdpo.errors import GdpoError
+from gdpo.errors import ConfigError, GdpoError, spelled
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.runs.checkpoints import (
     Checkpoint,
@@ -105,7 +105,16 @@ class Loop:
         trainer.save_finished_step()
 
 
+_CLEAR_ERRORS = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
+"""Error types whose message is clear without the name of the type."""
+
+
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
+    """Load the model, and return its trainer, which continues from a checkpoint if one is given.
+
+    Raises:
+        ConfigError: If the libraries cannot build the trainer from these settings.
+    """
     from transformers import PrinterCallback, ProgressCallback
 
     from gdpo.lab.training.resumable import ResumableTrainer
@@ -113,20 +122,30 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     job = loop.job
     config = copy.copy(job.config)
     config.save_total_limit = None  # `Loop.saved` deletes older checkpoints instead of TRL
-    trainer = ResumableTrainer(
-        model=job.model.source,
-        reward_funcs=list(job.resolved.rewards),
-        args=config,
-        train_dataset=_dataset(job.problems, column=config.weights_column),
-        eval_dataset=None
-        if job.eval_problems is None
-        else _dataset(job.eval_problems, column=config.weights_column),
-        processing_class=job.tokenizer,
-        peft_config=peft_config(job.recipe.lora),
-    )
-    trainer.loop = loop
-    if start is not None:
-        trainer.go_on_from(start.path, start.step)
+    try:
+        with job.model.loading():
+            trainer = ResumableTrainer(
+                model=job.model.source,
+                reward_funcs=list(job.resolved.rewards),
+                args=config,
+                train_dataset=_dataset(job.problems, column=config.weights_column),
+                eval_dataset=None
+                if job.eval_problems is None
+                else _dataset(job.eval_problems, column=config.weights_column),
+                processing_class=job.tokenizer,
+                peft_config=peft_config(job.recipe.lora),
+            )
+            trainer.loop = loop
+            if start is not None:
+                trainer.go_on_from(start.path, start.step)
+    except GdpoError:
+        raise
+    except Exception as error:  # the libraries may raise any error here
+        text = str(error) if isinstance(error, _CLEAR_ERRORS) else spelled(error)
+        raise ConfigError(
+            f"{job.recipe.place('trainer')}: the trainer cannot be built from model "
+            f"{job.recipe.initial_model!r} and these settings: {text}"
+        ) from error
     trainer.add_callback(_callback(loop, trainer))
     for shown_elsewhere in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown_elsewhere)

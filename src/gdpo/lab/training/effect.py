@@ -72,8 +72,7 @@ def measure_run(path: Path, progress: Progress, step: int | None, groups: int) -
             )
         job = prepare(resolved, rows=_ROWS)
         loop = Loop(job, create_run(recipe, {}), RunView(recipe.name, [], 1), StopRequest())
-        with job.model.loading():
-            trainer: Any = make_trainer(loop, start)
+        trainer: Any = make_trainer(loop, start)
         batches = _drawn(trainer, start, max(-(-groups // job.batches.groups), 3), progress)
     model, optimizer = trainer.accelerator.unwrap_model(trainer.model), trainer.optimizer
     notes = [

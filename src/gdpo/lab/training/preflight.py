@@ -7,11 +7,10 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError
@@ -19,18 +18,16 @@ from gdpo.lab.recipes.batches import BatchPlan, plan_batches, sharing
 from gdpo.lab.recipes.data import Rows, check_weights, read_data
 from gdpo.lab.recipes.models import (
     PROMPTS_MEASURED,
-    SMOLLM2,
     LocatedModel,
     Tokenizer,
     context_length,
-    load_tokenizer,
     locate_model,
     longest_prompt,
-    make_ready,
     prompt_lengths,
     prompt_text,
+    tokenizer_at_hand,
 )
-from gdpo.lab.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.recipes.recipe import DataConfig, LoraSettings, Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.runs.directory import RunDirectory, refuse_runs_dir
@@ -56,51 +53,28 @@ def quiet() -> Generator[None]:
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with warnings.catch_warnings():
+    with ExitStack() as after, warnings.catch_warnings():
         for category in (FutureWarning, DeprecationWarning, PendingDeprecationWarning):
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", category=UserWarning, module=_LIBRARIES)
-        with (
-            _errors_only("trl", "accelerate", "torch.distributed", "huggingface_hub"),
-            _transformers_quiet(),
-        ):
-            yield
+        for name in ("trl", "accelerate", "torch.distributed", "huggingface_hub"):
+            logger = logging.getLogger(name)
+            after.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        with suppress(ImportError):  # not installed: the code that needs it reports that
+            from transformers.utils import logging as hf
 
+            after.callback(hf.set_verbosity, hf.get_verbosity())
+            if hf.is_progress_bar_enabled():
+                after.callback(hf.enable_progress_bar)
+            hf.set_verbosity_error()
+            hf.disable_progress_bar()
+            # Disabling transformers' bars also hides those of downloads.
+            if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
+                from huggingface_hub.utils import enable_progress_bars
 
-@contextmanager
-def _errors_only(*names: str) -> Generator[None]:
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
+                enable_progress_bars()
         yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextmanager
-def _transformers_quiet() -> Generator[None]:
-    try:
-        from transformers.utils import logging as hf
-    except ImportError:  # not installed: the code that needs it reports that
-        yield
-        return
-    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
-    hf.set_verbosity_error()
-    hf.disable_progress_bar()
-    # Disabling transformers' bars also hides those of downloads.
-    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
-        from huggingface_hub.utils import enable_progress_bars
-
-        enable_progress_bars()
-    try:
-        yield
-    finally:
-        hf.set_verbosity(level)
-        if bars:
-            hf.enable_progress_bar()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +116,7 @@ def check(
         ConfigError: If something in the recipe does not exist, or an option is invalid.
         MissingExtraError: If a package of the task is not installed.
     """
-    inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
+    inspection = _Inspection(resolve(recipe), rows, also)
     with quiet():
         inspection.run()
     return inspection.results
@@ -151,31 +125,29 @@ def check(
 def prepare(resolved: Resolved, *, rows: int | None = None) -> CheckedRun:
     """Run the same checks as `check`. Return the job, or raise the first error."""
     with quiet():
-        job = _Inspection(resolved, rows, None, stop_at_first=True).run()
+        job = _Inspection(resolved, rows, stop_at_first=True).run()
     assert job is not None, (
         "an inspection that stops at the first error either raises or returns a job"
     )
     return job
 
 
+@dataclass(slots=True)
 class _Inspection:
     """Runs the checks of a recipe, the cheapest first."""
 
-    def __init__(
-        self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
-    ) -> None:
-        self.resolved = resolved
-        self.recipe = resolved.recipe
-        self.rows = rows
-        self.also = also
-        self.stop_at_first = stop_at_first
-        self.results: list[CheckResult] = []
+    resolved: Resolved
+    rows: int | None
+    also: RowCheck | None = None
+    stop_at_first: bool = False
+    results: list[CheckResult] = field(default_factory=list[CheckResult])
 
     def run(self) -> CheckedRun | None:
-        recipe, task = self.recipe, self.resolved.task
+        recipe, task = self.resolved.recipe, self.resolved.task
         rewards = ", ".join(f"{each.name} × {each.weight_in_words}" for each in recipe.rewards)
         self._add(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
-        self._attempt(self._describe_lora)
+        if (lora := recipe.lora) is not None:
+            self._attempt(lambda: _described_lora(lora), str)
         if not self.stop_at_first:  # `train` has looked at it already
             self._attempt(self._find_place)
         config = self._attempt(
@@ -188,7 +160,9 @@ class _Inspection:
         model = self._attempt(
             lambda: locate_model(recipe), lambda model: f"model: {model.description}"
         )
-        tokenizer = None if model is None else self._attempt(lambda: self._tokenizer(model))
+        tokenizer = (
+            None if model is None else self._attempt(lambda: tokenizer_at_hand(model, recipe))
+        )
         loaded = self._attempt(lambda: self._load(task, recipe.data, "data", tokenizer))
         problems = None if loaded is None else loaded.problems
         eval_data = recipe.eval_data
@@ -238,20 +212,8 @@ class _Inspection:
     def _add(self, text: str, level: Level = Level.FINE) -> None:
         self.results.append(CheckResult(level, text))
 
-    def _describe_lora(self) -> None:
-        lora = self.recipe.lora
-        if lora is None:
-            return
-        if find_spec("peft") is None:
-            raise MissingExtraError("peft", "lora", "to train with LoRA")
-        where = lora.target_modules
-        modules = where if isinstance(where, str) else ", ".join(where)
-        self._add(
-            f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"
-        )
-
     def _find_place(self) -> None:
-        run = RunDirectory(self.recipe.run_dir)
+        run = RunDirectory(self.resolved.recipe.run_dir)
         if run.exists:
             self._add(
                 f"run directory: {run.path} already exists. Resume the run with gdpo train "
@@ -259,22 +221,23 @@ class _Inspection:
                 Level.NOTE,
             )
         else:
-            refuse_runs_dir(self.recipe)
+            refuse_runs_dir(self.resolved.recipe)
             self._add(f"run directory: {run.path} is available")
 
     def _load(self, task: Task, data: DataConfig, key: str, tokenizer: Tokenizer | None) -> Rows:
-        with self.recipe.at(key, "source"):
+        recipe = self.resolved.recipe
+        with recipe.at(key, "source"):
             rows = read_data(task, data)
         counted = None
         if data.weights_column is not None:
-            with self.recipe.at(key, "weights_column"):
+            with recipe.at(key, "weights_column"):
                 counted = check_weights(rows, data.weights_column, self.resolved.names)
         if data.max_prompt_length is not None and tokenizer is not None:
-            lengths = prompt_lengths(tokenizer, enumerate(rows.problems, 1), self.recipe)
+            lengths = prompt_lengths(tokenizer, enumerate(rows.problems, 1), recipe)
             rows = rows.no_longer_than(data.max_prompt_length, lengths)
             if not rows.problems:
                 raise DataError(
-                    f"{self.recipe.place(key, 'max_prompt_length')}: every prompt has more than "
+                    f"{recipe.place(key, 'max_prompt_length')}: every prompt has more than "
                     f"{data.max_prompt_length:,} tokens, and the shortest has "
                     f"{min(lengths):,}. Raise {key}.max_prompt_length"
                 )
@@ -289,13 +252,14 @@ class _Inspection:
 
     def _opened(self, rows: Rows, key: str, tokenizer: Tokenizer) -> Rows:
         """Set what the chat template leaves open in the prompts on which the rewards are tried."""
+        recipe = self.resolved.recipe
         tried = [
-            replace(p, opened=left_open(prompt_text(tokenizer, p, i, self.recipe)))
+            replace(p, opened=left_open(prompt_text(tokenizer, p, i, recipe)))
             for i, p in enumerate(rows.problems[: self.rows], 1)
         ]
         if any(problem.opened for problem in tried):
             self._add(
-                f"{key}: the chat template of {self.recipe.initial_model} opens <think>, so a "
+                f"{key}: the chat template of {recipe.initial_model} opens <think>, so a "
                 "completion starts after this tag"
             )
         return replace(rows, problems=(*tried, *rows.problems[len(tried) :]))
@@ -323,9 +287,9 @@ class _Inspection:
         batches = plan_batches(config, rows)
         for line in batches.lines():
             self._add(f"batches: {line}")
-        able = ", ".join(map(str, sharing(self.recipe)))
+        able = ", ".join(map(str, sharing(self.resolved.recipe)))
         self._add(f"batches: numbers of processes that can share them equally: {able}")
-        if batches.groups == 1 and self.recipe.advantage == "gdpo":
+        if batches.groups == 1 and self.resolved.recipe.advantage == "gdpo":
             self._add(
                 "batches: a generation has a single group, so GDPO's batch normalization has "
                 "nothing to compare the group with. Raise batch.prompts",
@@ -343,14 +307,6 @@ class _Inspection:
                 )
         return batches
 
-    def _tokenizer(self, model: LocatedModel) -> Tokenizer | None:
-        """Return the tokenizer, or None if its model has not been converted yet."""
-        if self.recipe.model == SMOLLM2 and self.recipe.data.max_prompt_length is not None:
-            make_ready(model, self.recipe)
-        if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
-            return None
-        return load_tokenizer(model, self.recipe)
-
     def _measure_prompts(
         self,
         model: LocatedModel,
@@ -358,11 +314,12 @@ class _Inspection:
         problems: Sequence[Problem],
         config: "GDPOConfig | None",
     ) -> None:
-        longest = longest_prompt(tokenizer, problems, self.recipe)
+        recipe = self.resolved.recipe
+        longest = longest_prompt(tokenizer, problems, recipe)
         if config is None or config.max_completion_length is None:
             return
         completion = config.max_completion_length
-        limit = context_length(model, self.recipe)
+        limit = context_length(model, recipe)
         needed = longest + completion
         measured = f" (measured on the {PROMPTS_MEASURED:,} with the most characters)"
         arithmetic = (
@@ -372,7 +329,7 @@ class _Inspection:
         )
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}, but the "
+                f"{recipe.place('trainer', 'max_completion_length')}: {arithmetic}, but the "
                 f"model's context is {limit:,} tokens. Lower trainer.max_completion_length, "
                 "or set data.max_prompt_length to leave out rows with long prompts"
             )
@@ -380,3 +337,11 @@ class _Inspection:
             f"prompts: {arithmetic}"
             + ("" if limit is None else f"; the model's context is {limit:,} tokens")
         )
+
+
+def _described_lora(lora: LoraSettings) -> str:
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", "to train with LoRA")
+    where = lora.target_modules
+    modules = where if isinstance(where, str) else ", ".join(where)
+    return f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"

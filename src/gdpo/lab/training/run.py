@@ -57,9 +57,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLEAR_ERRORS = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
-"""Error types whose message is clear without the name of the type."""
-
 _TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
 
 _PREFLIGHT_ROWS = 64
@@ -242,8 +239,7 @@ def _built(
             rows=list(opened.facts.steps),
         )
         loop = Loop(_with_model(job), run, view, stop)
-        with job.model.loading():
-            trainer = _constructed(loop, opened.start)
+        trainer = make_trainer(loop, opened.start)
         if not trainer.saves_together:  # otherwise each process has only a part of the weights
             kept = size_of(opened.start.path) if opened.start else 0
             loop.checkpoint_bytes = max(
@@ -299,21 +295,6 @@ def _with_model(job: CheckedRun) -> CheckedRun:
         if name not in job.recipe.trainer:
             setattr(job.config, name, save_steps)
     return replace(job, tokenizer=job.tokenizer or load_tokenizer(job.model, job.recipe))
-
-
-def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
-    try:
-        return make_trainer(loop, start)
-    except GdpoError:
-        raise
-    except Exception as error:  # the libraries may raise any error here
-        recipe = loop.job.recipe
-        clear = isinstance(error, _CLEAR_ERRORS)
-        text = str(error) if clear else f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"{recipe.place('trainer')}: the trainer cannot be built from model "
-            f"{recipe.initial_model!r} and these settings: {text}"
-        ) from error
 
 
 def _result(
