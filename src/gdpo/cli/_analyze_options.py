@@ -35,13 +35,9 @@ class AnalyzeOptions:
     """Keyword arguments of `read_rollout_files`."""
     texts: Mapping[str, Any]
     """Those with which texts are read again."""
-    weights: Mapping[str, float] | None
-    sizes_are_weights: bool
-    low: Mapping[str, float]
-    high: Mapping[str, float]
+    analysis: Mapping[str, Any]
+    """Those of `analyze`."""
     rescore: str | None
-    estimators: tuple[str, ...] | None
-    primary: str | None
     json: bool
     fail_on: Severity | None
     given: Mapping[str, str]
@@ -73,7 +69,7 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         )
     reading = _reading(given)
     page, no_page = _page_of(paths, output)
-    weights = given.get("--weights")
+    weights, estimators = given.get("--weights"), given.get("--estimators")
     low, high = _ranges_of(given["--range"]) if "--range" in given else ({}, {})
     others = [name for name in given if name not in ("--rewards", "--columns", "--output")]
     of_metrics = {"--rewards", "--weights"}
@@ -83,13 +79,16 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         paths=paths,
         reading=reading,
         texts={key: reading[key] for key in ("columns", "load_pt")},
-        weights=None if weights is None else _weights_of(weights),
-        sizes_are_weights=_SIZES in given,
-        low=low,
-        high=high,
+        analysis={
+            "weights": None if weights is None else _weights_of(weights),
+            "sizes_are_weights": _SIZES in given,
+            "low": low,
+            "high": high,
+            "replayed": None if estimators is None else _estimators_of(estimators),
+            "sampled": page is not None,
+            "primary": given.get("--primary"),
+        },
         rescore=given.get("--rescore"),
-        estimators=_estimators_of(given.get("--estimators")),
-        primary=given.get("--primary"),
         json=output == JSON,
         fail_on=None if fail_on is None else Severity(fail_on),
         given={name: given[name] for name in others if given[name] or name == _SIZES},
@@ -224,10 +223,8 @@ def _number(text: str, where: str) -> float:
     return number
 
 
-def _estimators_of(given: str | None) -> tuple[str, ...] | None:
-    """Return the estimators for recomputing advantages. None: do not recompute; empty: use all."""
-    if given is None:
-        return None
+def _estimators_of(given: str) -> tuple[str, ...]:
+    """Return the estimators for recomputing advantages. Empty: use all."""
     names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
     for name in names:
         if name == RECORDED:

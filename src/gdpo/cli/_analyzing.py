@@ -144,7 +144,7 @@ def _failing(
             _print_line("! every group has one rollout", console)
         raise DataError(message + _or_metrics(analysis))
     recorded = any(run.recorded for run in analysis.runs)
-    if RECORDED in (options.estimators or ()) and analysis.runs and not recorded:
+    if RECORDED in (options.analysis["replayed"] or ()) and analysis.runs and not recorded:
         raise ConfigError(
             f"--estimators {RECORDED}: these files contain no advantages. Remove {RECORDED}; the "
             "first estimator is then the baseline"
@@ -181,16 +181,11 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
         reading = read_rollout_files(options.paths, **options.reading, rescore=rescorer)
         reading.report.given |= options.given
         reading.progress = stack.enter_context(_progress())
-        return analyze(
-            reading,
-            weights=options.weights,
-            sizes_are_weights=options.sizes_are_weights,
-            low={**(rescorer.low if rescorer else {}), **options.low},
-            high={**(rescorer.high if rescorer else {}), **options.high},
-            replayed=options.estimators,
-            sampled=options.page is not None,
-            primary=options.primary,
-        )
+        given = dict(options.analysis)
+        if rescorer is not None:
+            given["low"] = {**rescorer.low, **given["low"]}
+            given["high"] = {**rescorer.high, **given["high"]}
+        return analyze(reading, **given)
 
 
 @contextmanager
@@ -290,8 +285,9 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
             "rollout, add a column with the group ids or prompts"
         )
     names = [name for run in runs for name in run.rewards]
-    refuse_unnamed({"weights": options.weights}, names)
-    found = [trends_of(run, weights=options.weights or {}) for run in runs]
+    weights = options.analysis["weights"] or {}
+    refuse_unnamed({"weights": weights}, names)
+    found = [trends_of(run, weights=weights) for run in runs]
     if options.json:
         _print_json({"logs": [_as_dict(trends) for trends in found]})
     else:
