@@ -14,7 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError, CycloptsPanel, UnknownCommandError, UnknownOptionError
+from cyclopts import (
+    App,
+    CycloptsError,
+    CycloptsPanel,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+)
 from rich.panel import Panel
 from rich.text import Text
 
@@ -98,6 +105,11 @@ app = App(
     name="gdpo",
     help=_HELP,
     version=__version__,
+    # A flag is left out to say no, and a list to say nothing: neither has an option that negates.
+    default_parameter=Parameter(
+        negative=(),
+        show_default=lambda value: None if value is None or value is False else str(value),
+    ),
     suppress_keyboard_interrupt=False,
     error_formatter=_error_panel,
 )

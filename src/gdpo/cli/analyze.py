@@ -14,18 +14,18 @@ from gdpo.errors import ConfigError
 
 def analyze(
     *paths: Path,
-    example: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    example: bool = False,
     rewards: str | None = None,
-    columns: Annotated[list[str] | None, Parameter(negative=())] = None,
+    columns: list[str] | None = None,
     weights: str | None = None,
-    sizes_are_weights: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    sizes_are_weights: bool = False,
     range: str | None = None,
     rescore: str | None = None,
-    estimators: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    estimators: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     primary: str | None = None,
     fail_on: str | None = None,
     output: str | None = None,
-    follow: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    follow: bool = False,
 ) -> int:
     """Show how much each reward influenced a training run, from the run's rollout files.
 

@@ -23,8 +23,8 @@ def check(
     /,
     *,
     benchmarks: str | None = None,
-    data: Annotated[list[str] | None, Parameter(negative=())] = None,
-    set: Annotated[list[str] | None, Parameter(negative=())] = None,
+    data: list[str] | None = None,
+    set: list[str] | None = None,
     rows: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> int:
     """Validate a recipe without training, or benchmarks without a model.

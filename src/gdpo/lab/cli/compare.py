@@ -12,15 +12,15 @@ def compare(
     /,
     *,
     estimators: str | None = None,
-    vary: Annotated[list[str] | None, Parameter(negative=())] = None,
+    vary: list[str] | None = None,
     seeds: str | None = None,
-    set: Annotated[list[str] | None, Parameter(negative=())] = None,
+    set: list[str] | None = None,
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
     reach: float | None = None,
     price: Annotated[float, Parameter(validator=Number(gte=0), show_default=False)] = 0.0,
-    retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    retry_failed: bool = False,
+    dry_run: bool = False,
 ) -> int:
     """Train a recipe with several estimators and seeds, and report which estimator does better.
 

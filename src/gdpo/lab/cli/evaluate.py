@@ -1,9 +1,6 @@
 """Implements `gdpo evaluate`."""
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 
 def evaluate(
@@ -11,7 +8,7 @@ def evaluate(
     /,
     *,
     benchmarks: str,
-    data: Annotated[list[str] | None, Parameter(negative=())] = None,
+    data: list[str] | None = None,
     samples: int = 1,
     temperature: float = 0.0,
     top_p: float = 1.0,
@@ -23,7 +20,7 @@ def evaluate(
     deadline: float | None = None,
     engine: str = "transformers",
     max_model_len: int | None = None,
-    enforce_eager: Annotated[bool, Parameter(negative=())] = False,
+    enforce_eager: bool = False,
     at_once: int = 32,
     output: Path | None = None,
     baseline: Path | None = None,

@@ -15,9 +15,9 @@ def verl(
     *overrides: Annotated[str, Parameter(show=True, allow_leading_hyphen=False)],
     nodes: int = 1,
     gpus: int = 8,
-    set: Annotated[list[str] | None, Parameter(negative=())] = None,
-    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    set: list[str] | None = None,
+    resume: bool = False,
+    dry_run: bool = False,
 ) -> int:
     """Train a recipe with verl (vLLM for generation, FSDP for training, Ray).
 

@@ -12,10 +12,10 @@ def train(
     recipe: Path,
     /,
     *,
-    set: Annotated[list[str] | None, Parameter(negative=())] = None,
-    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    from_scratch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    report: Annotated[bool, Parameter(show_default=False)] = True,
+    set: list[str] | None = None,
+    resume: bool = False,
+    from_scratch: bool = False,
+    report: Annotated[bool, Parameter(negative="--no-report", show_default=False)] = True,
 ) -> int:
     """Train a model from a recipe.
 
