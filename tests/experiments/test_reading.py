@@ -301,8 +301,8 @@ def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
     ComparisonPlan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
-    assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
-    assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
+    assert_array_equal(experiment.curves(label, "mean", "lengths"), [[7.0] * 4, [np.nan] * 4])
+    assert_array_equal(experiment.curves(label, "max", "lengths"), [[9.0] * 4, [np.nan] * 4])
 
 
 def read_with(metrics, folder):
@@ -321,7 +321,7 @@ def test_the_weights_that_change_are_read_from_the_metrics(tmp_path):
     changing = [{"rewards/a/b/weight": 1.0 + place, "other/weight": 0.1} for place in range(3)]
     experiment, run = read_with(changing, tmp_path)
     assert set(run.weights) == {"a/b"}
-    assert_array_equal(experiment.weights(run.label, "a/b"), [[np.nan, 1, 2, 3]])
+    assert_array_equal(experiment.curves(run.label, "a/b", "weights"), [[np.nan, 1, 2, 3]])
 
 
 def test_the_account_is_read_from_the_metrics(tmp_path):

@@ -74,6 +74,9 @@ def in_words(value: float | GateConfig | Mapping[str, Any] | None) -> str:
 
 _Curve: TypeAlias = Float[np.ndarray, " step"]
 
+CurveField: TypeAlias = Literal["means", "lengths", "weights"]
+"""Fields of `ComparedRun` with curves."""
+
 State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "failed"]
 
 
@@ -156,22 +159,17 @@ class Experiment:
         """Return a reward's threshold, in its unit."""
         return reward.low + self.reach * (reward.high - reward.low)
 
-    def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """Return the mean reward of each step. NaN: no value at this step."""
-        return self._table([run.means.get(reward) for run in self.runs_of(label)])
+    def curves(
+        self, label: str, key: str, of: CurveField = "means"
+    ) -> Float[np.ndarray, "seed step"]:
+        """Return one curve of each run, such as the mean of a reward at each step.
 
-    def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
-        """Return the `mean` or `max` completion length of each step in tokens."""
-        return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
-
-    def weights(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """Return the logged weight of a reward in each step."""
-        return self._table([run.weights.get(reward) for run in self.runs_of(label)])
-
-    def _table(self, curves: Sequence[_Curve | None]) -> Float[np.ndarray, "seed step"]:
-        table = np.full((len(curves), self.total_steps), np.nan)
-        for row, curve in zip(table, curves, strict=True):
-            values = np.empty(0) if curve is None else curve[: self.total_steps]
+        `key` is one of the field `of` of `ComparedRun`. NaN: no value at this step.
+        """
+        runs = self.runs_of(label)
+        table = np.full((len(runs), self.total_steps), np.nan)
+        for row, run in zip(table, runs, strict=True):
+            values = getattr(run, of).get(key, ())[: self.total_steps]
             row[: len(values)] = values
         return table
 

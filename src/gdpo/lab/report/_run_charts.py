@@ -7,7 +7,7 @@ import numpy as np
 
 from gdpo.diagnostics.account import WINDOW
 from gdpo.lab.experiments.comparison import Comparison, Outcome
-from gdpo.lab.experiments.reading import Measured
+from gdpo.lab.experiments.reading import CurveField, Measured
 from gdpo.lab.experiments.statistics import FEWEST_SEEDS
 from gdpo.lab.experiments.threshold import first_reached
 from gdpo.report.charts import (
@@ -34,9 +34,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
     The vertical axis fits the curves (`gdpo.report.charts.fitted`).
     """
     experiment = comparison.experiment
-    drawn = _lines(
-        comparison, [experiment.curves(label, reward.name) for label in experiment.labels]
-    )
+    drawn = _lines(comparison, reward.name)
     low, high = fitted(_drawn(drawn), reward.low, reward.high)
     return Chart(
         title=reward.name,
@@ -62,7 +60,7 @@ def weights(comparison: Comparison) -> list[Chart]:
         ]
         if not labels:
             continue
-        drawn = _lines(comparison, [experiment.weights(label, name) for label in labels], labels)
+        drawn = _lines(comparison, name, "weights", labels)
         values = _drawn(drawn)
         chart = Chart(
             title=name,
@@ -83,7 +81,7 @@ def lengths(comparison: Comparison) -> list[Chart]:
         return []
     charts: list[Chart] = []
     for figure, label in (("mean", "mean length, tokens"), ("max", "longest, tokens")):
-        drawn = _lines(comparison, [experiment.lengths(each, figure) for each in experiment.labels])
+        drawn = _lines(comparison, figure, "lengths")
         high = float(np.nanmax(_drawn(drawn), initial=1.0))
         charts.append(Chart("completions", label, _steps(comparison), 0.0, high, drawn))
     return charts
@@ -202,15 +200,17 @@ def _steps(comparison: Comparison) -> Points:
 
 
 def _lines(
-    comparison: Comparison, tables: Sequence[Curves], labels: Sequence[str] | None = None
+    comparison: Comparison,
+    key: str,
+    of: CurveField = "means",
+    labels: Sequence[str] | None = None,
 ) -> list[Line]:
-    """Return one line per table. By default, `labels` are the experiment's."""
-    every = comparison.experiment.labels
-    labels = every if labels is None else labels
-    places, points = styles(every), _points(comparison)
+    """Return a line for each label, with the curves of its runs (see `Experiment.curves`)."""
+    experiment = comparison.experiment
+    places, points = styles(experiment.labels), _points(comparison)
     return [
-        _line(label, places[label].place, table, points)
-        for label, table in zip(labels, tables, strict=True)
+        _line(label, places[label].place, experiment.curves(label, key, of), points)
+        for label in labels or experiment.labels
     ]
 
 
