@@ -7,7 +7,7 @@ import pytest
 from tests.refusals import config_error
 
 from gdpo.errors import ConfigError
-from gdpo.lab.recipes.batches import Split, default_save_steps, plan_batches, split_batch
+from gdpo.lab.recipes.batches import Split, plan_batches, split_batch
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.tasks import Problem
@@ -222,7 +222,7 @@ def test_processes_that_cannot_share_a_batch_are_told_which_can(load, changes, p
 def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build):
     for steps, every in ((92, 10), (5, 1), (90_000, 100)):
         plan = plan_batches(build(f"trainer.max_steps={steps}"), rows=10)
-        assert default_save_steps(plan) == every
+        assert plan.save_steps == every
     with config_error(r"1 rows.* 2 prompts"):
         plan_batches(build(), rows=1)
 

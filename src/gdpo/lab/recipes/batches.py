@@ -91,6 +91,8 @@ class BatchPlan:
     """Number of rollouts in a forward pass on one device."""
     steps_per_epoch: int
     total_steps: int
+    save_steps: int
+    """Default number of steps between checkpoints: a tenth of the run, at most 100."""
     steps_per_round: int
     """Number of optimizer steps until a generation and a step start together again."""
 
@@ -135,6 +137,7 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
     micro_batches = steps_per_generation * iterations
     steps_per_epoch = math.ceil((rows // groups) * micro_batches / accumulation)
     by_epochs = math.ceil(config.num_train_epochs * steps_per_epoch)
+    total_steps = config.max_steps if config.max_steps > 0 else by_epochs
     return BatchPlan(
         rows=rows,
         processes=config.world_size,
@@ -143,14 +146,10 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
         rollouts_per_step=config.per_device_train_batch_size * config.world_size * accumulation,
         micro_batch=config.per_device_train_batch_size,
         steps_per_epoch=steps_per_epoch,
-        total_steps=config.max_steps if config.max_steps > 0 else by_epochs,
+        total_steps=total_steps,
+        save_steps=min(100, math.ceil(total_steps / 10)),
         steps_per_round=math.lcm(micro_batches, accumulation) // accumulation,
     )
-
-
-def default_save_steps(plan: BatchPlan) -> int:
-    """Return the default number of steps between checkpoints: a tenth of the run, at most 100."""
-    return min(100, math.ceil(plan.total_steps / 10))
 
 
 def processes() -> int:

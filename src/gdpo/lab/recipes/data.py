@@ -22,27 +22,19 @@ class Rows:
     """Location of each problem, such as `row 3 of train.jsonl`."""
     read: dict[str, int]
     """Number of rows read from each source."""
-    too_long: int = 0
-    """Number of rows whose prompt exceeds `data.max_prompt_length`."""
-
-    @property
-    def left_out(self) -> str | None:
-        """Return a sentence about the rows left out, or None."""
-        if not self.too_long:
-            return None
-        return (
-            f"rows left out: {self.too_long:,} longer than data.max_prompt_length; "
-            f"{len(self.problems):,} rows remain"
-        )
+    left_out: str | None = None
+    """A sentence about rows whose prompt exceeds `data.max_prompt_length`. None: all are used."""
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
         """Return a copy without the rows whose prompt is too long."""
         kept = [i for i, length in enumerate(lengths) if length <= limit]
+        longer = len(lengths) - len(kept)
+        said = f"{longer:,} longer than data.max_prompt_length; {len(kept):,} rows remain"
         return replace(
             self,
             problems=tuple(self.problems[i] for i in kept),
             places=tuple(self.places[i] for i in kept),
-            too_long=len(lengths) - len(kept),
+            left_out=f"rows left out: {said}" if longer else None,
         )
 
 

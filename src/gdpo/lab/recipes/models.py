@@ -50,7 +50,7 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         ConfigError: If the model does not exist or the Hub cannot be reached.
         MissingExtraError: If the model is `smollm2-135m` and its package is not installed.
     """
-    name, place = recipe.initial_model, recipe.place("model")
+    name = recipe.initial_model
     if name == SMOLLM2:
         locate_smollm2()
         folder = converted_folder()
@@ -62,18 +62,17 @@ def locate_model(recipe: Recipe) -> LocatedModel:
     if folder.is_dir():
         if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
             raise ConfigError(
-                f"{place}: the folder {folder} has no weights (*.safetensors, *.bin). Use the "
-                "folder that `save_pretrained` wrote"
+                f"{recipe.place('model')}: the folder {folder} has no weights (*.safetensors, "
+                "*.bin). Use the folder that `save_pretrained` wrote"
             )
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
         of_seed = f", the model of seed {recipe.seed}. Make it, or choose other seeds"
-        raise ConfigError(
-            f"{place}: there is no folder {folder}{of_seed if name != recipe.model else ''}"
-        )
+        which = f"{folder}{of_seed if name != recipe.model else ''}"
+        raise ConfigError(f"{recipe.place('model')}: there is no folder {which}")
     options = recipe.trainer.get("model_init_kwargs") or {}
     revision = options.get("revision") if isinstance(options, dict) else None
-    return _locate_on_hub(name, place, revision)
+    return _locate_on_hub(name, recipe.place("model"), revision)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:

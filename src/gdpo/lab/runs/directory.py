@@ -213,8 +213,8 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
     Raises:
         ConfigError: If the path exists, or the folder for runs is not writable.
     """
-    refuse_existing(recipe)
     run = RunDirectory(recipe.run_dir)
+    refuse_existing(run, recipe)
     try:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         _remove_half_made(run.path)
@@ -247,9 +247,8 @@ def refuse_runs_dir(recipe: Recipe) -> None:
         )
 
 
-def refuse_existing(recipe: Recipe) -> None:
+def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
     """Raise a ConfigError if the path of a new run exists or cannot be created."""
-    run = RunDirectory(recipe.run_dir)
     if not run.exists:
         refuse_runs_dir(recipe)
         return

@@ -66,10 +66,10 @@ def check_place(recipe: Recipe, *, resume: bool) -> None:
         ConfigError: If a new run's directory exists or cannot be created, or if the run to resume
             does not exist, or was started with a different recipe.
     """
-    if not resume:
-        refuse_existing(recipe)
-        return
     run = RunDirectory(recipe.run_dir)
+    if not resume:
+        refuse_existing(run, recipe)
+        return
     if not run.exists:
         raise ConfigError(
             f"there is no run {run.path} to resume ({recipe.place('name')}). To start the run, "
@@ -127,11 +127,6 @@ class Opened:
     """Whether the run is already finished."""
     notes: tuple[str, ...] = ()
     """Notes that are shown to the user before training starts."""
-
-    @property
-    def step(self) -> int:
-        """Return the number of finished steps."""
-        return self.start.step if self.start else 0
 
 
 def reopened(

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from gdpo._files import is_full
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.lab.recipes.batches import default_save_steps
 from gdpo.lab.recipes.models import load_tokenizer, make_ready
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.recipes.resolve import Resolved, resolve
@@ -195,15 +194,16 @@ def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
 
 def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
     run, state = opened.facts.run, _processes()
+    first = opened.start.step if opened.start else 0
     begun = time.monotonic()
     _say(console, f"{run.path}: ", *opened.notes)
     if opened.start:
-        _say(console, f"{run.path}: ", f"resuming after step {opened.step:,}")
-    if opened.step < job.batches.total_steps:
+        _say(console, f"{run.path}: ", f"resuming after step {first:,}")
+    if first < job.batches.total_steps:
         loop, trainer = _built(job, opened, stop, console)
         if not _train(loop, trainer, opened.start, console):
             seconds = time.monotonic() - begun
-            return _result(job, read_run(run), started_at=opened.step, seconds=seconds)
+            return _result(job, read_run(run), started_at=first, seconds=seconds)
     seconds = time.monotonic() - begun
     try:
         stop.allow()
@@ -213,7 +213,7 @@ def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | 
     except KeyboardInterrupt as error:
         message = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
         raise KeyboardInterrupt(message) from error
-    return _result(job, facts, started_at=opened.step, seconds=seconds, notes=notes)
+    return _result(job, facts, started_at=first, seconds=seconds, notes=notes)
 
 
 def _say(console: Console | None, place: str, *sentences: str) -> None:
@@ -290,10 +290,9 @@ def _with_model(job: CheckedRun) -> CheckedRun:
     """Make the model available, and return the job with options that depend on the run's length."""
     with _processes().main_process_first():
         make_ready(job.model, job.recipe)
-    save_steps = default_save_steps(job.batches)
     for name in ("save_steps", "eval_steps"):
         if name not in job.recipe.trainer:
-            setattr(job.config, name, save_steps)
+            setattr(job.config, name, job.batches.save_steps)
     return replace(job, tokenizer=job.tokenizer or load_tokenizer(job.model, job.recipe))
 
 
