@@ -16,7 +16,6 @@ from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.names import listed
-from gdpo.rollouts.readers.report import Oddity
 from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, RewardArrays
 
 
@@ -72,11 +71,6 @@ class Analysis:
             and not any(run.equal_to for run in self.runs)
             and any(UNKNOWN_WEIGHTS in run.weightings for run in self.runs)
         )
-
-    def oddities(self) -> list[Oddity]:
-        """Return the problems with the files and with the steps."""
-        problems = (f"{why} ({count:,} rollouts)" for why, count in self.problems.items())
-        return [*self.report.oddities(), *map(Oddity, problems)]
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """Return the lasting findings of all runs, sorted like those of a run."""

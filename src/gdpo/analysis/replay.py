@@ -71,32 +71,34 @@ class _Compared:
         sums = (np.sum(a), np.sum(b), np.sum(a * a), np.sum(b * b), np.sum(a * b))
         self._sums = tuple(old + float(new) for old, new in zip(self._sums, sums, strict=True))
 
-    @property
-    def correlation(self) -> float:
-        """Pearson correlation over all rollouts. NaN if one of the two sets never varies."""
-        if not self.count:
-            return nan
-        a, b, aa, bb, ab = (value / self.count for value in self._sums)
+    def result(self, estimator: str, baseline: str, problem: str) -> "Replayed":
+        """Return the comparison. Shares of rollouts are NaN if no step was compared."""
+        count = self.count or nan
+        rows = self.influence.by_reward if self.influence else {}
+        return Replayed(
+            estimator=estimator,
+            baseline=baseline,
+            steps=self.steps,
+            changed=self.changed,
+            departure=self.departure,
+            correlation=self._correlation(),
+            sign_flips=self.flips / count,
+            zero=self.zeros / count,
+            signal_lost=self.signal_lost,
+            signal_gained=self.signal_gained,
+            groups=self.groups,
+            scale=median(self.scales) if self.scales else nan,
+            shares={name: (share, margin) for name, (_, share, margin) in rows.items()},
+            problem=problem,
+        )
+
+    def _correlation(self) -> float:
+        """Return Pearson's correlation over all rollouts, or NaN if one set never varies."""
+        a, b, aa, bb, ab = (value / (self.count or nan) for value in self._sums)
         spreads = (aa - a * a, bb - b * b)
-        if spreads[0] <= 1e-12 * aa or spreads[1] <= 1e-12 * bb:
+        if not (spreads[0] > 1e-12 * aa and spreads[1] > 1e-12 * bb):
             return nan
         return float(np.clip((ab - a * b) / sqrt(spreads[0] * spreads[1]), -1.0, 1.0))
-
-    @property
-    def sign_flips(self) -> float:
-        """Share of rollouts whose two advantages have opposite signs."""
-        return self.flips / self.count if self.count else nan
-
-    @property
-    def zero(self) -> float:
-        """Share of rollouts whose advantage is exactly 0."""
-        return self.zeros / self.count if self.count else nan
-
-    @property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """The influence share of every reward, and its margin."""
-        rows = self.influence.by_reward if self.influence else {}
-        return {name: (share, margin) for name, (_, share, margin) in rows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,25 +230,11 @@ class Replay:
 
     def results(self) -> list[Replayed]:
         """Return the comparison of every estimator with the baseline."""
-        compared = [(name, self._compared.get(name, _Compared())) for name in self.names]
         return [
-            Replayed(
-                estimator=name,
-                baseline=self.names[0],
-                steps=each.steps,
-                changed=each.changed,
-                departure=each.departure,
-                correlation=each.correlation,
-                sign_flips=each.sign_flips,
-                zero=each.zero,
-                signal_lost=each.signal_lost,
-                signal_gained=each.signal_gained,
-                groups=each.groups,
-                scale=median(each.scales) if each.scales else nan,
-                shares=each.shares,
-                problem=self.problems.get(name, ""),
+            self._compared.get(name, _Compared()).result(
+                name, self.names[0], self.problems.get(name, "")
             )
-            for name, each in compared
+            for name in self.names
         ]
 
     def _advantages(self, name: str, batch: RewardArrays) -> Advantages:

@@ -45,8 +45,6 @@ class AnalyzeOptions:
     page: Path | None
     no_page: str
     """Reason to print if no HTML page is written. Empty if there is nothing to explain."""
-    metrics: bool
-    """Whether the files contain metrics, as the user said with `--columns format=metrics`."""
     for_rollouts: tuple[str, ...]
     """The given options that need rollouts, and cannot be used with logged metrics."""
 
@@ -94,7 +92,6 @@ def checked(paths: tuple[Path, ...], given: Mapping[str, str]) -> AnalyzeOptions
         given={name: given[name] for name in others if given[name] or name == _SIZES},
         page=page,
         no_page=no_page,
-        metrics=reading["format"] == METRICS,
         for_rollouts=tuple(name for name in given if name not in of_metrics),
     )
 

@@ -48,7 +48,7 @@ def run_analysis(options: AnalyzeOptions) -> int:
     """
     gc.set_threshold(2_000, 10, 1_000)  # reading makes many objects, but few cycles
     console = terminal()
-    if options.metrics:
+    if options.reading["format"] == METRICS:
         return _analyze_logs(read_logs(options.paths, forced=True), options, console)
     analysis = _analyzed(options)
     if not analysis.report.files and (logs := read_logs(options.paths)):
@@ -66,7 +66,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
     `--fail-on`, the function returns once a finding is certain, because a check that is repeated
     whenever a file grows may be wrong by chance.
     """
-    if options.metrics:
+    if options.reading["format"] == METRICS:
         raise ConfigError(f"--follow waits for rollouts: remove it, or format={METRICS}")
     console = terminal()
     seen: object = None

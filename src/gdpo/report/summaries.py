@@ -35,7 +35,7 @@ from gdpo.report.blocks import (
 from gdpo.report.text import as_number, as_share, as_trend, short_name, shortened, without_middle
 from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
-from gdpo.rollouts.readers.report import NAMED
+from gdpo.rollouts.readers.report import NAMED, Oddity
 
 _REWARDS, _TURNS, _LOGS = 6, 6, 3
 """Maximum number of rewards, turns and logged runs that a terminal prints."""
@@ -56,6 +56,7 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
     `reading` are options for `read_texts`.
     """
     runs, worst = analysis.runs, analysis.worst_verdict()
+    problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
     checks = dict.fromkeys(str(each) for run in runs for each in analysis.verdict(run).unchecked)
     unchecked = [f"not checked: {one_line('; '.join(checks))}"] if checks else []
     assumed, verdict = list[str](), list[Verdict]()
@@ -70,7 +71,7 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
     return {
         "read": [Sentences(list(read_sentences(analysis.report)))],
         "assumed": [Sentences(assumed)],
-        "notices": [Notices(analysis.oddities())],
+        "notices": [Notices([*analysis.report.oddities(), *map(Oddity, problems)])],
         "runs": [Sentences([run_sentence(run, analysis) for run in runs], most=2, unit="run")],
         "rewards": reward_blocks(analysis),
         "turns": turn_tables(analysis),
