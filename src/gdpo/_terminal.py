@@ -16,6 +16,7 @@ from rich.console import (
 )
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from gdpo._text import visible
 
@@ -30,6 +31,12 @@ def terminal(*, stderr: bool = False) -> Console:
         console.width = _TABLES
     console.push_render_hook(_Hook())
     return console
+
+
+def say(console: Console, *lines: str | Text) -> None:
+    """Print lines that may contain text from users. The terminal wraps them."""
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 class Shown:

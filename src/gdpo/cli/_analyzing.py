@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gdpo import __version__
 from gdpo._files import to_json
-from gdpo._terminal import terminal
+from gdpo._terminal import say, terminal
 from gdpo._text import command, one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
 from gdpo.analysis.logs.rows import METRICS, Log, fields_of
@@ -81,12 +81,12 @@ def follow_runs(options: AnalyzeOptions) -> int:
                         severity, message = bad[0].finding.severity, bad[0].finding.message
                         why = f"--fail-on: stopping, because a {severity.value} is certain: "
                         out = terminal(stderr=True) if options.json else console
-                        _print_line(why + message, out)
+                        say(out, one_line(why + message))
                         return FAILED
             except DataError as error:  # a file that was moved away may come back
                 now = f"{error}. Waiting for it"
                 if now != seen:
-                    _print_line(now, console)
+                    say(console, one_line(now))
                 seen = now
             time.sleep(max(_PAUSE_S, 10 * (time.monotonic() - start)))
     except KeyboardInterrupt:
@@ -110,8 +110,7 @@ def _show(
     said = contents(analysis, **options.texts)
     on = Terminal(_width(console), not console.is_terminal, options.page)
     *parts, verdict = (printed(blocks, on) for blocks in said.values())
-    for line in chain(*parts):
-        console.print(line, soft_wrap=True)
+    say(console, *chain(*parts))
     if not analysis.runs:
         return bad
     try:
@@ -120,9 +119,9 @@ def _show(
         if not follows:
             raise
         place = error.filename or options.page
-        _print_line(f"could not write the page {place}: {error.strerror}", console)
+        say(console, one_line(f"could not write the page {place}: {error.strerror}"))
     finally:
-        console.print(*verdict, soft_wrap=True)
+        say(console, *verdict)
     return bad
 
 
@@ -131,9 +130,9 @@ def _write_page(
 ) -> None:
     if options.page is not None:
         write_rollouts_report(analysis, options.page, said=said, **options.texts)
-        _print_line(f"page with curves and texts: {options.page}", console)
+        say(console, one_line(f"page with curves and texts: {options.page}"))
     elif options.no_page:
-        _print_line(options.no_page, console)
+        say(console, one_line(options.no_page))
 
 
 def _failing(
@@ -141,7 +140,7 @@ def _failing(
 ) -> list[HeldFinding]:
     if message := groups_of_one(analysis.report):
         if not options.json and not follows:
-            _print_line("! every group has one rollout", console)
+            say(console, "! every group has one rollout")
         raise DataError(message + _or_metrics(analysis))
     recorded = any(run.recorded for run in analysis.runs)
     if RECORDED in (options.analysis["replayed"] or ()) and analysis.runs and not recorded:
@@ -234,10 +233,6 @@ def _width(console: Console) -> int:
     return max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
 
 
-def _print_line(text: str, console: Console) -> None:
-    console.print(one_line(text), markup=False, soft_wrap=True)
-
-
 def _nothing(analysis: Analysis) -> str:
     report = analysis.report
     if analysis.problems:
@@ -292,8 +287,7 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
         _print_json({"logs": [_as_dict(trends) for trends in found]})
     else:
         on = Terminal(_width(console), not console.is_terminal)
-        for line in printed(log_blocks(found), on):
-            console.print(line, soft_wrap=True)
+        say(console, *printed(log_blocks(found), on))
     return 0
 
 

@@ -29,7 +29,7 @@ from gdpo import __version__
 from gdpo._files import is_full
 from gdpo._left import LEFT
 from gdpo._naming import last_line, search_also
-from gdpo._terminal import terminal
+from gdpo._terminal import say, terminal
 from gdpo._text import visible
 from gdpo.cli.analyze import analyze
 from gdpo.errors import (
@@ -211,4 +211,4 @@ def _complain(message: str) -> None:
         with suppress(KeyboardInterrupt):  # then, too, the message is printed
             time.sleep(_RANK_0_S)
         message = f"rank {own}: {message}"
-    terminal(stderr=True).print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)
+    say(terminal(stderr=True), Text.assemble(("gdpo: ", "bold red"), message))

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from gdpo._files import is_full
+from gdpo._terminal import say
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import FAILED, INTERRUPTED, ConfigError, MissingExtraError
 from gdpo.lab.experiments.analysis import analyse
@@ -82,18 +83,17 @@ def compare_recipe(
     unchecked = _check_fields(grid, dry_run=dry_run)
     jobs = jobs or _jobs()
     if dry_run:
-        for line in (*described(grid, jobs=jobs), *unchecked):
-            _say(console, line)
+        say(console, *described(grid, jobs=jobs), *unchecked)
         return 0
     left = grid.open()
-    for line in decidable(grid) if left else ():
-        _say(console, line)
+    if left:
+        say(console, *decidable(grid))
     steps = _total_steps(left) if left else 0
     try:
         with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as update:
-            run_grid(grid, jobs=jobs, update=update, say=partial(_say, console))
+            run_grid(grid, jobs=jobs, update=update, say=partial(say, console))
     except KeyboardInterrupt:
-        _say(console, grid.conclusion())
+        say(console, grid.conclusion())
         return INTERRUPTED
     return _conclude(grid, console)
 
@@ -113,19 +113,14 @@ def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
 def _conclude(grid: Grid, console: Console) -> int:
     """Write the report, print the failed and remaining runs, and return the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
-    for cell in failed:
-        _say(console, f"{cell.name} failed: {cell.why()}")
+    say(console, *(f"{cell.name} failed: {cell.why()}" for cell in failed))
     if failed:
-        _say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
+        say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
     if any(read_metrics(cell.run) for cell in grid.cells if cell.begun):
         make_report(grid.folder, None, console)
     if left := grid.open():
-        _say(console, grid.conclusion())
+        say(console, grid.conclusion())
     return FAILED if failed else INTERRUPTED if left else 0
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
 
 
 def make_report(
@@ -153,9 +148,9 @@ def make_report(
             f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
-    console.print(f"report: {file}", markup=False, soft_wrap=True)
+    say(console, f"report: {file}")
     if export is not None:
-        console.print(f"numbers: {export}", markup=False, soft_wrap=True)
+        say(console, f"numbers: {export}")
 
 
 def _seeds(text: str) -> list[int]:

@@ -8,7 +8,7 @@ import rich.progress
 from rich.console import Console
 from rich.text import Text
 
-from gdpo._terminal import terminal
+from gdpo._terminal import say, terminal
 from gdpo.errors import ConfigError
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
@@ -104,8 +104,7 @@ def progress_shown() -> Generator[Callable[[Progress, str], None]]:
 
         def print_part(now: Progress, name: str) -> None:
             if not now.part:
-                line = f"{name}: {now.done:,} of {now.problems:,} problems"
-                console.print(line, markup=False, soft_wrap=True)
+                say(console, f"{name}: {now.done:,} of {now.problems:,} problems")
 
         yield print_part
         return
@@ -190,7 +189,7 @@ def run_evaluation(
         vllm=vllm,
     )
     if vllm is not None:
-        console.print(f"vLLM's output: {vllm.log}", markup=False, soft_wrap=True)
+        say(console, f"vLLM's output: {vllm.log}")
     try:
         with progress_shown() as show:
             results = evaluate(
@@ -206,8 +205,7 @@ def run_evaluation(
     if output is None and server is None and readme.is_file():
         add_to_readme(readme, results, settings)
     console.print(results_table(results))
-    for line in (*unscorable_lines(results), *bfcl_lines(results)):
-        console.print(line, soft_wrap=True)
+    say(console, *unscorable_lines(results), *bfcl_lines(results))
     if compared is not None and baseline is not None:
         console.print(differences_table(results, compared, str(baseline)))
-    console.print(f"responses and results: {folder}", markup=False, soft_wrap=True)
+    say(console, f"responses and results: {folder}")

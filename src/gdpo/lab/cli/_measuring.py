@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gdpo._files import to_json, write_whole
-from gdpo._terminal import terminal
+from gdpo._terminal import say, terminal
 from gdpo.diagnostics.diagnosis import percent
 from gdpo.diagnostics.effect import LEAST_GROUPS
 from gdpo.policy.effect import MeasuredEffect
@@ -22,11 +22,10 @@ def show(found: MeasuredEffect, title: str, output: str | None) -> None:
     basis = (f"{groups}; ±: half of a 95 % interval", *found.notes)
     blocks = (_table(found), Sentences((*found.sentences,)), Sentences(basis, "dim"))
     console = terminal()
-    for line in printed(blocks, Terminal(console.width, not console.is_terminal)):
-        console.print(line, soft_wrap=True)
+    say(console, *printed(blocks, Terminal(console.width, not console.is_terminal)))
     if output is not None:
         write_whole(Path(output), render("effect.html", data=None, title=title, blocks=blocks))
-        console.print(f"page: {output}", soft_wrap=True, markup=False)
+        say(console, f"page: {output}")
 
 
 def _table(found: MeasuredEffect) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from gdpo._terminal import terminal
+from gdpo._terminal import say, terminal
 from gdpo.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
@@ -91,18 +91,14 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
         # A table shows when a reward wins. What wins without being right has a finding of its own.
         level = finding.level
         mark = "-" if finding.table and level is Level.NOTE else level.value
-        console.print(Text.assemble((f"{mark} ", styles[level]), finding.text), soft_wrap=True)
+        say(console, Text.assemble((f"{mark} ", styles[level]), finding.text))
         for line in table(finding.table, console.width, whole=True) if finding.table else ():
             console.print("  ", line, soft_wrap=True)
     if wrong := sum(finding.level is Level.WRONG for finding in findings):
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED
-    console.print(
-        f"no check failed. Next: {command('train', [recipe], {})}",
-        style="green",
-        markup=False,
-        soft_wrap=True,
-    )
+    said = f"no check failed. Next: {command('train', [recipe], {})}"
+    say(console, Text(said, style="green"))
     return 0
 
 
@@ -118,8 +114,7 @@ def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
                 benchmark, rows, lambda who, now: show(now, f"{now.benchmark}, {_RESPONSES[who]}")
             )
         wrong += not found.sane
-        for line in sanity_lines(found):
-            console.print(line, soft_wrap=True)
+        say(console, *sanity_lines(found))
     if wrong:
         console.print(f"{wrong} of {len(benchmarks)} benchmarks failed", style="bold red")
         return FAILED

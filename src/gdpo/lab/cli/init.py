@@ -20,20 +20,18 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     """
     import shlex
 
-    from gdpo._terminal import terminal
+    from gdpo._terminal import say, terminal
     from gdpo.lab.recipes.starter import FILES, write_project
 
     console = terminal()
     with console.status("making tiny models"):
         paths = write_project(folder)
-    for path in paths:
-        console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
+    say(console, *(f"{path}: {FILES[path.name]}" for path in paths))
     end = "-- " if str(folder).startswith("-") else ""
     inside = "" if folder == Path() else f"cd {end}{shlex.quote(str(folder))} && "
-    console.print(
+    say(
+        console,
         f"Next: {inside}gdpo check recipe.yaml && gdpo train recipe.yaml\n"
         "Then, to compare gdpo with grpo: gdpo compare recipe.yaml",
-        markup=False,
-        soft_wrap=True,
     )
     return 0

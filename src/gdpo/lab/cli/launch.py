@@ -41,12 +41,12 @@ def verl(
     """
     from functools import partial
 
-    from gdpo._terminal import terminal
+    from gdpo._terminal import say, terminal
     from gdpo.lab.launch.launch import launch_verl, plan_verl
     from gdpo.lab.launch.verl import Machines
     from gdpo.lab.recipes.read import read_recipe
 
-    show = partial(terminal().print, markup=False, soft_wrap=True)
+    show = partial(say, terminal())
     planned = plan_verl(
         read_recipe(recipe, set or (), resume=resume), Machines(nodes, gpus), overrides=overrides
     )
@@ -57,6 +57,5 @@ def verl(
         show(f"# {planned.files.config}\n{planned.config_text}")
         show(f"# command\n{planned.command}")
         return 0
-    for line in (*notes, planned.command):
-        show(line)
+    show(*notes, planned.command)
     return launch_verl(planned, resume=resume, report=show)

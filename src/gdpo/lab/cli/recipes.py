@@ -12,7 +12,7 @@ def list_recipes() -> int:
     """List the shipped recipes with their model, rewards and estimator."""
     from rich.table import Table
 
-    from gdpo._terminal import terminal
+    from gdpo._terminal import say, terminal
     from gdpo.lab.recipes.read import read_recipe
     from gdpo.lab.recipes.starter import shipped_recipes
 
@@ -23,10 +23,10 @@ def list_recipes() -> int:
         table.add_row(name, recipe.model, rewards, recipe.advantage)
     console = terminal()
     console.print(table)
-    console.print(
+    say(
+        console,
         "To print a recipe and its README: gdpo recipes show NAME. To copy a recipe: gdpo recipes "
         "copy NAME",
-        soft_wrap=True,
     )
     return 0
 
@@ -40,15 +40,14 @@ def show(name: str, /) -> int:
     """
     from rich.markdown import Markdown
 
-    from gdpo._terminal import terminal
+    from gdpo._terminal import say, terminal
     from gdpo.lab.recipes.starter import shipped_recipe
 
     folder = shipped_recipe(name)
     console = terminal()
     console.print(Markdown((folder / "README.md").read_text(encoding="utf-8")))
     console.rule("recipe.yaml")
-    text = (folder / "recipe.yaml").read_text(encoding="utf-8")
-    console.print(text, markup=False, soft_wrap=True)
+    say(console, (folder / "recipe.yaml").read_text(encoding="utf-8"))
     return 0
 
 
@@ -60,12 +59,10 @@ def copy(name: str, folder: Path | None = None, /) -> int:
         name: Name of the recipe, as in `gdpo recipes ls`.
         folder: Destination folder, which must not exist. Default: the recipe's name.
     """
-    from gdpo._terminal import terminal
+    from gdpo._terminal import say, terminal
     from gdpo._text import command
     from gdpo.lab.recipes.starter import copy_recipe
 
     copied = copy_recipe(name, folder or Path(name))
-    console = terminal()
-    then = command("check", [copied], {})
-    console.print(f"copied to {copied}. Next: {then}", markup=False, soft_wrap=True)
+    say(terminal(), f"copied to {copied}. Next: {command('check', [copied], {})}")
     return 0

@@ -37,7 +37,7 @@ def train(
         report: Write `report.html` at the end (the default). `gdpo report` can also write this
             report later.
     """
-    from gdpo._terminal import terminal
+    from gdpo._terminal import say, terminal
     from gdpo.errors import ConfigError
     from gdpo.lab.experiments.analysis import analyse
     from gdpo.lab.experiments.reading import read_experiment
@@ -62,8 +62,7 @@ def train(
         console.print(summary_table(result.rewards))
         if result.finished and report:
             write_report(analyse(read_experiment(result.run.path)), result.run.report)
-        for line in (*result.notes, result.conclusion):
-            console.print(line, markup=False, soft_wrap=True)
+        say(console, *result.notes, result.conclusion)
     code = 0 if result.finished else INTERRUPTED
     leave_processes(code)
     return code

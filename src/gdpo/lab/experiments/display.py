@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from gdpo._terminal import say
 from gdpo._text import one_line
 from gdpo.lab.experiments.grid import Cell, Grid
 from gdpo.lab.runs.directory import RunDirectory, read_run
@@ -37,9 +38,7 @@ def grid_display(
         for cell in [cell for cell in open_cells if cell.done]:
             open_cells.remove(cell)
             ended = f"{'failed' if cell.failed else 'finished'} at step {len(_rows(cell))}"
-            console.print(
-                f"{cell.name}: {ended}; {_means(cell)}. {left()}", markup=False, soft_wrap=True
-            )
+            say(console, f"{cell.name}: {ended}; {_means(cell)}. {left()}")
         steps = (f"{cell.name} at step {len(_rows(cell))}" for cell in grid.running())
         status.update(Text(one_line("; ".join([left(), *steps]))))
 

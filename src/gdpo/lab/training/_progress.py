@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gdpo._terminal import Shown
+from gdpo._terminal import Shown, say
 from gdpo.lab.runs.summary import duration, number
 
 _RECENT = 20
@@ -83,7 +83,7 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
             yield Display(live.refresh, lambda: setattr(view, "note", STOPPING))
     else:
         yield Display(
-            lambda: console.print(Text(one_line(view)), soft_wrap=True),
+            lambda: say(console, one_line(view)),
             # Not Python's stream, which may be in use when the signal arrives.
             lambda: os.write(2, f"\n{STOPPING}\n".encode()),
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 
 from gdpo._files import is_full
+from gdpo._terminal import say
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.lab.recipes.models import load_tokenizer, make_ready
 from gdpo.lab.recipes.recipe import Recipe
@@ -218,8 +219,7 @@ def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | 
 
 def _say(console: Console | None, place: str, *sentences: str) -> None:
     if console is not None:
-        for sentence in sentences:
-            console.print(f"{place}{sentence}", markup=False, soft_wrap=True)
+        say(console, *(f"{place}{sentence}" for sentence in sentences))
 
 
 def _built(
