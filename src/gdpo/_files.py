@@ -61,6 +61,22 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as a file of strict JSON, atomically."""
+    write_whole(path, to_json(value, indent=2))
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is not valid JSON in UTF-8.
+        RecursionError: If it is nested too deeply.
+    """
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def from_json(text: str | bytes) -> Any:
     """Return the value of a JSON text, or None if invalid or nested too deeply."""
     try:

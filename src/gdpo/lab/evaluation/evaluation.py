@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpo._files import to_json, write_whole
+from gdpo._files import read_json, write_json
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.evaluation._bfcl_multi_turn import Conversations
 from gdpo.lab.evaluation._intervals import Estimate, share
@@ -126,12 +126,12 @@ def evaluate(
     }
     settled = _settled(folder, settings, rows)
     with alone(folder, doing="evaluates into", left_overs=_LEFT_OVERS):
-        write_whole(folder / "settings.json", to_json(settled, indent=2))
+        write_json(folder / "settings.json", settled)
         results = [
             _evaluate_one(settings, benchmark, problems, responder, folder, on_progress)
             for benchmark, problems in work
         ]
-        write_whole(folder / "results.json", to_json([asdict(r) for r in results], indent=2))
+        write_json(folder / "results.json", [asdict(r) for r in results])
     return results
 
 
@@ -164,7 +164,7 @@ def read_results(folder: Path) -> list[Result]:
                 identities=plain["identities"],
                 unscorable=plain["unscorable"],
             )
-            for plain in json.loads(file.read_text(encoding="utf-8"))
+            for plain in read_json(file)
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -188,7 +188,7 @@ def _settled(folder: Path, settings: EvaluationSettings, rows: Mapping[str, str]
     requested["rows_digest"] = dict(rows)
     if file.is_file():
         try:
-            saved = dict(json.loads(file.read_text(encoding="utf-8")))
+            saved = dict(read_json(file))
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"{file} cannot be read: {error}. Choose another folder with --output"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from gdpo._files import to_json, write_whole
+from gdpo._files import write_json
 from gdpo._text import counted
 from gdpo.advantages import ESTIMATORS, resolve_estimator
 from gdpo.errors import ConfigError
@@ -494,7 +494,7 @@ def _over(cell: Cell) -> bool:
         return cell.done
     if training.failed and not training.interrupted:
         failure = {"exit_code": training.process.returncode, "why": training.why()}
-        write_whole(cell.failure, to_json(failure, indent=2))
+        write_json(cell.failure, failure)
     return True
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gdpo._files import write_whole
+from gdpo._files import read_json, write_whole
 from gdpo._text import counted
 from gdpo.errors import INTERRUPTED
 from gdpo.lab.recipes.recipe import Recipe
@@ -58,7 +58,7 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
     """Return the run as an orphan if another process is training it, otherwise None."""
     if is_held(note):
         try:
-            process: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+            process: dict[str, Any] = read_json(note)
         except ValueError:  # the process was killed before the note was complete
             process = {}
         return Orphan(run, note, process.get("pid"), process.get("device"))

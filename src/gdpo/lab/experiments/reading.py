@@ -1,7 +1,6 @@
 """Reads an experiment from a folder: a comparison or runs."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from gdpo._files import to_json, write_whole
+from gdpo._files import read_json, write_json
 from gdpo._shapes import Float
 from gdpo.advantages import ESTIMATORS
 from gdpo.advantages.schedules import read_schedule
@@ -230,7 +229,7 @@ class ComparisonPlan:
             "reach": self.reach,
             "varied": self.varied,
         }
-        write_whole(folder / COMPARISON_FILE, to_json(plain, indent=2))
+        write_json(folder / COMPARISON_FILE, plain)
 
 
 def read_plan(folder: Path) -> ComparisonPlan | None:
@@ -243,7 +242,7 @@ def read_plan(folder: Path) -> ComparisonPlan | None:
     if not file.is_file():
         return None
     try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
+        plain = read_json(file)
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
         plain = cast("dict[str, Any]", plain)
@@ -468,7 +467,7 @@ def state_of(facts: RunFacts | None, failed: Path | None) -> tuple[State, str]:
         return "finished", ""
     if failed is not None and failed.is_file():
         try:
-            return "failed", str(json.loads(failed.read_text(encoding="utf-8"))["why"])
+            return "failed", str(read_json(failed)["why"])
         except (OSError, ValueError, KeyError, TypeError):
             return "failed", f"{failed} cannot be read"
     return ("waiting" if facts is None else "interrupted"), ""

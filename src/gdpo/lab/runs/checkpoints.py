@@ -5,7 +5,6 @@ the list.
 """
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdpo._files import sync, to_json, write_whole
+from gdpo._files import read_json, sync, write_json
 from gdpo.errors import ConfigError
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -39,7 +38,7 @@ def complete(folder: Path) -> None:
         size, digest = file.stat().st_size, _digest(file)
         files[str(file.relative_to(folder))] = {"bytes": size, "sha256": digest}
     sync(folder)
-    write_whole(folder / LIST, to_json({"files": files}, indent=2))
+    write_json(folder / LIST, {"files": files})
     sync(folder)
     sync(folder.parent)
 
@@ -77,7 +76,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 def damage(checkpoint: Checkpoint) -> str | None:
     """Return what is wrong with a complete checkpoint, or None if it is intact."""
     try:
-        files = json.loads((checkpoint.path / LIST).read_text(encoding="utf-8"))["files"]
+        files = read_json(checkpoint.path / LIST)["files"]
         expected = [
             (checkpoint.path / n, int(it["bytes"]), it["sha256"]) for n, it in files.items()
         ]
@@ -118,7 +117,7 @@ def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()
 
 def best_checkpoint(folder: Path) -> str | None:
     """Return the path of the best checkpoint in a checkpoint's state, or None."""
-    state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(folder / "trainer_state.json")
     return state.get("best_model_checkpoint")
 
 

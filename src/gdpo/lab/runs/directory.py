@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import gdpo
-from gdpo._files import to_json, write_whole
+from gdpo._files import read_json, to_json, write_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.data import digest_of
 from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
@@ -82,7 +82,7 @@ class RunDirectory:
 
     def update_environment(self, **facts: Any) -> None:
         """Add or replace facts in `environment.json`."""
-        write_whole(self.environment, to_json(read_environment(self) | facts, indent=2))
+        write_json(self.environment, read_environment(self) | facts)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Append a line to `metrics.jsonl`. NaN and infinities become null."""
@@ -185,7 +185,7 @@ def read_run(run: RunDirectory) -> RunFacts:
 def read_environment(run: RunDirectory) -> dict[str, Any]:
     """Return the content of `environment.json`, or raise a DataError."""
     try:
-        facts = json.loads(run.environment.read_text(encoding="utf-8"))
+        facts = read_json(run.environment)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{run.environment} cannot be read, so {run.path} is not a gdpo run: {error}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdpo._files import to_json, write_whole
+from gdpo._files import write_json, write_whole
 from gdpo._text import command
 from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
@@ -205,5 +205,5 @@ def record_resumption(before: RunFacts, resolved: Resolved, now: Mapping[str, An
     resumed = [*before.environment.get("resumed", []), now]
     described = {**before.environment, "rewards": resolved.described(), "resumed": resumed}
     described.pop("finished", None)
-    write_whole(before.run.environment, to_json(described, indent=2))
+    write_json(before.run.environment, described)
     write_whole(before.run.recipe, resolved.recipe.to_yaml())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gdpo._files import to_json, write_whole
+from gdpo._files import write_json, write_whole
 from gdpo._text import capitalized
 from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
@@ -69,7 +69,7 @@ def write_readme(
     text = readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis)
     write_whole(facts.run.readme, text)
     # last, because `finished` means that every file exists
-    write_whole(facts.run.environment, to_json(environment, indent=2))
+    write_json(facts.run.environment, environment)
 
 
 def _diagnose_the_end(job: CheckedRun, run: RunDirectory, last: int) -> Diagnosis | None:
