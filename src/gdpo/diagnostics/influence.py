@@ -239,7 +239,7 @@ class Window:
     """
 
     groups: int
-    steps: deque[Influence] = field(default_factory=deque[Influence])
+    steps: deque[Influence] = field(default_factory=deque)
 
     def add(self, step: Influence) -> Influence:
         """Add the next step, drop old steps, and return the sums over the window."""

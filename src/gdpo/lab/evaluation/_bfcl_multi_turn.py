@@ -33,7 +33,7 @@ class Talk:
     """Stores one conversation."""
 
     problem: Problem
-    answers: list[Response] = field(default_factory=list[Response])
+    answers: list[Response] = field(default_factory=list)
     """The model's messages."""
     asked: Problem | None = None
     """The last prompt."""

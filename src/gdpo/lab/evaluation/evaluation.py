@@ -68,7 +68,7 @@ class EvaluationSettings:
     sampling: Sampling
     token_limit: int
     rows: int | None = None
-    data: Mapping[str, str] = field(default_factory=dict[str, str])
+    data: Mapping[str, str] = field(default_factory=dict)
     """Files with the rows, keyed by benchmark."""
     weights: str = ""
     """Digest of local weights, used to detect whether a model has been trained further."""

@@ -124,7 +124,7 @@ class ServerModel:
     deadline: float | None = None
     retries: int = 4
     kept: Path | None = None
-    _known: set[str] = field(default_factory=set[str], repr=False, compare=False)
+    _known: set[str] = field(default_factory=set, repr=False, compare=False)
     """Properties of the server that were detected and logged."""
 
     def __post_init__(self) -> None:

@@ -108,16 +108,16 @@ class ComparedRun:
     means: Mapping[str, _Curve]
     """For each reward, its mean over the rollouts of each finished step. NaN: the reward applied to
     no rollout, or the step was not logged."""
-    lengths: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
+    lengths: Mapping[str, _Curve] = field(default_factory=dict)
     """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
     lengths were not logged."""
-    weights: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
+    weights: Mapping[str, _Curve] = field(default_factory=dict)
     """For each reward with a schedule, its weight in each finished step."""
-    account: Mapping[str, _Curve] = field(default_factory=dict[str, _Curve])
+    account: Mapping[str, _Curve] = field(default_factory=dict)
     """What changed each reward in a window, at the step after it: `<reward>/by/<cause>`,
     `<reward>/rest` and `<reward>/measured`, in the reward's unit. NaN: no window, or its total does
     not agree with the measured change."""
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     """The range of each reward. Empty: the run has not started."""
 
     @property

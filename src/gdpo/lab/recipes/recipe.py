@@ -168,7 +168,7 @@ class RewardConfig(Config):
 
     gate: GateConfig | None = None
     """Condition under which this reward counts. Default: the reward always counts."""
-    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    options: dict[str, Any] = {}
     """Keyword arguments for the function that returns the reward, such as `{limit: 4000}`."""
 
     @model_validator(mode="before")
@@ -252,7 +252,7 @@ class Recipe(Config):
     advantage: str = "gdpo"
     """Estimator: the name of an estimator in `gdpo.advantages`, such as `gdpo` or `grpo`, or
     `module:attribute` of your own function."""
-    advantage_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    advantage_options: dict[str, Any] = {}
     """Options of the estimator. Write an option that has a value per reward as a mapping from
     reward name to value."""
     name: str = Field(default_factory=_default_name)
@@ -266,11 +266,11 @@ class Recipe(Config):
     """List of the rewards. Default: every reward of the task, with weight 1."""
     lora: LoraSettings | None = None
     """LoRA settings. Default: train all weights without LoRA."""
-    scorer: dict[str, Any] = Field(default_factory=dict[str, Any])
+    scorer: dict[str, Any] = {}
     """Options of `gdpo.rewards.Scorer`, such as `workers` and `on_error`."""
-    trainer: dict[str, Any] = Field(default_factory=dict[str, Any])
+    trainer: dict[str, Any] = {}
     """Fields of TRL's GRPOConfig that should differ from their defaults."""
-    verl: dict[str, Any] = Field(default_factory=dict[str, Any])
+    verl: dict[str, Any] = {}
     """Fields of verl's configuration, keyed by dotted path, such as
     `{actor_rollout_ref.actor.kl_loss_type: mse}`. Only `gdpo launch verl` reads these fields."""
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
@@ -279,7 +279,7 @@ class Recipe(Config):
     runs_dir: str = "runs"
     """Parent folder of the run directories. `~` means the user's home directory."""
 
-    _places: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict[KeyPath, str])
+    _places: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict)
     _source: str = PrivateAttr(default="the recipe")
 
     @field_validator("advantage_options")

@@ -35,12 +35,12 @@ class TrainedAnalysis:
     estimators: Mapping[str, TrainedWith]
     recorded_steps: int = 0
     """Number of recorded steps, analyzed or not."""
-    runs: dict[str, RunAnalysis] = field(default_factory=dict[str, RunAnalysis])
-    replayed: list[Replayed] = field(default_factory=list[Replayed])
-    off_record: dict[str, float] = field(default_factory=dict[str, float])
+    runs: dict[str, RunAnalysis] = field(default_factory=dict)
+    replayed: list[Replayed] = field(default_factory=list)
+    off_record: dict[str, float] = field(default_factory=dict)
     """For each estimator, the largest difference from the recorded advantages of the runs that were
     trained with it. User-defined estimators are never called, so they are not included."""
-    sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
+    sample: list[SampledGroup] = field(default_factory=list)
 
     @property
     def steps(self) -> int:

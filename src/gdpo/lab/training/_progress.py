@@ -31,7 +31,7 @@ class RunView:
     rewards: Sequence[tuple[str, float]]
     """Name and weight of each reward."""
     total_steps: int
-    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    rows: list[dict[str, Any]] = field(default_factory=list)
     """Metrics logged so far, with one row per step."""
     note: str = ""
     scoring: str = ""

@@ -140,7 +140,7 @@ class _Inspection:
     rows: int | None
     also: RowCheck | None = None
     stop_at_first: bool = False
-    results: list[CheckResult] = field(default_factory=list[CheckResult])
+    results: list[CheckResult] = field(default_factory=list)
 
     def run(self) -> CheckedRun | None:
         recipe, task = self.resolved.recipe, self.resolved.task

@@ -24,7 +24,7 @@ prompt explains these names, and each tool's description lists its results.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from gdpo._text import describe
 from gdpo.errors import DataError
@@ -34,6 +34,9 @@ from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_c
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, write_completion
 from gdpo.rewards import Reference
 from gdpo.rewards.task import Message, Problem, Row, without_arrays
+
+_Read: TypeAlias = tuple[list[Message], str, str]
+"""The prompt of a row, the completion that answers it, and the column of the answer."""
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
@@ -75,19 +78,19 @@ def gold_completion(reference: Reference) -> str:
     return reference["output"]
 
 
-def _supervised(row: Row) -> tuple[list[Message], str, str]:
+def _supervised(row: Row) -> _Read:
     instruction, given = text_at(row, "instruction"), row.get("input")
     if given is None or given == "":
         return _hammer(instruction, text_at(row, "output"))
     return _asked(instruction, text_at(row, "input")), text_at(row, "output"), "output"
 
 
-def _training(row: Row) -> tuple[list[Message], str, str]:
+def _training(row: Row) -> _Read:
     prompt = messages_at(row, "prompt")
     return prompt, text_at(row, "reward_model", "ground_truth"), "reward_model.ground_truth"
 
 
-def _api_bank(row: Row) -> tuple[list[Message], str, str]:
+def _api_bank(row: Row) -> _Read:
     calls = row["answer"]
     if isinstance(calls, str):
         calls = _literal(calls, "answer")
@@ -95,7 +98,7 @@ def _api_bank(row: Row) -> tuple[list[Message], str, str]:
     return prompt, _written(_calls(calls, "answer", "parameters")), "answer"
 
 
-def _xlam(row: Row) -> tuple[list[Message], str, str]:
+def _xlam(row: Row) -> _Read:
     tools, answers = _json_at(row, "tools"), _objects(_json_at(row, "answers"), "answers")
     if isinstance(row["query"], list):
         said = _objects(row["query"], "query")
@@ -108,7 +111,7 @@ def _xlam(row: Row) -> tuple[list[Message], str, str]:
     return _hammer_prompt(_objects(tools, "tools"), turns, "query"), _written(calls), "answers"
 
 
-def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
+def _hammer(instruction: str, output: str) -> _Read:
     """Read a row with Hammer's own prompt and with calls as JSON in a code fence."""
     listed = _HAMMER_TOOLS.search(instruction)
     if listed is None:
@@ -157,7 +160,7 @@ def _hammer_prompt(
     return tool_prompt(documented, dialogue)
 
 
-def _toolace(row: Row) -> tuple[list[Message], str, str]:
+def _toolace(row: Row) -> _Read:
     tools = _functions(text_at(row, "system"))
     names = [str(tool.get("name")) for tool in tools]
     turns = _turns(row, ("user", "assistant", "tool"))
@@ -193,7 +196,7 @@ def _functions(system: str) -> list[Mapping[str, Any]]:
     raise DataError("column 'system' must contain a JSON list of functions")
 
 
-def _seal(row: Row) -> tuple[list[Message], str, str]:
+def _seal(row: Row) -> _Read:
     turns = _turns(row, ("human", "gpt"))
     if [who for who, _ in turns] != ["human", "gpt"]:
         raise DataError("column 'conversations' must contain one turn from human and one from gpt")
@@ -227,7 +230,7 @@ def _seal_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_SHAPES: Mapping[tuple[str, ...], Callable[[Row], tuple[list[Message], str, str]]] = {
+_SHAPES: Mapping[tuple[str, ...], Callable[[Row], _Read]] = {
     ("instruction", "input", "output"): _supervised,
     ("prompt", "reward_model"): _training,
     ("system", "user", "answer"): _api_bank,
