@@ -202,8 +202,7 @@ def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
 
 def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows, monkeypatch):
     """Of more rows than are tokenized."""
-    for module in ("recipes.models", "training.preflight"):
-        monkeypatch.setattr(f"gdpo.lab.{module}.PROMPTS_MEASURED", 10)
+    monkeypatch.setattr("gdpo.lab.training.preflight.PROMPTS_MEASURED", 10)
     lines = [{"question": "1 + 1?", "answer": "#### 2"}] * 11
     lines[-1] = {"question": "1 + 1? " * 20, "answer": "#### 2"}
     written.lines(rows, lines)

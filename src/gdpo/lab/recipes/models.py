@@ -1,9 +1,8 @@
 """Finds the model and the tokenizer of a recipe before training starts."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from heapq import nlargest
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +16,6 @@ from gdpo.lab.tasks.rows import from_cache_alone
 
 Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
-
-PROMPTS_MEASURED = 1000
-"""Number of prompts, those with the most characters, that are tokenized to find the longest."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
@@ -122,16 +118,6 @@ def prompt_lengths(
     """
     texts = (prompt_text(tokenizer, problem, row, recipe) for row, problem in numbered)
     return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-
-
-def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
-    """Return the number of tokens in the longest prompt."""
-    longest = nlargest(
-        PROMPTS_MEASURED,
-        enumerate(problems, 1),
-        key=lambda row: sum(len(str(message.get("content"))) for message in row[1].prompt),
-    )
-    return max(prompt_lengths(tokenizer, longest, recipe))
 
 
 def prompt_text(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> str:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -17,12 +18,10 @@ from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError
 from gdpo.lab.recipes.batches import BatchPlan, plan_batches, sharing
 from gdpo.lab.recipes.data import Rows, check_weights, read_data
 from gdpo.lab.recipes.models import (
-    PROMPTS_MEASURED,
     LocatedModel,
     Tokenizer,
     context_length,
     locate_model,
-    longest_prompt,
     prompt_lengths,
     prompt_text,
     tokenizer_at_hand,
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+PROMPTS_MEASURED = 1000
+"""Number of prompts, those with the most characters, that are tokenized to find the longest."""
 
 _LIBRARIES = r"(trl|transformers|torch|accelerate|datasets|huggingface_hub)\b"
 
@@ -315,7 +317,12 @@ class _Inspection:
         config: "GDPOConfig | None",
     ) -> None:
         recipe = self.resolved.recipe
-        longest = longest_prompt(tokenizer, problems, recipe)
+        some = nlargest(
+            PROMPTS_MEASURED,
+            enumerate(problems, 1),
+            key=lambda row: sum(len(str(message.get("content"))) for message in row[1].prompt),
+        )
+        longest = max(prompt_lengths(tokenizer, some, recipe))
         if config is None or config.max_completion_length is None:
             return
         completion = config.max_completion_length
