@@ -339,7 +339,7 @@ def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypa
 def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path):
     """A line of many names takes no memory beyond its own parsing."""
     file = FileReport(tmp_path, ReadReport((tmp_path,)))
-    form = next(form for form in FORMATS if form.known is None)
+    form = next(form for form in FORMATS if form.rewards == "format")
     names = [f"m{i}" for i in range(MOST + 9)]
     turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
     row = ParsedRollout(rewards=dict.fromkeys(names, 1.0), turns=turns)

@@ -25,7 +25,13 @@ from gdpo.rollouts.readers.columns import (
     texts_of,
 )
 from gdpo.rollouts.readers.files import RolloutFile
-from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, recognized
+from gdpo.rollouts.readers.formats import (
+    Format,
+    ReaderOptions,
+    by_columns,
+    format_of,
+    recognized,
+)
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
@@ -46,7 +52,6 @@ from gdpo.rollouts.readers.records import (
     numbers_by_path,
     one_per_rollout,
     plain,
-    rows_by,
 )
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import (
@@ -111,21 +116,21 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
     if file.kind == "parquet":
         parquet = open_parquet(file.path)
         schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
-        form, known = _format_of_table(asked, file, schema)
-        if form.rows is None:
+        form = _format_of_table(asked, file, schema)
+        if not form.numbers:
             file.rows += rows
-            return _of_parquet(asked, file, known, schema, run)
+            return _of_parquet(asked, file, form, schema, run)
         file.expected = rows
         return _of_records(asked, file, form, _records_of(file.path, asked, form), run)
     blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
     if (first := next(blocks, None)) is None:
         return None
     schema = numeric(first)
-    _, known = _format_of_table(asked, file, schema)
-    given = Given(known)
+    form = _format_of_table(asked, file, schema)
+    given = Given(form.known)
     if not asked.texts:
-        some = partial(_first_rows, file, run, known, first[:LOOKED_AT])
-        given = given_by_table(asked, file, known, schema, some, run)
+        some = partial(_first_rows, file, run, form.known, first[:LOOKED_AT])
+        given = given_by_table(asked, file, form, schema, some, run)
         file.is_given(given)
     return given, _table_parts(file, given, chain([first], blocks))
 
@@ -157,9 +162,8 @@ def _format_of(
         if not (named or asked.rewards or asked.columns) and len(words) > 1:
             file.columns = {"prompt": words[0], **file.columns}
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
-    if form.known is NOTHING_KNOWN:
-        rows = None if record is None else rows_by(known, texts=asked.texts)
-        form = replace(form, rows=rows, known=known)
+    if form.name == "columns":
+        form = by_columns(known, texts=asked.texts)
     file.format = form.name
     file.report.files.append(file)
     return form
@@ -173,32 +177,32 @@ def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
     return {m: column for m, column in columns.items() if column is not None and m not in given}
 
 
-def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tuple[Format, Layout]:
+def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> Format:
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    form = _format_of(asked, file, fields, numbers, numbers)
-    return form, form.known or NOTHING_KNOWN
+    return _format_of(asked, file, fields, numbers, numbers)
 
 
 def _of_parquet(
     asked: ReaderOptions,
     file: FileReport,
-    known: Layout,
+    form: Format,
     schema: Any,
     run: Run,
 ) -> Opened:
     """Open a parquet file, of which only the needed columns are read."""
     if asked.texts:
-        given, names = Given(known), schema.names
+        known, names = form.known, schema.names
+        given = Given(known)
         if asked.rescore is None:
             paths = {known.prompt, known.completion} - {None}
             names = sorted({str(path).partition(".")[0] for path in paths})
         return given, _table_parts(file, given, parts(open_parquet(file.path), _TEXTS, names))
-    some = partial(_first_rows, file, run, known, None)
-    given = given_by_table(asked, file, known, schema, some, run)
+    some = partial(_first_rows, file, run, form.known, None)
+    given = given_by_table(asked, file, form, schema, some, run)
     file.is_given(given)
     known, of_gdpo = given.known, file.format == "gdpo"
     if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
@@ -255,7 +259,7 @@ def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iter
         yield Part(
             lines,
             partial(of_table, batch, lines, given, file),
-            partial(texts_in, batch, given.known),
+            partial(texts_in, batch, given.known, restored=file.format == "gdpo"),
         )
 
 
@@ -280,7 +284,7 @@ def _of_records(
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
     rollouts = rollouts if asked.texts else _without_texts(rollouts, file, asked, form)
     chunks = _some_at_a_time(rollouts, file, asked, form)
-    given = Given(form.known or NOTHING_KNOWN)
+    given = Given(form.known, form.known.total)
     if not asked.texts and (first := next(chunks, None)) is not None:
         more = partial(_later_rows, run.after(file), asked, form)
         given = given_by_records(asked, form, file, first[0], more, run)
@@ -349,7 +353,7 @@ def _some_at_a_time(
 ) -> Iterator[_Rows]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
     rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
-    most = max(_CHUNK, 0 if form.known is None else LOOKED_AT)
+    most = max(_CHUNK, 0 if form.rewards == "format" else LOOKED_AT)
     if asked.texts:
         most = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
@@ -374,7 +378,6 @@ def _some_at_a_time(
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
 ) -> Iterator[tuple[int, ParsedRollout]]:
-    assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
         try:
             rows = list(form.rows(record))

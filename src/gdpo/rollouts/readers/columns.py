@@ -14,7 +14,6 @@ from gdpo._shapes import Bool, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
-    GDPO,
     MEANINGS,
     NAME_LISTS,
     WEIGHTS,
@@ -222,12 +221,11 @@ def of_records(
     """Return parsed records as columns."""
 
     def numbers(path: str) -> Column:
-        values = (r.rewards.get(path, r.total if path == r.total_name else None) for r in rows)
+        values = (r.rewards.get(path, r.total if path == scalar else None) for r in rows)
         return column_of(list(values))
 
-    names, total = given.names, given.known.total
+    names, total, scalar = given.names, given.known.total, given.scalar
     turned = None not in (given.known.rollout, given.known.turn)
-    totals = [r.total if total == r.total_name else r.rewards.get(total or "") for r in rows]
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
     no_step = np.array([r.step is None for r in rows])
@@ -235,7 +233,7 @@ def of_records(
         lines,
         rewards={name: numbers(path) for name, path in names.items()},
         there={
-            name: np.array([path in r.rewards or path == r.total_name for r in rows])
+            name: np.array([path in r.rewards or path == scalar for r in rows])
             for name, path in names.items()
         },
         weights=_weights_of(rows, names),
@@ -246,7 +244,7 @@ def of_records(
         prompted=prompts != NO_KEY,
         rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
         turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
-        total=column_of(totals),
+        total=numbers(total or ""),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
@@ -418,7 +416,9 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
     return FlatTurns(counts, columns, absent(size), num_tokens, single)
 
 
-def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText]:
+def texts_in(
+    table: Any, known: Layout, rows: Sequence[int], *, restored: bool
+) -> list[RolloutText]:
     """Return the texts in some rows of a table, and the fields without a known meaning."""
     taken = known.taken()
     paths = [getattr(known, meaning) for meaning in ("prompt", "completion", "num_tokens")]
@@ -431,11 +431,11 @@ def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText
     extras = others.take(pa.array(rows)).to_pylist() if others.num_columns else [{}] * len(rows)
     return [
         RolloutText(
-            _opened_text(prompt, known),
-            _opened_text(completion, known),
+            _restored(prompt) if restored else prompt,
+            _restored(completion) if restored else completion,
             extras=_opened(extra) if extra else extra,
             num_tokens=None if tokens is None else count_of(tokens),
-            restored=known is GDPO,
+            restored=restored,
         )
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
     ]
@@ -480,11 +480,9 @@ def text_of_row(row: ParsedRollout) -> RolloutText:
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
 
 
-def _opened_text(value: Any, known: Layout) -> Any:
-    if known is not GDPO or not isinstance(value, list):
-        return value
-    messages = cast("list[Any]", value)
-    return opened(messages) if all(isinstance(each, Mapping) for each in messages) else messages
+def _restored(value: Any) -> Any:
+    is_messages = isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+    return opened(value) if is_messages else value
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:

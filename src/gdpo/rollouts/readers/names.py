@@ -53,10 +53,6 @@ class Layout:
 
 MEANINGS = tuple(each.name for each in fields(Layout))
 NOTHING_KNOWN = Layout()
-GDPO = Layout(
-    "step", "group_id", "prompt", "completion", "advantage", "num_tokens", "finish_reason"
-)
-TRL = Layout("step", None, "prompt", "completion", "advantage")
 
 
 def listed(names: Collection[str]) -> str:

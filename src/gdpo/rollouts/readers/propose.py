@@ -188,6 +188,8 @@ class Given:
 
     known: Layout
     """Column of each meaning."""
+    scalar: str | None = None
+    """Name of the scalar reward of a record. `known.total` may be another number."""
     rewards: Proposal = NOTHING_PROPOSED
     names: Mapping[str, str] = field(default_factory=dict)
     """Path of each reward by name."""

@@ -85,8 +85,6 @@ _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 STATE = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
-_KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function", "ms-swift": "function"}
-"""Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
 """Maximum size of a log to read, in bytes. Parsing takes 30 times its size in memory."""
 
@@ -119,7 +117,7 @@ def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileRep
     """Drop fields of a rollout with more fields than the maximum number of rewards."""
     if len(row.rewards) <= MOST:
         return
-    names, proposed = list(row.rewards), form.known is not None
+    names, proposed = list(row.rewards), form.rewards != "format"
     if proposed:
         names.sort(key=unlikelihood)
     if asked.rewards is None and not (proposed and unlikelihood(names[MOST]) == NEVER):
@@ -129,7 +127,7 @@ def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileRep
     if row.weights:
         row.weights = {name: w for name, w in row.weights.items() if name in kept}
     if row.turns is not None:
-        row.turns = row.turns.only({*kept, row.total_name})
+        row.turns = row.turns.only({*kept, form.known.total or ""})
 
 
 def given_by_records(
@@ -142,9 +140,9 @@ def given_by_records(
 ) -> Given:
     """Return what a file of records is read with. `more` returns rows of later files."""
     known, first = form.known, rows[:LOOKED_AT]
-    if known is None:
-        found, known = _of_format(asked, first), Layout(total=first[0].total_name)
-        file.numbers = tuple({**found.names, first[0].total_name: ""})
+    if form.rewards == "format":
+        found = _of_format(asked, first, str(known.total))
+        file.numbers = tuple({**found.names, str(known.total): ""})
     else:
 
         def proposed() -> Proposal:
@@ -153,15 +151,15 @@ def given_by_records(
             file.numbers = tuple(islice(numbers, MOST))
 
             def columns(paths: Sequence[str]) -> list[Columns]:
-                given = Given(known, names={path: path for path in paths})
+                given = Given(known, known.total, names={path: path for path in paths})
                 scratch = FileReport(file.path, ReadReport((file.path,)), number=file.number)
                 return [of_records(looked, np.arange(len(looked)), given, scratch)]
 
-            return _proposed(asked, file, known, columns, numbers, texts)
+            return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
 
         found = run.proposed(form.name, file.numbers, proposed)
     names = found.names if asked.rewards is not None else _bounded(found.names, file)
-    return Given(_with_total(known, found), found, names)
+    return Given(_with_total(known, found), known.total, found, names)
 
 
 def _with_total(known: Layout, found: Proposal) -> Layout:
@@ -170,15 +168,15 @@ def _with_total(known: Layout, found: Proposal) -> Layout:
     return replace(known, total=found.total)
 
 
-def _of_format(asked: ReaderOptions, rows: Sequence[ParsedRollout]) -> Proposal:
+def _of_format(asked: ReaderOptions, rows: Sequence[ParsedRollout], total: str) -> Proposal:
     """Return the components that a format defines as rewards, or else its scalar reward."""
     if asked.rewards is not None:
         return Proposal("asked", {name: name for name in asked.rewards})
     names = _later(Proposal("format"), {}, rows)
     if names:
         return Proposal("weighted" if any(row.weights for row in rows) else "format", names)
-    totals = {row.total_name: row.total_name for row in rows if row.total is not None}
-    return Proposal("scalar", totals)
+    scored = any(row.total is not None for row in rows)
+    return Proposal("scalar", {total: total} if scored else {})
 
 
 def with_later(given: Given, rows: Sequence[ParsedRollout], file: FileReport) -> tuple[Given, int]:
@@ -226,6 +224,8 @@ FirstRows: TypeAlias = Iterator[tuple[Any, FileReport]]
 class _Table:
     """Stores what the schema and the first rows of a table show."""
 
+    rewards: Where
+    """Where the rewards are."""
     schema: Any
     known: Layout
     kinds: Mapping[str, Kind]
@@ -255,13 +255,13 @@ class _Table:
 def given_by_table(
     asked: ReaderOptions,
     file: FileReport,
-    known: Layout,
+    form: Format,
     schema: Any,
     first: Callable[[Sequence[str]], FirstRows],
     run: Run,
 ) -> Given:
     """Return what a table is read with. `first` returns the first rows with some columns."""
-    table = _opened_table(asked, file, known, schema, first)
+    table = _opened_table(asked, form, schema, first)
     found, names = _rewards_in(table, asked, file, run)
     has = {
         name: path in table.kinds
@@ -274,20 +274,19 @@ def given_by_table(
     ranges = described_ranges(read_declared(schema))
     by_name = {name: ranges.get(path.removeprefix("rewards.")) for name, path in names.items()}
     declared = {name: each for name, each in by_name.items() if each is not None}
-    return Given(_with_total(table.known, found), found, names, declared)
+    return Given(_with_total(table.known, found), None, found, names, declared)
 
 
 def _opened_table(
     asked: ReaderOptions,
-    file: FileReport,
-    known: Layout,
+    form: Format,
     schema: Any,
     first: Callable[[Sequence[str]], FirstRows],
 ) -> _Table:
-    kinds = paths_in(schema)
+    kinds, known = paths_in(schema), form.known
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
     inside = list[str]()
-    if file.format == "columns":  # lists and JSON texts may hold all rewards
+    if form.name == "columns":  # lists and JSON texts may hold all rewards
         some = (path for path, kind in kinds.items() if kind in ("other", "text"))
         inside = [path for path in some if not isinstance(path, Inner) and is_container(path)]
     numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
@@ -299,7 +298,7 @@ def _opened_table(
         rows, batches = peeked[0][0] if peeked else None, chain(peeked, batches)
     kinds, unread = _opened(kinds, inside, rows) if inside else (kinds, [])
     known = known if known.total in kinds else replace(known, total=None)
-    return _Table(schema, known, kinds, unread, rows, batches)
+    return _Table(form.rewards, schema, known, kinds, unread, rows, batches)
 
 
 def _rewards_in(
@@ -337,7 +336,8 @@ def _proposed_columns(
     """Return the proposal among some columns with numbers, and texts of numbers."""
     known = table.known
     total = [known.total] if known.total is not None and known.total not in own else []
-    found = _proposed(asked, file, known, table.columns, [*own, *total, *numeric], unread)
+    paths = [*own, *total, *numeric]
+    found = _proposed(asked, file, table.rewards, known, table.columns, paths, unread)
     if file.format != "trl":
         return found
     others = [path for path in table.of_kind("number") if path not in {*own, *known.taken()}]
@@ -415,6 +415,7 @@ def _names_among(
 def _proposed(
     asked: ReaderOptions,
     file: FileReport,
+    kind: Where,
     known: Layout,
     columns_of: Callable[[Sequence[str]], Sequence[Columns]],
     paths: Sequence[str],
@@ -439,7 +440,6 @@ def _proposed(
         found = Proposal("logged", names, left_out=left_out)
     else:
         known = replace(known, total=None) if known.total in texts else known
-        kind = _KINDS.get(file.format, "every")
         described = asked.columns is not None
         found = propose(numbers, groups, known=known, texts=texts, kind=kind, described=described)
     found = replace(found, texts=tuple(texts), groups=grouped_by)
