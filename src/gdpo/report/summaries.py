@@ -226,7 +226,7 @@ def read_sentences(report: ReadReport) -> Iterator[str]:
         for file in report.files
         if file.rewards and (file.guessed or file.scalar or file.format in NAMED)
     ]
-    sources += [f.rewards_from for f in report.files if f.rewards and f.proposal.left_out]
+    sources += [f.rewards_from for f in report.files if f.rewards and f.given.rewards.left_out]
     remedy = ""
     if report.scalar_only:
         remedy = "; --rescore recomputes the components from the texts"

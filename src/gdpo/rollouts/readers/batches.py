@@ -32,6 +32,7 @@ from gdpo.rollouts.readers.formats import (
     format_of,
     recognized,
 )
+from gdpo.rollouts.readers.metrics import shown_by
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
@@ -68,7 +69,6 @@ from gdpo.rollouts.readers.sources import (
     open_parquet,
     parts,
     saved_samples,
-    shown_by,
     unreadable,
     wandb_table,
 )
@@ -113,26 +113,29 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = _format_of(asked, file, fields, numbers, paths, record[1])
         return _of_records(asked, file, form, chain([record], source), run)
+    first, blocks = None, iter(())
     if file.kind == "parquet":
         parquet = open_parquet(file.path)
         schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
-        form = _format_of_table(asked, file, schema)
-        if not form.numbers:
-            file.rows += rows
-            return _of_parquet(asked, file, form, schema, run)
+    else:
+        blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
+        if (first := next(blocks, None)) is None:
+            return None
+        schema, rows = numeric(first), 0
+    form = _format_of_table(asked, file, schema)
+    if form.numbers:
         file.expected = rows
         return _of_records(asked, file, form, _records_of(file.path, asked, form), run)
-    blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
-    if (first := next(blocks, None)) is None:
-        return None
-    schema = numeric(first)
-    form = _format_of_table(asked, file, schema)
+    file.rows += rows
     given = Given(form.known)
     if not asked.texts:
-        some = partial(_first_rows, file, run, form.known, first[:LOOKED_AT])
-        given = given_by_table(asked, file, form, schema, some, run)
-        file.is_given(given)
-    return given, _table_parts(file, given, chain([first], blocks))
+        some = partial(_first_rows, file, run, form.known, first)
+        given = file.given = given_by_table(asked, file, form, schema, some, run)
+    if first is None:
+        given, blocks = _of_parquet(asked, file, given, schema)
+    else:
+        blocks = chain([first], blocks)
+    return given, _table_parts(file, given, blocks)
 
 
 def _format_of(
@@ -158,9 +161,9 @@ def _format_of(
     known = NOTHING_KNOWN
     if asked.format in (None, "columns") and (unknown or asked.columns is not None):
         known = layout(asked.columns, fields)
-        file.columns = _inferred(known, asked)
+        file.inferred = _inferred(known, asked)
         if not (named or asked.rewards or asked.columns) and len(words) > 1:
-            file.columns = {"prompt": words[0], **file.columns}
+            file.inferred = {"prompt": words[0], **file.inferred}
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
     if form.name == "columns":
         form = by_columns(known, texts=asked.texts)
@@ -187,24 +190,15 @@ def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> For
 
 
 def _of_parquet(
-    asked: ReaderOptions,
-    file: FileReport,
-    form: Format,
-    schema: Any,
-    run: Run,
-) -> Opened:
-    """Open a parquet file, of which only the needed columns are read."""
-    if asked.texts:
-        known, names = form.known, schema.names
-        given = Given(known)
-        if asked.rescore is None:
-            paths = {known.prompt, known.completion} - {None}
-            names = sorted({str(path).partition(".")[0] for path in paths})
-        return given, _table_parts(file, given, parts(open_parquet(file.path), _TEXTS, names))
-    some = partial(_first_rows, file, run, form.known, None)
-    given = given_by_table(asked, file, form, schema, some, run)
-    file.is_given(given)
+    asked: ReaderOptions, file: FileReport, given: Given, schema: Any
+) -> tuple[Given, Iterator[Any]]:
+    """Return what a parquet file is read with, and batches of only the needed columns."""
     known, of_gdpo = given.known, file.format == "gdpo"
+    if asked.texts:
+        paths, names = {known.prompt, known.completion} - {None}, schema.names
+        if asked.rescore is None:
+            names = sorted({str(path).partition(".")[0] for path in paths})
+        return given, parts(open_parquet(file.path), _TEXTS, names)
     if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
         known = replace(known, prompt=None)  # the group ids do not need it
         given = replace(given, known=known)
@@ -222,8 +216,7 @@ def _of_parquet(
             names.append(path)
         elif above in schema.names:
             names.append(path if kind_of_type(schema.field(above).type) == "object" else above)
-    batches = parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return given, _table_parts(file, given, batches)
+    return given, parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
 
 
 def _first_rows(
@@ -266,9 +259,9 @@ def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iter
 def _records_of(path: Path, asked: ReaderOptions, form: Format) -> Iterator[tuple[int, Record]]:
     parquet = open_parquet(path)
     named = asked.rewards or ()
-    fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
+    fields = {*form.numbers.split(), *named, *(name.partition(".")[0] for name in named)}
     if asked.texts:
-        fields = {*form.numbers, *form.texts}
+        fields = {*form.numbers.split(), *form.texts.split()}
     names = [name for name in parquet.schema_arrow.names if name in fields]
     batches = parts(parquet, _TEXTS if asked.texts else _CHUNK, names)
     return enumerate(record for batch in batches for record in batch.to_pylist())
@@ -288,7 +281,7 @@ def _of_records(
     if not asked.texts and (first := next(chunks, None)) is not None:
         more = partial(_later_rows, run.after(file), asked, form)
         given = given_by_records(asked, form, file, first[0], more, run)
-        file.is_given(given)
+        file.given = given
         chunks = chain(iter([first]), chunks)  # which does not keep the first
     return given, _record_parts(asked, file, given, chunks)
 
@@ -301,7 +294,7 @@ def _record_parts(
         # A reward counts from the first rollout on that has it.
         more, first = (given, 0) if asked.texts else with_later(given, every, file)
         if more is not given:
-            file.is_given(more)
+            file.given = more
         for known, some in ((given, slice(first)), (more, slice(first, None))):
             rows, lines = every[some], np.array(numbers[some])
             if rows:

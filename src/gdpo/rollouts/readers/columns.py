@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gdpo._files import from_json
-from gdpo._shapes import Bool, Int
+from gdpo._shapes import Bool, Float, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
@@ -35,7 +35,7 @@ from gdpo.rollouts.readers.records import (
 )
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.record import opened
-from gdpo.rollouts.table import NO_KEY, Values
+from gdpo.rollouts.table import NO_KEY, TableTurns, Values, fits, padded
 
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares stay finite."""
@@ -171,6 +171,21 @@ class FlatTurns:
     single: Bool[np.ndarray, " rollout"] | None = None
     """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
     turns have their own, and add up to those of the rollout."""
+
+    def take(self, rows: Rows) -> "FlatTurns":
+        """Return the turns of some of the rollouts."""
+        if isinstance(rows, slice):
+            return self
+        counts = self.counts[rows]
+        starts = (np.cumsum(self.counts) - self.counts)[rows]
+        flat = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+        return FlatTurns(
+            counts,
+            {name: column.take(flat) for name, column in self.rewards.items()},
+            self.advantage.take(flat),
+            self.num_tokens.take(flat),
+            None if self.single is None else self.single[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +429,59 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
     tokens[several] = [count for each in turns if each is not None for count in each.num_tokens]
     num_tokens = Column(tokens, np.isnan(tokens), none, none)
     return FlatTurns(counts, columns, absent(size), num_tokens, single)
+
+
+def turns_of(
+    turns: FlatTurns,
+    rows: Rows,
+    lines: Lines,
+    rewards: Float[np.ndarray, "rollout reward"],
+    num_tokens: Values,
+    file: FileReport,
+) -> TableTurns | None:
+    """Return the turns of some rollouts, or None if they have none.
+
+    `lines`, `rewards` and `num_tokens` are those of these rollouts.
+    """
+    turns = turns.take(rows)
+    counts, single = turns.counts, turns.single
+    if not counts.any():
+        return None
+    if not fits(len(counts), int(counts.max(initial=0)), len(turns.rewards)):
+        file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
+        return None
+    places = np.repeat(lines, counts)
+    columns = [
+        each.usable(f"reward {name!r} of a turn", places, file)
+        for name, each in turns.rewards.items()
+    ]
+    advantages = turns.advantage.usable("the advantage of a turn", places, file)
+    tokens = turns.num_tokens.usable("num_tokens of a turn", places, file)
+    if single is None:
+        found = padded(counts, columns, advantages, tokens)
+        _report_apart(found, tuple(turns.rewards), lines, rewards, file)
+        return found
+    first = (np.cumsum(counts) - counts)[single]
+    for values, whole in zip((*columns, tokens), (*rewards.T, num_tokens), strict=True):
+        values[first] = whole[single]
+    return padded(counts, columns, advantages, tokens)
+
+
+def _report_apart(
+    turns: TableTurns,
+    names: tuple[str, ...],
+    lines: Lines,
+    rewards: Float[np.ndarray, "rollout reward"],
+    file: FileReport,
+) -> None:
+    """Report rewards of turns that do not add up to the reward of the rollout."""
+    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
+    apart = np.abs(earned.sum(axis=1) - rewards)
+    # NaN is not larger than anything. Records may be in single precision.
+    wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(rewards))
+    wrong &= turns.counts[:, None] > 0
+    for name, odd in zip(names, wrong.T, strict=True):
+        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
 
 
 def texts_in(

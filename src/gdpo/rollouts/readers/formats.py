@@ -361,19 +361,19 @@ class Format:
 
     name: str
     kind: str
-    """`parquet`, `jsonl`, `pt` or `table` (of W&B). Empty: any file with columns."""
+    """`parquet`, `jsonl`, `pt` or `table` (of W&B), or several. Empty: any file with columns."""
     fields: frozenset[str]
     """Fields that identify the format, and that each record must have."""
     rows: Rows
     known: Layout
     """Path of each meaning that stands at one."""
-    rewards: Where = "every"
-    """Where the rewards are: `format` if the format defines them, else as in `propose`."""
-    never: frozenset[str] = frozenset()
-    """What a first record of the format does not show (see `_shown`)."""
-    numbers: tuple[str, ...] = ()
+    rewards: Where = "format"
+    """Where the rewards are: `format` if the format defines them, or as in `propose`."""
+    never: str = ""
+    """What the first record of a file never shows (see `_shown`)."""
+    numbers: str = ""
     """Columns that are always read from a parquet file of records. Empty for a table."""
-    texts: tuple[str, ...] = ()
+    texts: str = ""
     """Additional columns that are read if texts are needed."""
     wordless: bool = False
     """Whether the files contain no texts, so that they cannot be rescored."""
@@ -447,8 +447,9 @@ FORMATS = (
         "group_index reward metrics messages",
         {"total": "reward"},
         _art,
-        numbers=("group_index", "reward", "metrics"),
-        texts=("messages", "metadata"),
+        rewards="every",
+        numbers="group_index reward metrics",
+        texts="messages metadata",
     ),
     _format(
         "prime-rl",
@@ -456,19 +457,13 @@ FORMATS = (
         "step problem_id sample_id trajectory reward",
         {"total": "reward"},
         _platform,
-        rewards="format",
-        numbers=(
-            *("step", "problem_id", "reward", "metrics", "advantage", "num_output_tokens"),
-            "info",  # contains the trace, which has the rewards
-        ),
-        texts=("prompt", "completion", "answer"),
+        # `info` contains the trace, which has the rewards.
+        numbers="step problem_id reward metrics advantage num_output_tokens info",
+        texts="prompt completion answer",
     ),
-    _format("trl", "parquet", _TRL, _same(_TRL), rewards="function"),
-    _format("trl", "table", _TRL, _same(_TRL), rewards="function"),
-    _format("verifiers", "jsonl", "task traces", {"total": "reward"}, _episodes, rewards="format"),
-    _format(
-        "verifiers", "jsonl", "task nodes rewards", {"total": "reward"}, _episodes, rewards="format"
-    ),
+    _format("trl", "parquet table", _TRL, _same(_TRL), rewards="function"),
+    _format("verifiers", "jsonl", "task traces", {"total": "reward"}, _episodes),
+    _format("verifiers", "jsonl", "task nodes rewards", {"total": "reward"}, _episodes),
     _format(
         "verifiers-results",
         "jsonl",
@@ -484,6 +479,7 @@ FORMATS = (
             "truth": "answer",
             "extras": _whole,
         },
+        rewards="every",
     ),
     _format(
         "tinker",
@@ -491,6 +487,7 @@ FORMATS = (
         "group_idx traj_idx total_reward steps",
         {"total": "total_reward"},
         _tinker,
+        rewards="every",
         wordless=True,
     ),
     _format(
@@ -508,21 +505,11 @@ FORMATS = (
             "finish_reason": "finish_reason",
             "truth": "ground_truth",
         },
-        rewards="format",
-        never=frozenset({"an object of rewards", "rewards", "a number of tokens"}),
+        never="nested parts counts",
         wordless=True,
     ),
-    _format(
-        "nemo-rl", "jsonl", "content rewards idx", {"total": "rewards"}, _nemo_rl, rewards="format"
-    ),
-    _format(
-        "skyrl",
-        "jsonl",
-        "input_prompt output_response score",
-        {"total": "score"},
-        _skyrl,
-        rewards="format",
-    ),
+    _format("nemo-rl", "jsonl", "content rewards idx", {"total": "rewards"}, _nemo_rl),
+    _format("skyrl", "jsonl", "input_prompt output_response score", {"total": "score"}, _skyrl),
     _format(
         "verl",
         "jsonl",
@@ -539,7 +526,8 @@ FORMATS = (
             "extras": _whole,
             "mixed": lambda record: number(record.get("num_turns")) > ONE_RESPONSE,
         },
-        never=frozenset({"an object of rewards"}),
+        rewards="every",
+        never="nested",
     ),
     _format(
         "ms-swift",
@@ -548,7 +536,7 @@ FORMATS = (
         {},
         _swift,
         rewards="function",
-        never=frozenset({"values"}),
+        never="values",
     ),
     _format(
         "ms-swift-ray",
@@ -561,17 +549,9 @@ FORMATS = (
             "total": "reward",
             "extras": _whole,
         },
-        rewards="format",
-        never=frozenset({"an object of rewards", "rewards", "lists"}),
+        never="nested parts lists",
     ),
-    _format(
-        "slime",
-        "pt",
-        "rollout_id group_index reward",
-        {"total": "reward"},
-        _slime,
-        rewards="format",
-    ),
+    _format("slime", "pt", "rollout_id group_index reward", {"total": "reward"}, _slime),
     by_columns(NOTHING_KNOWN, texts=False),
 )
 """The known formats, in the order in which they are tried."""
@@ -584,23 +564,22 @@ def _shown(record: Record) -> set[str]:
     # Chat messages are a list too, but in that case the step is not a list.
     columns = record.get("prompt"), record.get("completion")
     step = record.get("step", record.get("gen_step"))
-    lists = all(isinstance(each, list) for each in (*columns, step))
     kinds = kinds_in(record)
-    shown = {
-        "lists": lists,
-        "values": not lists,
-        "an object of rewards": any(k == "object" and is_container(n) for n, k in kinds.items()),
-        "rewards": any(k == "number" and is_named_reward(n) for n, k in kinds.items()),
-        "a number of tokens": kinds.get("response_tokens", "other") != "other",
-    }
-    return {what for what, is_so in shown.items() if is_so}
+    shown = {"lists" if all(isinstance(each, list) for each in (*columns, step)) else "values"}
+    for name, kind in kinds.items():
+        if kind == "object" and is_container(name):
+            shown.add("nested")
+        if kind == "number" and is_named_reward(name):
+            shown.add("parts")
+    return shown | ({"counts"} if kinds.get("response_tokens", "other") != "other" else set())
 
 
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
     """Return the first format whose fields all exist, or None."""
     shown = _shown(record or {})
     for form in FORMATS:
-        if form.kind == kind and form.fields <= set(fields) and form.never.isdisjoint(shown):
+        is_kind = kind in form.kind.split()
+        if is_kind and form.fields <= set(fields) and shown.isdisjoint(form.never.split()):
             return form
     return None
 
@@ -608,7 +587,7 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
 def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
     """Return the format with this name, or None if it uses another kind of file."""
     refuse_unknown([name], NAMES, "unknown format")
-    fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
+    fitting = [f for f in FORMATS if f.name == name and (not f.kind or kind in f.kind.split())]
     return max(fitting, key=lambda form: form.fields <= set(fields), default=None)
 
 
@@ -635,8 +614,8 @@ def format_of(
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
     else:
         form, how = FORMATS[-1], "read by column names"
-        by_columns = asked.columns is not None or asked.rewards is not None
-        if not by_columns and not looks_rewarded(fields, numbers):
+        said = asked.columns is not None or asked.rewards is not None
+        if not said and not looks_rewarded(fields, numbers):
             raise DataError(
                 f"unknown format, with the fields {listed(fields)}: specify the format (--columns "
                 "format=NAME), the meaning of the columns (--columns) or the rewards (--rewards), "

@@ -17,6 +17,7 @@ from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
+    NOTHING_KNOWN,
     Inner,
     Layout,
     container_of,
@@ -59,6 +60,7 @@ Where: TypeAlias = Literal[
     "weighted",
     "scalar",
     "record",
+    "rescored",
     "none",
 ]
 GUESSED = frozenset({"object", "named", "other", "every", "function", "logged", "total"})
@@ -147,6 +149,7 @@ class Proposal:
             "weighted": "as the files name them, with weights",
             "scalar": "scalar reward only: the files contain no reward components",
             "record": "as recorded by gdpo",
+            "rescored": "rescored",
             "none": "",
         }[self.kind]
         if self.kind == "other" and self.total is not None:
@@ -195,6 +198,9 @@ class Given:
     """Path of each reward by name."""
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Ranges that the file declares, by reward name."""
+
+
+NOTHING_GIVEN = Given(NOTHING_KNOWN)
 
 
 def propose(

@@ -23,15 +23,15 @@ from gdpo.rollouts.readers.columns import (
     RolloutText,
     Rows,
     column_of,
+    turns_of,
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.keys import Groups, mostly_shared, pair
-from gdpo.rollouts.readers.propose import Given, InTotal
+from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
-from gdpo.rollouts.readers.turns import turns_of
 from gdpo.rollouts.table import (
     BY_BOTH,
     BY_IDS,
@@ -51,7 +51,6 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, new or not."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
-RESCORED = "rescored"
 _SAME_RATIO = 0.99
 """Ratio of two weights, divided by their ratio in the total, above which the weights agree."""
 
@@ -236,8 +235,8 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
         else:
             scored = _rescored(part, asked.rescore, file)
             columns = replace(part.columns(), rewards=scored, weights={}, turns=None)
-            file.rewards = tuple(dict.fromkeys((*file.rewards, *scored)))
-            file.rewards_from = RESCORED
+            names = {**file.given.names, **dict.fromkeys(scored, "")}
+            file.given = Given(given.known, rewards=Proposal("rescored"), names=names)
         checked = _checked(columns, given, groups, file)
         for rows in _by_step(columns.steps):
             of_step = {name: column[rows] for name, column in checked.items()}

@@ -13,7 +13,7 @@ from gdpo._shapes import Bool, Int
 from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
-from gdpo.rollouts.readers.propose import GUESSED, NOTHING_PROPOSED, Given, Proposal
+from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, Given
 from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT
 
 _NAMED = 12
@@ -198,21 +198,18 @@ class FileReport:
     """Number of rollouts numbered so far, including repeated ones and those without a step."""
     bytes: int = 0
     """Size of the lines read so far, in decompressed bytes."""
-    rewards: tuple[str, ...] = ()
-    rewards_from: str = ""
+    given: Given = NOTHING_GIVEN
+    """What the file is read with."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
-    columns: Mapping[str, str] = field(default_factory=dict)
+    inferred: Mapping[str, str] = field(default_factory=dict)
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that were found in the total and are used."""
     recorded: bool = False
     """Whether recorded weights are used."""
-    scalar: bool = False
     bare: bool = False
     """Whether no field is a prompt, completion, group id or advantage."""
-    proposal: Proposal = NOTHING_PROPOSED
-    """What was proposed as rewards, if neither the user nor the format names them."""
     run: str = ""
     number: int | None = None
     """Step in the name of the file, for rollouts without a step."""
@@ -223,9 +220,32 @@ class FileReport:
         return kind_of(self.path)
 
     @property
+    def rewards(self) -> tuple[str, ...]:
+        """Names of the rewards."""
+        return tuple(self.given.names)
+
+    @property
+    def rewards_from(self) -> str:
+        """Phrase about how the rewards were found."""
+        return self.given.rewards.how
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the file has only a scalar reward."""
+        return self.given.rewards.kind in ("total", "scalar")
+
+    @property
     def guessed(self) -> bool:
         """Whether the rewards were proposed from names and values, not known from the format."""
-        return self.proposal.kind in GUESSED and self.format not in NAMED
+        return self.given.rewards.kind in GUESSED and self.format not in NAMED
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Column of each meaning that was inferred from its name or its values."""
+        found = self.given.rewards
+        sums = found.total is not None and found.kind not in ("total", "asked")
+        has_total = self.format == "columns" and sums
+        return {**self.inferred, "total": str(found.total)} if has_total else self.inferred
 
     def note(
         self,
@@ -285,15 +305,6 @@ class FileReport:
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
         self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
-
-    def is_given(self, given: Given) -> None:
-        """Record what the file is read with, and the rewards of which it has more and more."""
-        found = given.rewards
-        self.proposal, self.rewards_from = found, found.how
-        self.rewards = tuple(given.names)
-        self.scalar = found.kind in ("total", "scalar")
-        if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
-            self.columns = {**self.columns, "total": found.total}
 
     def report_sought(
         self,
@@ -433,7 +444,7 @@ class ReadReport:
         """Files in which no numeric field could be inferred to be a reward."""
         # With a named format, the notice about the file says what to correct.
         named = "format=" in self.given.get("--columns", "")
-        found = [file for file in self.files if file.proposal.refused]
+        found = [file for file in self.files if file.given.rewards.refused]
         return found if named else found + self.unrecognized
 
     @property
@@ -534,7 +545,7 @@ def without_rewards(report: ReadReport) -> str:
     first, where = files[0], str(files[0].path)
     where = where if len(where) <= 60 else f"{where[:20]}…{where[-39:]}"
     where += f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
-    refused, choices = first.proposal.refused, first.proposal.choices
+    refused, choices = first.given.rewards.refused, first.given.rewards.choices
     if not first.numbers and not choices:
         return f"no reward found in {where}: {refused or 'it contains no numbers'}"
     why = refused or "no field is named as a reward or score"

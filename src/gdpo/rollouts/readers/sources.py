@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.arrow import HAS_PYARROW, pa, pacsv, pq
-from gdpo.rollouts.readers.names import Evidence, evidence, flattened, kinds_in
 from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
 from gdpo.rollouts.readers.text import (
@@ -42,7 +41,7 @@ which can take much more than the size of a compressed file."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
 _FEW = 16
-"""Number of rows that show what a file contains."""
+"""Number of rows per batch, if the first ones are to show what a file contains."""
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
 """Number of rows and number of bytes at which a batch is complete."""
@@ -435,18 +434,3 @@ def rows_of(path: Path, kind: str) -> Iterator[Record]:
     for batch in batches:
         for start in range(0, batch.num_rows, _FEW):
             yield from batch.slice(start, _FEW).to_pylist()
-
-
-def shown_by(
-    path: Path, kind: str, columns: Mapping[str, str] | None = None, *, most: int = _FEW
-) -> Evidence:
-    """Return whether the first rows of a file are metrics or rollouts, of `columns` if given."""
-    rows = list[Record]()
-    try:
-        rows += map(flattened, islice(rows_of(path, kind), most))
-    except MissingExtraError:
-        raise
-    except unreadable():
-        pass  # which is reported when the file is read
-    first = {name: v for row in rows[::-1] for name, v in row.items() if v is not None}
-    return evidence(kinds_in(first), rows, columns)
