@@ -224,25 +224,18 @@ FirstRows: TypeAlias = Iterator[tuple[Any, FileReport]]
 class _Table:
     """Stores what the schema and the first rows of a table show."""
 
-    rewards: Where
-    """Where the rewards are."""
-    schema: Any
     known: Layout
     kinds: Mapping[str, Kind]
     """Kind of each column, also inside lists and JSON texts."""
+    numeric: Sequence[str]
+    """Columns with texts of numbers."""
     unread: Sequence[str]
-    """Columns named as all rewards that contain none."""
-    rows: Any
-    """The first rows, or None if the schema shows everything."""
+    """Columns named as rewards that contain none."""
     batches: FirstRows
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Return the columns of some kinds."""
         return [path for path, kind in self.kinds.items() if kind in kinds]
-
-    def texts(self) -> list[str]:
-        """Return the columns whose texts may be numbers of a reward."""
-        return list(filter(may_be_text, self.of_kind("text")))
 
     def columns(self, paths: Sequence[str]) -> list[Columns]:
         """Return some columns of the first rows of the run."""
@@ -262,11 +255,26 @@ def given_by_table(
 ) -> Given:
     """Return what a table is read with. `first` returns the first rows with some columns."""
     table = _opened_table(asked, form, schema, first)
-    found, names = _rewards_in(table, asked, file, run)
+    own, found = table.of_kind("number", "empty"), Proposal(form.rewards)
+    if form.name == "trl" and asked.rewards is None:
+        own = _floats(schema, table.known, file.path)
+    if form.rewards != "record":
+        found = run.proposed(
+            form.name, file.numbers, lambda: _proposed_columns(table, asked, form, file, own)
+        )
+    if asked.rewards is not None:
+        found = replace(found, kind="asked")
+        names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
+    elif form.rewards == "record":
+        record = schema.field("rewards").type
+        inner = [each.name for each in record] if pa.types.is_struct(record) else []
+        names = {name: f"rewards.{name}" for name in inner}
+    else:
+        names = _names_among(found, own, table, file)
     has = {
-        name: path in table.kinds
-        or path in schema.names
-        or any(each.startswith(f"{path}.") for each in (*table.kinds, *schema.names))
+        name: any(
+            each == path or each.startswith(f"{path}.") for each in (*table.kinds, *schema.names)
+        )
         for name, path in names.items()
     }
     numbers = table.of_kind("number")
@@ -285,6 +293,7 @@ def _opened_table(
 ) -> _Table:
     kinds, known = paths_in(schema), form.known
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
+    texts = texts[:_MOST_LOOKED_AT]
     inside = list[str]()
     if form.name == "columns":  # lists and JSON texts may hold all rewards
         some = (path for path, kind in kinds.items() if kind in ("other", "text"))
@@ -292,53 +301,26 @@ def _opened_table(
     numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-    batches, rows = first([*looked, *inside, *texts[:_MOST_LOOKED_AT], *others]), None
-    if inside or (texts and asked.rewards is None):
-        peeked = list(islice(batches, 1))
-        rows, batches = peeked[0][0] if peeked else None, chain(peeked, batches)
-    kinds, unread = _opened(kinds, inside, rows) if inside else (kinds, [])
+    batches = first([*looked, *inside, *texts, *others])
+    texts = texts if asked.rewards is None else []
+    peeked = list(islice(batches, 1 if inside or texts else 0))
+    rows = peeked[0][0] if peeked else None
+    kinds, unread = _opened(kinds, inside, rows)
     known = known if known.total in kinds else replace(known, total=None)
-    return _Table(form.rewards, schema, known, kinds, unread, rows, batches)
-
-
-def _rewards_in(
-    table: _Table, asked: ReaderOptions, file: FileReport, run: Run
-) -> tuple[Proposal, dict[str, str]]:
-    """Return what the rewards of a table are, and the path of each reward by name."""
-
-    def once(own: Sequence[str], *texts: Sequence[str]) -> Proposal:
-        return run.proposed(
-            file.format, file.numbers, lambda: _proposed_columns(table, asked, file, own, *texts)
-        )
-
-    own = table.of_kind("number", "empty")
-    if file.format == "gdpo" and asked.rewards is None:
-        record = table.schema.field("rewards").type
-        inner = [each.name for each in record] if pa.types.is_struct(record) else []
-        return Proposal("record"), {name: f"rewards.{name}" for name in inner}
-    if asked.rewards is not None:
-        found = Proposal("asked") if file.format == "gdpo" else once(own, (), ())
-        return found, resolved(asked.rewards, [*own, *table.texts()])
-    own = _floats(table.schema, table.known, file.path) if file.format == "trl" else own
-    numeric, named = _named_texts(table)
-    found = once(own, numeric, [*named, *table.unread])
-    return found, _names_among(found, own, numeric, table.kinds, file)
+    numeric, named = _named_texts([p for p in texts if p in kinds], known, rows)
+    batches = chain(peeked, batches)
+    return _Table(known, kinds, numeric, [*named, *unread], batches)
 
 
 def _proposed_columns(
-    table: _Table,
-    asked: ReaderOptions,
-    file: FileReport,
-    own: Sequence[str],
-    numeric: Sequence[str],
-    unread: Sequence[str],
+    table: _Table, asked: ReaderOptions, form: Format, file: FileReport, own: Sequence[str]
 ) -> Proposal:
     """Return the proposal among some columns with numbers, and texts of numbers."""
     known = table.known
     total = [known.total] if known.total is not None and known.total not in own else []
-    paths = [*own, *total, *numeric]
-    found = _proposed(asked, file, table.rewards, known, table.columns, paths, unread)
-    if file.format != "trl":
+    paths = [*own, *total, *table.numeric]
+    found = _proposed(asked, file, form.rewards, known, table.columns, paths, table.unread)
+    if form.name != "trl":
         return found
     others = [path for path in table.of_kind("number") if path not in {*own, *known.taken()}]
     left_out: dict[str, Reason] = dict.fromkeys(others, "name")
@@ -374,13 +356,13 @@ def _floats(schema: Any, known: Layout, path: Path) -> list[str]:
     ]
 
 
-def _named_texts(table: _Table) -> tuple[list[str], list[str]]:
+def _named_texts(paths: Sequence[str], known: Layout, rows: Any) -> tuple[list[str], list[str]]:
     """Return the columns with texts of numbers, and those named as rewards with other texts."""
     numeric, texts = list[str](), list[str]()
-    for path in () if table.rows is None else table.texts()[:_MOST_LOOKED_AT]:
-        array = entered(table.rows, path)
+    for path in () if rows is None else paths:
+        array = entered(rows, path)
         column = column_in(array)
-        is_total = path == table.known.total and np.isfinite(column.values).any()
+        is_total = path == known.total and np.isfinite(column.values).any()
         if is_total or array.null_count == len(array):
             continue
         if holds_numbers(column):
@@ -393,19 +375,15 @@ def _named_texts(table: _Table) -> tuple[list[str], list[str]]:
 
 
 def _names_among(
-    found: Proposal,
-    own: Sequence[str],
-    texts: Sequence[str],
-    kinds: Mapping[str, Kind],
-    file: FileReport,
+    found: Proposal, own: Sequence[str], table: _Table, file: FileReport
 ) -> dict[str, str]:
     """Return the proposed rewards that a table has, and its other columns that fit them."""
     for name, path in found.names.items():
-        if path in texts:
+        if path in table.numeric:
             file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
-    names = {name: path for name, path in found.names.items() if path in kinds}
+    names = {name: path for name, path in found.names.items() if path in table.kinds}
     known = [*names.values(), *found.left_out]
-    more = {path: found.name_of(path) for path in (*own, *texts) if path not in known}
+    more = {path: found.name_of(path) for path in (*own, *table.numeric) if path not in known}
     names |= {name: path for path, name in more.items() if name is not None}
     if len(names) > MOST:
         file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
