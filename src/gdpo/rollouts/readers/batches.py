@@ -205,12 +205,10 @@ def _of_parquet(
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
     prompt = known.prompt if known.group is None or file.format == "columns" else None
     has_turns = of_gdpo and "turns" in schema.names
-    paths = {*given.names.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
-    paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
-    paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
-    paths |= set() if None in (known.rollout, known.turn) else {known.rollout, known.turn}
-    names = list[str]()
-    for path in filter(None, paths):
+    needed = replace(known, prompt=prompt, completion=None).taken()
+    paths = {*given.names.values(), *needed, *NAME_LISTS, *WEIGHTS, "trained"}
+    names = ["turns"] if has_turns else list[str]()
+    for path in paths:
         above = path.partition(".")[0]
         if path in schema.names:
             names.append(path)
@@ -258,10 +256,8 @@ def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iter
 
 def _records_of(path: Path, asked: ReaderOptions, form: Format) -> Iterator[tuple[int, Record]]:
     parquet = open_parquet(path)
-    named = asked.rewards or ()
-    fields = {*form.numbers.split(), *named, *(name.partition(".")[0] for name in named)}
-    if asked.texts:
-        fields = {*form.numbers.split(), *form.texts.split()}
+    named, texts = asked.rewards or (), form.texts.split() if asked.texts else ()
+    fields = {*form.numbers.split(), *texts, *named, *(name.partition(".")[0] for name in named)}
     names = [name for name in parquet.schema_arrow.names if name in fields]
     batches = parts(parquet, _TEXTS if asked.texts else _CHUNK, names)
     return enumerate(record for batch in batches for record in batch.to_pylist())
@@ -275,7 +271,6 @@ def _of_records(
     run: Run,
 ) -> Opened:
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
-    rollouts = rollouts if asked.texts else _without_texts(rollouts, file, asked, form)
     chunks = _some_at_a_time(rollouts, file, asked, form)
     given = Given(form.known, form.known.total)
     if not asked.texts and (first := next(chunks, None)) is not None:
@@ -321,21 +316,8 @@ def _later_rows(
             records = islice(source, rows - len(found))
             for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
                 row.step = other.step if row.step is None else row.step
-                forget_texts(row, checked=form.name == "columns")
                 found.append(row)
     return found
-
-
-def _without_texts(
-    rollouts: Iterator[tuple[int, ParsedRollout]],
-    file: FileReport,
-    asked: ReaderOptions,
-    form: Format,
-) -> Iterator[tuple[int, ParsedRollout]]:
-    for line, row in rollouts:
-        forget_texts(row, checked=file.format == "columns")
-        narrow(row, asked, form, file)
-        yield line, row
 
 
 def _some_at_a_time(
@@ -388,6 +370,9 @@ def _rows_of(
                     if isinstance(value := at(record, name), str | int | float)
                 }
                 row.rewards = {**scalars, **row.rewards}
+            if not asked.texts:
+                forget_texts(row, checked=form.name == "columns")
+                narrow(row, asked, form, file)
             yield line, row
 
 
