@@ -54,7 +54,7 @@ from gdpo.rollouts.readers.records import (
     one_per_rollout,
     plain,
 )
-from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
     FirstRows,
     Run,
@@ -174,10 +174,9 @@ def _format_of(
 
 def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
     """Return the columns of the meanings that decide about groups and rewards, unless given."""
-    turns = () if None in (known.rollout, known.turn) else ("rollout", "turn")
-    columns = {meaning: getattr(known, meaning) for meaning in (*_DECIDING, *turns)}
-    given = asked.columns or {}
-    return {m: column for m, column in columns.items() if column is not None and m not in given}
+    deciding = {*_DECIDING, *(("rollout", "turn") if known.of_turns else ())}
+    sought = deciding - {*(asked.columns or ())}
+    return {meaning: column for meaning, column in known.places().items() if meaning in sought}
 
 
 def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> Format:
@@ -228,7 +227,7 @@ def _first_rows(
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for place, each in enumerate((file, *run.after(file))):
-        scratch = FileReport(each.path, ReadReport((each.path,)), format="columns", number=place)
+        scratch = FileReport(each.path, format="columns", number=place)
         batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
@@ -308,7 +307,7 @@ def _later_rows(
     for other in later:
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
             break
-        scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
+        scratch = FileReport(other.path, format=form.name)
         with suppress(*unreadable()):  # which is reported when the file is read
             source = json_lines(scratch)
             if other.kind == "parquet":

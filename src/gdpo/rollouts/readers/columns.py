@@ -14,7 +14,6 @@ from gdpo._shapes import Bool, Float, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
-    MEANINGS,
     NAME_LISTS,
     WEIGHTS,
     Inner,
@@ -240,7 +239,7 @@ def of_records(
         return column_of(list(values))
 
     names, total, scalar = given.names, given.known.total, given.scalar
-    turned = None not in (given.known.rollout, given.known.turn)
+    turned = given.known.of_turns
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
     no_step = np.array([r.step is None for r in rows])
@@ -274,8 +273,8 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
     The prompts are left out if there are ids in a known format, which are not checked.
     """
     known, none, no_key = given.known, absent(len(table)), np.full(len(table), NO_KEY)
-    paths = {meaning: getattr(known, meaning) for meaning in MEANINGS}
-    found = {meaning: entered(table, path) for meaning, path in paths.items() if path is not None}
+    paths = known.places()
+    found = {meaning: entered(table, path) for meaning, path in paths.items()}
 
     def numbers(path: str) -> Column:
         column = entered(table, path)
@@ -291,8 +290,8 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         return none if column is None else column_in(column)
 
     def keys(meaning: str) -> Key:
-        column, path = found.get(meaning), str(paths[meaning])
-        return no_key if column is None else _reported_keys(column, path, lines, file)
+        column = found.get(meaning)
+        return no_key if column is None else _reported_keys(column, paths[meaning], lines, file)
 
     trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
     if given_trained is not None and pa.types.is_boolean(given_trained.type):

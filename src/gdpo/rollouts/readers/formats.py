@@ -413,10 +413,9 @@ def _format(
 
 def by_columns(known: Layout, *, texts: bool) -> Format:
     """Return the format of files whose columns have these meanings, to read texts or rewards."""
-    taken, paths = known.taken(), {each: getattr(known, each) for each in MEANINGS}
+    taken, places = known.taken(), dict[str, Place](known.places())
     if known.turn is None:
-        del paths["rollout"]
-    places: dict[str, Place] = {m: path for m, path in paths.items() if path is not None}
+        places.pop("rollout", None)
     if texts:
         places["extras"] = lambda record: {k: v for k, v in record.items() if k not in taken}
     else:

@@ -44,9 +44,18 @@ class Layout:
     """Id of the rollout, if each row is a turn."""
     turn: str | None = None
 
+    def places(self) -> dict[str, str]:
+        """Return the columns with a meaning, by meaning."""
+        return {name: path for name in MEANINGS if (path := getattr(self, name)) is not None}
+
     def taken(self) -> frozenset[str]:
         """Return the columns with a meaning, which are no reward components."""
-        return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
+        return frozenset(self.places().values())
+
+    @property
+    def of_turns(self) -> bool:
+        """Whether rows may be turns."""
+        return None not in (self.rollout, self.turn)
 
 
 MEANINGS = tuple(each.name for each in fields(Layout))

@@ -279,7 +279,7 @@ def _checked(
         column: Column = getattr(columns, meaning)
         usable = column.usable(meaning, columns.lines, file)
         checked["advantages" if meaning == "advantage" else meaning] = usable
-    if None not in (given.known.rollout, given.known.turn):
+    if given.known.of_turns:
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
         of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
         checked["parts"] = np.stack([of, turns], axis=-1)
@@ -480,7 +480,7 @@ def read_texts(
         DataError: If the file cannot be read, or a row does not exist.
     """
     asked = ReaderOptions(format, columns=columns, load_pt=load_pt, texts=True)
-    report = FileReport(file, ReadReport((file,)))
+    report = FileReport(file)
     left, texts = set(rows), dict[int, RolloutText]()
     try:
         opened = open_file(asked, report, Run())

@@ -184,8 +184,8 @@ class FileReport:
     """
 
     path: Path
-    report: "ReadReport" = field(repr=False)
-    """Report on all files, which receives the notices."""
+    report: "ReadReport" = field(default_factory=lambda: ReadReport(()), repr=False)
+    """Report on all files, which receives the notices. Default: nobody looks at them."""
     format: str = ""
     format_from: str = ""
     rows: int = 0

@@ -70,7 +70,7 @@ from gdpo.rollouts.readers.records import (
     is_number,
     number,
 )
-from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem
 from gdpo.rollouts.record import read_declared
 from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY, Values
 
@@ -152,7 +152,7 @@ def given_by_records(
 
             def columns(paths: Sequence[str]) -> list[Columns]:
                 given = Given(known, known.total, names={path: path for path in paths})
-                scratch = FileReport(file.path, ReadReport((file.path,)), number=file.number)
+                scratch = FileReport(file.path, number=file.number)
                 return [of_records(looked, np.arange(len(looked)), given, scratch)]
 
             return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
@@ -456,7 +456,7 @@ def _first_groups(
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
     keys = pair(steps, prompts if alone else groups.keys)
-    return keys, how if None in (known.rollout, known.turn) else ""
+    return keys, "" if known.of_turns else how
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:

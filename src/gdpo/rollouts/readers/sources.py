@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.arrow import HAS_PYARROW, pa, pacsv, pq
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.readers.text import (
     BROKEN,
     LONGEST_LINE,
@@ -423,7 +423,7 @@ def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
 
 def rows_of(path: Path, kind: str) -> Iterator[Record]:
     """Yield the rows of a JSON, CSV, parquet or Arrow file, whatever they mean."""
-    file, batches = FileReport(path, ReadReport((path,))), iter(())
+    file, batches = FileReport(path), iter(())
     if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
         yield from (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
     elif kind == "csv":
