@@ -64,8 +64,10 @@ class Setting(StrEnum):
     """Names what a user can set. The values are arguments in Python."""
 
     COLUMNS = "columns"
+    FORMAT = "format"
     GROUP_SIZE = "group_size"
     RANGE = "low, high"
+    RESCORE = "rescore"
     REWARDS = "rewards"
     WEIGHTS = "weights"
 
@@ -76,6 +78,7 @@ class Setting(StrEnum):
 
 
 _OPTIONS = {
+    Setting.FORMAT: "--columns format=NAME",
     Setting.GROUP_SIZE: "--columns group_size=NUMBER",
     Setting.RANGE: "--range",
 }

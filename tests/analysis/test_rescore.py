@@ -88,7 +88,7 @@ def test_a_dump_without_texts_is_not_read_to_be_scored_and_says_so(tmp_path, mak
     assert (tables, report.files) == ([], [])
     (why,) = set(report.left_out.values())
     assert "no texts" in why
-    assert "remove --rescore" in why
+    assert "leave it out (rescore)" in why
 
 
 def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):

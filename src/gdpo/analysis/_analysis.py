@@ -188,7 +188,10 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             }
             for file in report.files
         ],
-        "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
+        "left_out": [
+            {"path": str(path), "why": report.why_not(path).sentence(options=True)}
+            for path in report.left_out
+        ],
         "notices": [
             {
                 "file": str(n.file),

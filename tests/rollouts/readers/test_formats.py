@@ -282,7 +282,7 @@ def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(t
     assert f"{path}, row 1: reward 'reward_a' is not a number" in str(report)
     path.write_text("step,reward_a,loss\n1,0.5,1\n")  # a log: nothing in it was asked
     _, report = read(path)
-    assert "unknown format" in report.left_out[path]
+    assert "specify the format (format), " in report.left_out[path]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from gdpo._files import from_json
 from gdpo._naming import refuse_unknown
+from gdpo._text import Remedy, Setting
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.columns import Rescore
 from gdpo.rollouts.readers.names import (
@@ -40,6 +41,7 @@ from gdpo.rollouts.readers.records import (
     numbers_in,
     plain,
 )
+from gdpo.rollouts.readers.report import NotReadError
 from gdpo.rollouts.readers.sources import LoadPt
 
 Rows: TypeAlias = Callable[[Record], Iterator[ParsedRollout]]
@@ -590,6 +592,14 @@ def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
     return max(fitting, key=lambda form: form.fields <= set(fields), default=None)
 
 
+_SPECIFY: Remedy = {
+    "specify the format": Setting.FORMAT,
+    "the meaning of the columns": Setting.COLUMNS,
+    "or the rewards": Setting.REWARDS,
+    "or, if each row contains the means of a step, analyze it with --columns format=metrics": None,
+}
+
+
 def format_of(
     kind: str,
     asked: ReaderOptions,
@@ -605,24 +615,18 @@ def format_of(
     if asked.format is not None:
         form, how = named(asked.format, kind, fields), "as given"
         if form is None:
-            raise DataError(
-                f"format {asked.format} is not stored in {kind} files: correct the format name "
-                "(--columns format=NAME)"
-            )
+            what = f"format {asked.format} is not stored in {kind} files"
+            raise NotReadError(what, {"correct the format name": Setting.FORMAT})
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
     else:
         form, how = FORMATS[-1], "read by column names"
         said = asked.columns is not None or asked.rewards is not None
         if not said and not looks_rewarded(fields, numbers):
-            raise DataError(
-                f"unknown format, with the fields {listed(fields)}: specify the format (--columns "
-                "format=NAME), the meaning of the columns (--columns) or the rewards (--rewards), "
-                "or pass --columns format=metrics if each row contains the means of a step"
-            )
+            raise NotReadError(f"unknown format, with the fields {listed(fields)}", _SPECIFY)
     if form.wordless and asked.rescore is not None:
-        raise DataError(
-            f"{form.name} files contain no texts that could be rescored: remove --rescore to "
-            "read the rewards in the files"
+        what = f"{form.name} files contain no texts that could be rescored"
+        raise NotReadError(
+            what, {"to read the rewards in the files, leave it out": Setting.RESCORE}
         )
     return form, how

@@ -29,7 +29,13 @@ from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_f
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.keys import Groups, mostly_shared, pair
 from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
-from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import (
+    FileReport,
+    NotReadError,
+    Oddity,
+    ReadProblem,
+    ReadReport,
+)
 from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
 from gdpo.rollouts.table import (
@@ -213,7 +219,7 @@ def _read_file(
         yield from _tables(asked, file, run)
     except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        file.end(why[:_LONGEST])
+        file.end(error.oddity if isinstance(error, NotReadError) else Oddity(why[:_LONGEST]))
     listed = any(each is file for each in report.files)
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gdpo._shapes import Bool, Int
 from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command
+from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
 from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, Given
@@ -176,6 +177,14 @@ class Oddity(NamedTuple):
         return f"{self.place}: {sentence}" if self.place else sentence
 
 
+class NotReadError(DataError):
+    """Raised if a file cannot be read as asked. The message names arguments of Python."""
+
+    def __init__(self, what: str, remedy: Remedy) -> None:
+        self.oddity = Oddity(what, remedy)
+        super().__init__(self.oddity.sentence())
+
+
 @dataclass(slots=True)
 class FileReport:
     """Stores the format of a file and counts its rows.
@@ -295,16 +304,17 @@ class FileReport:
         self.read -= rows
         self.lose(line, problem, rows=rows)
 
-    def end(self, why: str) -> None:
+    def end(self, why: Oddity) -> None:
         """Count all remaining rows as skipped."""
         if all(file is not self for file in self.report.files):
-            self.report.left_out[self.path] = why
+            self.report.refused[self.path] = why
+            self.report.left_out[self.path] = why.sentence()
             if self.numbers:
                 self.report.unrecognized.append(self)
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
+        self.lose(done, ReadProblem.UNREADABLE, {"why": why.what}, rows=max(self.rows - done, 0))
 
     def report_sought(
         self,
@@ -335,6 +345,8 @@ class ReadReport:
     files: list[FileReport] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reason."""
+    refused: dict[Path, Oddity] = field(default_factory=dict)
+    """The reasons with a remedy."""
     notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict)
     sought: dict[str, bool] = field(default_factory=dict)
     """Rewards that were requested by name, and whether any file has them."""
@@ -469,10 +481,16 @@ class ReadReport:
             files = f", in {len(notices):,} files" if len(notices) > 1 else ""
             more = f" (and {count - 1:,} more{files})" if count > 1 else ""
             found.append(notices[0].oddity._replace(more=more))
-        for why, paths in left_out.items():
+        for paths in left_out.values():
             more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
-            found.append(Oddity(f"not read: {why}{more}", place=str(paths[0])))
+            left = self.why_not(paths[0])
+            found.append(left._replace(what=f"not read: {left.what}", more=more))
         return found
+
+    def why_not(self, path: Path) -> Oddity:
+        """Return why a file was not read."""
+        why = self.refused.get(path) or Oddity(self.left_out[path])
+        return why._replace(place=str(path))
 
     def of_groups(self) -> Iterator[Oddity]:
         """Yield each problem with the groups."""
