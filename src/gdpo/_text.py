@@ -107,6 +107,11 @@ def typed(options: Mapping[str, str]) -> str:
     return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())
 
 
+def pairs(values: Mapping[str, object]) -> str:
+    """Return values by name as the value of an option."""
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
 def command(verb: str, paths: Iterable[object], options: Mapping[str, str]) -> str:
     """Return a command of gdpo as it is typed in a shell.
 

@@ -48,7 +48,7 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
     assert table.names == ("correctness", "integer", "format")
     assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
     assert table.total.tolist() == [0.5, 0.5]
-    assert report.files[0].rewards_from == "rescored"
+    assert report.files[0].given.rewards.how == "rescored"
     assert not report.notices
 
 

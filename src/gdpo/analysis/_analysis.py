@@ -183,8 +183,8 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             {
                 "path": str(file.path),
                 **_fields(file, "format", "format_from", "rows", "read", "skipped"),
-                "rewards": list(file.rewards),
-                "rewards_from": file.rewards_from,
+                "rewards": list(file.given.names),
+                "rewards_from": file.given.rewards.how,
             }
             for file in report.files
         ],

@@ -169,7 +169,10 @@ def test_mixed_formats_in_a_folder_are_each_read(tmp_path):
     assert {table.format for table in tables} == report.formats.keys()
     left = {path.name: why for path, why in report.left_out.items()}
     assert "is empty" in left["empty.jsonl"]
-    assert "unknown format, with the fields 'loss'" in left["other.jsonl"]
+    assert (
+        "unknown format, with the fields 'loss': specify the format (format), "
+        in left["other.jsonl"]
+    )
 
 
 def test_steps_in_any_order_are_put_in_order_in_their_file(tmp_path):

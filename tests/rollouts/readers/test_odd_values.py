@@ -233,7 +233,7 @@ def test_a_reward_counts_from_the_first_step_on_however_much_is_read_at_a_time(
     assert [table.names for table in tables] == [("a_score", "b_score")] * 5
     assert np.isnan(tables[0].rewards[:, 1]).all()
     assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
-    assert report.files[0].rewards == ("a_score", "b_score")
+    assert list(report.files[0].given.names) == ["a_score", "b_score"]
 
 
 def test_weights_of_each_prompt_are_kept(tmp_path):

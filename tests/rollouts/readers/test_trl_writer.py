@@ -102,7 +102,7 @@ def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(ru
     reading = read_rollout_files(copied)
     assert next(reading).names == ("length", "sometimes", "share")  # not that of whole numbers
     assert len([*reading]) == 1
-    (how,) = {file.rewards_from for file in reading.report.files}  # every file says the same
+    (how,) = {file.given.rewards.how for file in reading.report.files}  # every file says the same
     assert "'length', 'sometimes', 'share'" in how
 
 

@@ -204,8 +204,8 @@ def _of_parquet(
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
     prompt = known.prompt if known.group is None or file.format == "columns" else None
     has_turns = of_gdpo and "turns" in schema.names
-    needed = replace(known, prompt=prompt, completion=None).taken()
-    paths = {*given.names.values(), *needed, *NAME_LISTS, *WEIGHTS, "trained"}
+    needed = replace(known, prompt=prompt, completion=None).places()
+    paths = {*given.names.values(), *needed.values(), *NAME_LISTS, *WEIGHTS, "trained"}
     names = ["turns"] if has_turns else list[str]()
     for path in paths:
         above = path.partition(".")[0]

@@ -487,7 +487,7 @@ def texts_in(
     table: Any, known: Layout, rows: Sequence[int], *, restored: bool
 ) -> list[RolloutText]:
     """Return the texts in some rows of a table, and the fields without a known meaning."""
-    taken = known.taken()
+    taken = known.places().values()
     paths = [getattr(known, meaning) for meaning in ("prompt", "completion", "num_tokens")]
     values = [None if path is None else entered(table, path) for path in paths]
     columns = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 from gdpo._files import from_json
@@ -81,21 +81,24 @@ _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
 
 
-def _verl_key(record: Record) -> re.Match[str] | None:
-    uid = str(record.get("uid"))
-    if _VERL_PADDING.match(uid):
+def _verl(record: Record) -> Iterator[ParsedRollout]:
+    """Yield the rollout in a line of verl. Its V1 trainer writes a uid, and no rewards."""
+    uid = record.get("uid")
+    if uid is not None and _VERL_PADDING.match(str(uid)):
         raise DataError("padding in verl's batch, not a rollout (the uid begins with pad)")
-    return _VERL_KEY.fullmatch(uid)
-
-
-def _verl_group(record: Record) -> str | None:
-    key, uid = _verl_key(record), record.get("uid")
-    return key[2] if key else None if uid is None else str(uid)
-
-
-def _verl_output(record: Record) -> tuple[str, int] | None:
-    key = _verl_key(record)
-    return (key[1], int(key[3])) if key else None
+    key = _VERL_KEY.fullmatch(str(uid))
+    yield ParsedRollout(
+        step=record.get("step"),
+        group=None if uid is None else key[2] if key else str(uid),
+        output=(key[1], int(key[3])) if key else None,
+        prompt=record["input"],
+        completion=record["output"],
+        rewards=numbers_in(record, but=_VERL),
+        total=record["score"],
+        truth=record.get("gts"),
+        extras=record,
+        mixed=number(record.get("num_turns")) > ONE_RESPONSE,
+    )
 
 
 def _measured(record: Record) -> dict[str, Any]:
@@ -372,7 +375,8 @@ class Format:
     rewards: Where = "format"
     """Where the rewards are: `format` if the format defines them, or as in `propose`."""
     never: str = ""
-    """What the first record of a file never shows (see `_shown`)."""
+    """What the first record of a file never shows: `lists` in its fields or other `values`, a
+    `nested` object of rewards, numbers named as `parts` of the reward, `counts` of tokens."""
     numbers: str = ""
     """Columns that are always read from a parquet file of records. Empty for a table."""
     texts: str = ""
@@ -386,16 +390,14 @@ def rows_at(places: Mapping[str, Place], required: Collection[str] = ()) -> Rows
 
     `places` are those of the fields of `ParsedRollout`. A field in `required` must be there.
     """
-
-    def reading(place: Place) -> Callable[[Record], Any]:
-        if not isinstance(place, str):
-            return place
-        return itemgetter(place) if place in required else partial(at, path=place)
-
-    readings = [(name, reading(place)) for name, place in places.items()]
+    readings = dict[str, Callable[[Record], Any]]()
+    for name, place in places.items():
+        if isinstance(place, str):
+            place = itemgetter(place) if place in required else partial(at, path=place)
+        readings[name] = place
 
     def rows(record: Record) -> Iterator[ParsedRollout]:
-        yield ParsedRollout(**{name: read(record) for name, read in readings})
+        yield ParsedRollout(**{name: read(record) for name, read in readings.items()})
 
     return rows
 
@@ -415,7 +417,8 @@ def _format(
 
 def by_columns(known: Layout, *, texts: bool) -> Format:
     """Return the format of files whose columns have these meanings, to read texts or rewards."""
-    taken, places = known.taken(), dict[str, Place](known.places())
+    places: dict[str, Place] = {**known.places()}
+    taken = frozenset(known.places().values())
     if known.turn is None:
         places.pop("rollout", None)
     if texts:
@@ -425,21 +428,21 @@ def by_columns(known: Layout, *, texts: bool) -> Format:
     return Format("columns", "", frozenset(), rows_at(places), known, "none")
 
 
-def _same(names: str) -> dict[str, Place]:
-    return {name: name for name in names.split()}
-
-
-def _whole(record: Record) -> Record:
-    return record
-
-
 _TRL = "step prompt completion advantage"
 FORMATS = (
     _format(
         "gdpo",
         "parquet",
         "step group_id sample_id rewards weights advantage",
-        {"group": "group_id"} | _same("step prompt completion advantage num_tokens finish_reason"),
+        {
+            "step": "step",
+            "group": "group_id",
+            "prompt": "prompt",
+            "completion": "completion",
+            "advantage": "advantage",
+            "num_tokens": "num_tokens",
+            "finish_reason": "finish_reason",
+        },
         rewards="record",
     ),
     _format(
@@ -462,7 +465,9 @@ FORMATS = (
         numbers="step problem_id reward metrics advantage num_output_tokens info",
         texts="prompt completion answer",
     ),
-    _format("trl", "parquet table", _TRL, _same(_TRL), rewards="function"),
+    _format(
+        "trl", "parquet table", _TRL, {name: name for name in _TRL.split()}, rewards="function"
+    ),
     _format("verifiers", "jsonl", "task traces", {"total": "reward"}, _episodes),
     _format("verifiers", "jsonl", "task nodes rewards", {"total": "reward"}, _episodes),
     _format(
@@ -478,7 +483,7 @@ FORMATS = (
             "num_tokens": "token_usage.output_tokens",
             "finish_reason": "is_truncated",
             "truth": "answer",
-            "extras": _whole,
+            "extras": lambda record: record,
         },
         rewards="every",
     ),
@@ -515,18 +520,8 @@ FORMATS = (
         "verl",
         "jsonl",
         "input output score step",
-        {
-            "group": _verl_group,
-            "output": _verl_output,
-            "step": methodcaller("get", "step"),
-            "prompt": "input",
-            "completion": "output",
-            "rewards": partial(numbers_in, but=_VERL),
-            "total": "score",
-            "truth": "gts",
-            "extras": _whole,
-            "mixed": lambda record: number(record.get("num_turns")) > ONE_RESPONSE,
-        },
+        {"total": "score"},
+        _verl,
         rewards="every",
         never="nested",
     ),
@@ -548,7 +543,7 @@ FORMATS = (
             "prompt": "prompt",
             "completion": "completion",
             "total": "reward",
-            "extras": _whole,
+            "extras": lambda record: record,
         },
         never="nested parts lists",
     ),
@@ -560,24 +555,19 @@ NAMES = tuple(dict.fromkeys(f.name for f in FORMATS))
 WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
 
 
-def _shown(record: Record) -> set[str]:
-    """Return what the first record of a file shows, by the words of `Format.never`."""
-    # Chat messages are a list too, but in that case the step is not a list.
-    columns = record.get("prompt"), record.get("completion")
-    step = record.get("step", record.get("gen_step"))
-    kinds = kinds_in(record)
-    shown = {"lists" if all(isinstance(each, list) for each in (*columns, step)) else "values"}
-    for name, kind in kinds.items():
-        if kind == "object" and is_container(name):
-            shown.add("nested")
-        if kind == "number" and is_named_reward(name):
-            shown.add("parts")
-    return shown | ({"counts"} if kinds.get("response_tokens", "other") != "other" else set())
-
-
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
     """Return the first format whose fields all exist, or None."""
-    shown = _shown(record or {})
+    first = record or {}
+    # Chat messages are a list too, but in that case the step is not a list.
+    columns = first.get("prompt"), first.get("completion"), first.get("step", first.get("gen_step"))
+    shown = {"lists" if all(isinstance(each, list) for each in columns) else "values"}
+    for name, of in kinds_in(first).items():
+        if of == "object" and is_container(name):
+            shown.add("nested")
+        elif of == "number" and is_named_reward(name):
+            shown.add("parts")
+        if name == "response_tokens" and of != "other":
+            shown.add("counts")
     for form in FORMATS:
         is_kind = kind in form.kind.split()
         if is_kind and form.fields <= set(fields) and shown.isdisjoint(form.never.split()):

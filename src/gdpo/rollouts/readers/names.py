@@ -45,12 +45,8 @@ class Layout:
     turn: str | None = None
 
     def places(self) -> dict[str, str]:
-        """Return the columns with a meaning, by meaning."""
+        """Return the columns with a meaning, which are no reward components, by meaning."""
         return {name: path for name in MEANINGS if (path := getattr(self, name)) is not None}
-
-    def taken(self) -> frozenset[str]:
-        """Return the columns with a meaning, which are no reward components."""
-        return frozenset(self.places().values())
 
     @property
     def of_turns(self) -> bool:

@@ -65,6 +65,8 @@ Where: TypeAlias = Literal[
 ]
 GUESSED = frozenset({"object", "named", "other", "every", "function", "logged", "total"})
 """Places of rewards that neither the user nor the format states."""
+SCALAR = ("total", "scalar")
+"""Places of the only reward of a file."""
 _NAMED = "function"
 """Place of rewards that the format names, so that constant ones are rewards, too."""
 _GUESSED = ("other", "every", "function")
@@ -229,9 +231,10 @@ def propose(
     flags = [path for path in numbers if kind != _NAMED and is_flag(path)]
     out |= {path: "name" for path in flags if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
     numbers = {path: values for path, values in numbers.items() if path not in out}
-    taken = known.taken() - {known.total}
+    meant = known.places().values()
+    taken = {*meant} - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
-    empty = [p for p in numbers if p not in (*known.taken(), *free)]
+    empty = [p for p in numbers if p not in (*meant, *free)]
     totals = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals]
     out |= dict.fromkeys(_constants(rest, numbers, kind), "constant")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpo._shapes import Float, Int
+from gdpo._text import pairs
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.arrow import pq
 from gdpo.rollouts.readers.batches import open_file
@@ -190,10 +191,10 @@ def read_rollout_files(
     named = None if rewards is None else tuple(rewards)
     asked = ReaderOptions(format, named, columns, load_pt, rescore, rescore is not None)
     reading = RolloutReading(paths, asked, group_size)
-    pairs = {"format": format, "group_size": group_size, **(columns or {})}
+    meant = {"format": format, "group_size": group_size, **(columns or {})}
     given = {
         "--rewards": ",".join(rewards or ()),
-        "--columns": ",".join(f"{name}={value}" for name, value in pairs.items() if value),
+        "--columns": pairs({name: value for name, value in meant.items() if value}),
     }
     reading.report.given = {name: value for name, value in given.items() if value}
     return reading
@@ -441,10 +442,8 @@ def _is_record(path: Path) -> bool:
 
 
 def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[RolloutTable]:
-    def step(part: RolloutTable) -> tuple[str, str, str, int]:
-        return part.run, part.format, part.grouped_by, int(part.steps[0])
-
-    for _, of_step in groupby(parts, step):
+    steps = groupby(parts, lambda p: (p.run, p.format, p.grouped_by, int(p.steps[0])))
+    for _, of_step in steps:
         tables = _with_few_turns(of_step, report)
         table = joined(tables)
         if table.weights is None and any(part.weights is not None for part in tables):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Int
-from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command
+from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command, pairs
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
-from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, Given
+from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, SCALAR, Given
 from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT
 
 _NAMED = 12
@@ -229,32 +229,9 @@ class FileReport:
         return kind_of(self.path)
 
     @property
-    def rewards(self) -> tuple[str, ...]:
-        """Names of the rewards."""
-        return tuple(self.given.names)
-
-    @property
-    def rewards_from(self) -> str:
-        """Phrase about how the rewards were found."""
-        return self.given.rewards.how
-
-    @property
-    def scalar(self) -> bool:
-        """Whether the file has only a scalar reward."""
-        return self.given.rewards.kind in ("total", "scalar")
-
-    @property
     def guessed(self) -> bool:
         """Whether the rewards were proposed from names and values, not known from the format."""
         return self.given.rewards.kind in GUESSED and self.format not in NAMED
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        """Column of each meaning that was inferred from its name or its values."""
-        found = self.given.rewards
-        sums = found.total is not None and found.kind not in ("total", "asked")
-        has_total = self.format == "columns" and sums
-        return {**self.inferred, "total": str(found.total)} if has_total else self.inferred
 
     def note(
         self,
@@ -387,7 +364,7 @@ class ReadReport:
     @property
     def scalar_only(self) -> bool:
         """Whether every file with rewards contains only a scalar reward."""
-        scalars = [file.scalar for file in self.files if file.rewards]
+        scalars = [file.given.rewards.kind in SCALAR for file in self.files if file.given.names]
         return bool(scalars) and all(scalars)
 
     @property
@@ -409,18 +386,18 @@ class ReadReport:
 
         `weighted` are the rewards whose weights the caller gives.
         """
-        files = [file for file in self.files if file.run == run and file.rewards]
+        files = [file for file in self.files if file.run == run and file.given.names]
         options = dict[str, str]()
         guessed = [file for file in files if file.guessed]
-        names = dict.fromkeys(name for file in guessed for name in file.rewards)
+        names = dict.fromkeys(name for file in guessed for name in file.given.names)
         if names:
             options["--rewards"] = ",".join(names)
-        if any(file.columns for file in files) and (columns := self.columns(files)):
-            options["--columns"] = columns
-        found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.rewards}
+        if columns := self.columns(files):
+            options["--columns"] = pairs(columns)
+        found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.given.names}
         weights = {n: repr(w).removesuffix(".0") for n, w in found.items() if n not in weighted}
         if weights:
-            options["--weights"] = ",".join(f"{name}={weight}" for name, weight in weights.items())
+            options["--weights"] = pairs(weights)
         return options
 
     def denied(self, run: str) -> bool:
@@ -434,20 +411,25 @@ class ReadReport:
             return self.paths
         return tuple(dict.fromkeys(file.path.parent for file in self.files if file.run == run))
 
-    def columns(self, files: Iterable[FileReport]) -> str:
-        """Return the inferred columns of some files, as the value of an option."""
-        found = {meaning: column for file in files for meaning, column in file.columns.items()}
-        ids = {BY_IDS, BY_BOTH} & self.grouped_by.keys()
-        unused = "group" if self.grouped_by and not ids else ""
-        return ",".join(f"{meaning}={c}" for meaning, c in found.items() if meaning != unused)
+    def columns(self, files: Iterable[FileReport]) -> dict[str, str]:
+        """Return the inferred columns of some files, by meaning."""
+        columns = dict[str, str]()
+        for file in files:
+            columns |= file.inferred
+            found = file.given.rewards
+            if file.format == "columns" and found.kind not in ("total", "asked") and found.total:
+                columns["total"] = found.total
+        if self.grouped_by and not {BY_IDS, BY_BOTH} & self.grouped_by.keys():
+            columns.pop("group", None)
+        return columns
 
     def options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the command that reads the files, with further options."""
         every = dict(self.given)
         for name, value in options.items():
             if name in every and "=" in value:
-                pairs = (each.partition("=") for each in f"{every[name]},{value}".split(","))
-                value = ",".join(f"{key}={of}" for key, of in {p[0]: p[2] for p in pairs}.items())
+                both = (each.partition("=") for each in f"{every[name]},{value}".split(","))
+                value = pairs({key: of for key, _, of in both})
             every[name] = value
         return every
 
@@ -543,13 +525,14 @@ class ReadReport:
         for name, count in self.formats.items():
             how = next(file.format_from for file in self.files if file.format == name)
             lines.append(f"format {name}: {count:,} files{', ' if how else ''}{how}")
-        rewards = {(f.rewards, f.rewards_from): None for f in self.files if f.rewards}
+        given = [file.given for file in self.files if file.given.names]
+        rewards = {(tuple(each.names), each.rewards.how): None for each in given}
         lines += [f"rewards: {', '.join(names)} ({how})" for names, how in rewards]
         if self.groups:
             by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
             sizes = ", ".join(f"{n:,} of {s}" for s, n in self.group_sizes.most_common(4))
             lines.append(f"groups: {self.groups:,} by {by}: {sizes}")
-        if bare := sum(file.read for file in self.files if not file.rewards):
+        if bare := sum(file.read for file in self.files if not file.given.names):
             remedy = advice({"name the columns": Setting.REWARDS}, options=options)
             lines.append(f"{bare:,} rollouts have no known reward: {remedy}")
         return lines
@@ -580,7 +563,7 @@ def without_rewards(report: ReadReport) -> str:
 
 def groups_of_one(report: ReadReport) -> str:
     """Return a message if every group has one rollout, or ""."""
-    if not report.alone or not any(file.rewards for file in report.files):
+    if not report.alone or not any(file.given.names for file in report.files):
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
@@ -598,12 +581,11 @@ def groups_of_one(report: ReadReport) -> str:
 
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
-    taken = {column for file in files for column in file.columns.values()}
-    fit = [name for name in dict.fromkeys(names) if name not in taken]
+    columns = report.columns(files)
+    fit = [name for name in dict.fromkeys(names) if name not in columns.values()]
     if not fit:
         return ""
-    columns = report.columns(files)
-    options = {"--rewards": ",".join(fit)} | ({"--columns": columns} if columns else {})
+    options = {"--rewards": ",".join(fit)} | ({"--columns": pairs(columns)} if columns else {})
     return command("analyze", report.paths, report.options(options))
 
 

@@ -303,13 +303,16 @@ def _opened_table(
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
     batches = first([*looked, *inside, *texts, *others])
     texts = texts if asked.rewards is None else []
-    peeked = list(islice(batches, 1 if inside or texts else 0))
-    rows = peeked[0][0] if peeked else None
-    kinds, unread = _opened(kinds, inside, rows)
+    numeric, unread = list[str](), list[str]()
+    if inside or texts:
+        peeked = list(islice(batches, 1))
+        rows, batches = peeked[0][0] if peeked else None, chain(peeked, batches)
+        kinds, unread = _opened(kinds, inside, rows)
+        texts = [path for path in texts if kinds.get(path) == "text"]
+        numeric, named = _named_texts(texts, known, rows)
+        unread = [*named, *unread]
     known = known if known.total in kinds else replace(known, total=None)
-    numeric, named = _named_texts([p for p in texts if p in kinds], known, rows)
-    batches = chain(peeked, batches)
-    return _Table(known, kinds, numeric, [*named, *unread], batches)
+    return _Table(known, kinds, numeric, unread, batches)
 
 
 def _proposed_columns(
@@ -322,7 +325,9 @@ def _proposed_columns(
     found = _proposed(asked, file, form.rewards, known, table.columns, paths, table.unread)
     if form.name != "trl":
         return found
-    others = [path for path in table.of_kind("number") if path not in {*own, *known.taken()}]
+    others = [
+        path for path in table.of_kind("number") if path not in {*own, *known.places().values()}
+    ]
     left_out: dict[str, Reason] = dict.fromkeys(others, "name")
     return replace(found, left_out={**left_out, **found.left_out})
 
@@ -348,7 +353,7 @@ def _opened(
 
 def _floats(schema: Any, known: Layout, path: Path) -> list[str]:
     """Return the columns that TRL may have written for a reward."""
-    logged, taken = logged_rewards(path), known.taken()
+    logged, taken = logged_rewards(path), known.places().values()
     return [
         each.name
         for each in schema
