@@ -81,8 +81,9 @@ def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
     assert report.grouped_by == {"equal prompts": 16}
     assert not [*report.of_groups()]
     assert first.names == ("length", "sometimes")  # and no column of log_extra
-    assert list(report.files[0].given.rewards.names) == ["length", "sometimes"]
-    assert report.files[0].given.rewards.left_out["share"] == "name"
+    found = report.files[0].given.rewards
+    assert list(found.names) == ["length", "sometimes"]
+    assert found.left_out["share"] == "name"
     rows = pq.read_table(run / "completions" / "completions_00001.parquet").to_pylist()
     for place, row in enumerate(rows):
         same = [other["prompt"] == row["prompt"] for other in rows]
