@@ -56,6 +56,7 @@ from gdpo.rollouts.readers.records import (
 )
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
+    MOST,
     FirstRows,
     Run,
     given_by_records,
@@ -74,8 +75,6 @@ from gdpo.rollouts.readers.sources import (
 )
 from gdpo.rollouts.readers.text import json_lines
 
-MOST_OFFERED = 64
-"""Maximum number of numeric fields of a file to keep for messages."""
 _CHUNK = 16_384
 """Number of records per batch. Prompts are already hashed, so only numbers take up memory."""
 _BATCH = 65_536
@@ -154,10 +153,10 @@ def _format_of(
             raise DataError(told.sentence)
         file.bare = not told.rollouts
     offered = file.report.fields
-    offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
+    offered |= dict.fromkeys(islice(fields, MOST - len(offered)))
     words = [name for name, kind in fields.items() if kind == "text"]
     if (named := is_like_rollouts(fields)) or len(words) > 1:
-        file.numbers = tuple(numbers[:MOST_OFFERED])
+        file.numbers = tuple(numbers[:MOST])
     known = NOTHING_KNOWN
     if asked.format in (None, "columns") and (unknown or asked.columns is not None):
         known = layout(asked.columns, fields)
@@ -330,7 +329,6 @@ def _some_at_a_time(
     most = max(_CHUNK, 0 if form.rewards == "format" else LOOKED_AT)
     if asked.texts:
         most = _FEW if asked.rescore is None else _TEXTS
-    broken: Exception | None = None
     try:
         for line, row in rollouts:
             lines.append(line)
@@ -341,12 +339,12 @@ def _some_at_a_time(
                 yield rows, lines
                 rows, lines, start, turns = [], [], file.bytes, 0
                 most = most if asked.texts else _CHUNK
-    except unreadable() as error:
-        broken = error
+    except unreadable():
+        if rows:
+            yield rows, lines
+        raise
     if rows:
         yield rows, lines
-    if broken is not None:
-        raise broken
 
 
 def _rows_of(

@@ -196,7 +196,6 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     """Yield a CSV file in batches, with all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
-    broken: Exception | None = None
     try:
         for block in _blocks(file, delimiter):
             file.rows += block.num_rows
@@ -205,12 +204,12 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
                 yield from _in_one(held)
                 held = []
     except (pa.ArrowException, DataError, *BROKEN) as error:
-        broken = error
+        yield from _in_one(held)
+        if "invalid UTF8" in str(error):
+            why = "the file is not UTF-8: write it in UTF-8, as df.to_csv does"
+            raise DataError(why) from error
+        raise
     yield from _in_one(held)
-    if broken is not None:
-        if "invalid UTF8" in str(broken):
-            raise DataError("the file is not UTF-8: write it in UTF-8, as df.to_csv does")
-        raise broken
     found = _swallowed(file.path, delimiter) if _lines_of(file.path) > file.rows + 1 else None
     if found is not None:
         row, lines = found
