@@ -221,12 +221,11 @@ def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, mon
     three = (turn(1.0, 0.5), turn(0.0, 0.5), turn(0.0, 0.5))
     record(tmp_path, [rollout(0, three), rollout(1, None)])
     write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])
-    tables = list(reading := read_rollout_files(tmp_path))
-    (table,) = tables
+    table, report = only(tmp_path)
     assert len(table) == 3
     kept = most < 3 * 3 * 4 - 1
     assert (table.turns is not None) == kept
-    assert [n.problem for n in reading.report.notices.values()] == [ReadProblem.MANY_TURNS]
+    assert [n.problem for n in report.notices.values()] == [ReadProblem.MANY_TURNS]
 
 
 def test_rescored_rewards_have_no_turns(tmp_path):
