@@ -152,7 +152,7 @@ def test_what_the_total_of_ms_swift_leaves_out_counts_as_0(tmp_path):
     record |= {"Right": [1, 0, None, 0] * 8, "Style": [*range(32)]}
     record["reward"] = [place + (place % 4 == 0) for place in range(32)]
     table, _ = read_one(written.lines(tmp_path / "a.jsonl", [record]))
-    assert_array_equal(table.rewards[:4, 0], [1, 0, 0, 0])
+    assert table.rewards[2, 0] == 0
 
 
 def test_a_reason_that_is_no_text_is_none(tmp_path):

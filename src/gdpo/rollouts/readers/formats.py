@@ -368,10 +368,10 @@ class Format:
     kind: str
     """`parquet`, `jsonl`, `pt` or `table` (of W&B), or several. Empty: any file with columns."""
     fields: frozenset[str]
-    """Fields that identify the format, and that each record must have."""
+    """Fields that identify the format."""
     rows: Rows
     known: Layout
-    """Path of each meaning that stands at one."""
+    """Path of each meaning that stands at a path."""
     rewards: Where = "format"
     """Where the rewards are: `format` if the format defines them, or as in `propose`."""
     never: str = ""
@@ -410,6 +410,7 @@ def _format(
     rows: Rows | None = None,
     **more: Any,
 ) -> Format:
+    """Return a row of the table. `rows` is for records whose meanings are not at fixed places."""
     required = frozenset(fields.split())
     paths = {m: path for m, path in places.items() if m in MEANINGS and isinstance(path, str)}
     return Format(name, kind, required, rows or rows_at(places, required), Layout(**paths), **more)
