@@ -64,8 +64,10 @@ class Setting(StrEnum):
     """Names what a user can set. The values are arguments in Python."""
 
     COLUMNS = "columns"
+    FORMAT = "format"
     GROUP_SIZE = "group_size"
     RANGE = "low, high"
+    RESCORE = "rescore"
     REWARDS = "rewards"
     WEIGHTS = "weights"
 
@@ -76,6 +78,7 @@ class Setting(StrEnum):
 
 
 _OPTIONS = {
+    Setting.FORMAT: "--columns format=NAME",
     Setting.GROUP_SIZE: "--columns group_size=NUMBER",
     Setting.RANGE: "--range",
 }
@@ -102,6 +105,11 @@ def advice(remedy: Remedy, *, options: bool = False) -> str:
 def typed(options: Mapping[str, str]) -> str:
     """Return options as they are typed in a shell. An option without a value is a flag."""
     return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())
+
+
+def pairs(values: Mapping[str, object]) -> str:
+    """Return values by name as the value of an option."""
+    return ",".join(f"{name}={value}" for name, value in values.items())
 
 
 def command(verb: str, paths: Iterable[object], options: Mapping[str, str]) -> str:

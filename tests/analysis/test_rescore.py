@@ -48,7 +48,7 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
     assert table.names == ("correctness", "integer", "format")
     assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
     assert table.total.tolist() == [0.5, 0.5]
-    assert report.files[0].rewards_from == "rescored"
+    assert report.files[0].given.rewards.how == "rescored"
     assert not report.notices
 
 
@@ -88,7 +88,7 @@ def test_a_dump_without_texts_is_not_read_to_be_scored_and_says_so(tmp_path, mak
     assert (tables, report.files) == ([], [])
     (why,) = set(report.left_out.values())
     assert "no texts" in why
-    assert "remove --rescore" in why
+    assert "leave it out (rescore)" in why
 
 
 def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):

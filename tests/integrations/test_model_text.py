@@ -24,8 +24,9 @@ from gdpo.integrations.verl.scores import PATH, with_messages
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts import rollout_file, write_rollouts
-from gdpo.rollouts.readers import RolloutText, read_rollout_files, records
+from gdpo.rollouts.readers import RolloutText, read_rollout_files
 from gdpo.rollouts.readers.columns import text_of_row
+from gdpo.rollouts.readers.formats import FORMATS
 
 COUNT = 1000
 NAMES = ("last", "every", "turn")
@@ -286,6 +287,7 @@ def test_verls_row_is_unchanged_for_one_response_and_for_other_reward_functions(
     assert seen == [None] * 3
 
 
+ROWS = {form.name: form.rows for form in FORMATS}
 RECORDS = {
     "verl": ({"input": "p", "output": "12", "score": 1, "step": 1}, "num_turns", 4, 2),
     "slime": (
@@ -299,10 +301,10 @@ RECORDS = {
 @pytest.mark.parametrize("mixed", [True, False])
 def test_files_say_whether_a_text_contains_results_of_tools(form, mixed):
     record, name, value, other = RECORDS[form]
-    (row,) = getattr(records, form)({**record, name: value if mixed else other})
+    (row,) = ROWS[form]({**record, name: value if mixed else other})
     assert row.mixed == mixed
     assert text_of_row(row).mixed == mixed
-    (row,) = getattr(records, form)(record)
+    (row,) = ROWS[form](record)
     assert not row.mixed
 
 
@@ -310,7 +312,7 @@ def test_in_nemo_rls_texts_without_roles_every_second_one_is_the_models():
     record = {"idx": 0, "rewards": 1.0}
     for said in (["3"], ["I look.", "TOOL", "3"], ["I look.", "TOOL", "I read.", "TOOL", "3"]):
         after = [] if len(said) == 1 else ["TOOL"]
-        (row,) = records.nemo_rl({**record, "content": ["TOOL?", *said, *after]})
+        (row,) = ROWS["nemo-rl"]({**record, "content": ["TOOL?", *said, *after]})
         (completion,) = from_file([row.completion])
         assert completion_text(completion, "all") == "\n".join(said[::2])
         assert row.prompt == ["TOOL?"]

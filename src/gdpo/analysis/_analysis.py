@@ -177,12 +177,15 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             {
                 "path": str(file.path),
                 **_fields(file, "format", "format_from", "rows", "read", "skipped"),
-                "rewards": list(file.rewards),
-                "rewards_from": file.rewards_from,
+                "rewards": list(file.given.names),
+                "rewards_from": file.given.rewards.how,
             }
             for file in report.files
         ],
-        "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
+        "left_out": [
+            {"path": str(path), "why": report.why_not(path).sentence(options=True)}
+            for path in report.left_out
+        ],
         "notices": [
             {
                 "file": str(n.file),

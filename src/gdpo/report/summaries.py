@@ -35,6 +35,7 @@ from gdpo.report.blocks import (
 from gdpo.report.text import as_number, as_share, as_trend, short_name, shortened, without_middle
 from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
+from gdpo.rollouts.readers.propose import SCALAR
 from gdpo.rollouts.readers.report import NAMED, Oddity
 
 _REWARDS, _TURNS, _LOGS = 6, 6, 3
@@ -223,11 +224,13 @@ def read_sentences(report: ReadReport) -> Iterator[str]:
     more = f"; {left} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
-        file.rewards_from
+        file.given.rewards.how
         for file in report.files
-        if file.rewards and (file.guessed or file.scalar or file.format in NAMED)
+        if file.given.names
+        and (file.guessed or file.given.rewards.kind in SCALAR or file.format in NAMED)
     ]
-    sources += [f.rewards_from for f in report.files if f.rewards and f.proposal.left_out]
+    given = [file.given for file in report.files if file.given.names]
+    sources += [each.rewards.how for each in given if each.rewards.left_out]
     remedy = ""
     if report.scalar_only:
         remedy = "; --rescore recomputes the components from the texts"

@@ -252,9 +252,7 @@ def recorded(table: RolloutTable) -> list[dict[str, Any]]:
 
 def _turns(names: Sequence[str], given: TableTurns) -> list[tuple[Turn, ...]]:
     taken = given.taken
-    rewards, *numbers = (
-        each[taken].tolist() for each in (given.rewards, given.advantages, given.num_tokens)
-    )
+    rewards, *numbers = (each[taken].tolist() for each in given.columns)
     turns = (
         Turn(_named(names, earned), advantage, int(tokens))
         for earned, advantage, tokens in zip(rewards, *numbers, strict=True)

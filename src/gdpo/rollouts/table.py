@@ -51,12 +51,16 @@ class TableTurns:
         """True for the turns of each rollout, False beyond its last turn."""
         return np.arange(self.num_tokens.shape[-1]) < self.counts[..., None]
 
+    @property
+    def columns(self) -> tuple[Any, Any, Any]:
+        """Rewards, advantages and numbers of tokens of the turns."""
+        return self.rewards, self.advantages, self.num_tokens
+
     def take(self, rows: Int[np.ndarray, " some"] | slice) -> "TableTurns":
         """Return the turns of some of the rollouts."""
         counts = self.counts[rows]
         longest = int(counts.max(initial=0))
-        columns = (self.rewards, self.advantages, self.num_tokens)
-        return TableTurns(counts, *(values[rows, :longest] for values in columns))
+        return TableTurns(counts, *(values[rows, :longest] for values in self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,28 +284,20 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
         **columns,
         # A range that differs between tables is unknown.
         ranges={name: known for name, known in ranges if declared.count(name) == 1},
-        turns=_joined_turns(tables, names),
+        turns=_joined_turns(parts),
     )
 
 
-def _joined_turns(tables: Sequence[RolloutTable], names: Sequence[str]) -> TableTurns | None:
-    parts = [table.turns for table in tables]
-    longest = max((each.rewards.shape[1] for each in parts if each is not None), default=None)
-    if longest is None:
+def _joined_turns(parts: Sequence[RolloutTable]) -> TableTurns | None:
+    given = [part.turns for part in parts if part.turns is not None]
+    if not given:
         return None
-    size = sum(map(len, tables))
-    counts, rewards = np.zeros(size, np.int64), np.full((size, longest, len(names)), np.nan)
-    advantages, num_tokens = np.full((2, size, longest), np.nan)
-    start = 0
-    for table, part in zip(tables, parts, strict=True):
-        if part is not None:
-            rows, width = slice(start, start + len(table)), part.rewards.shape[1]
-            order = [names.index(name) for name in table.names]
-            counts[rows] = part.counts
-            rewards[rows, :width, order] = part.rewards
-            advantages[rows, :width], num_tokens[rows, :width] = part.advantages, part.num_tokens
-        start += len(table)
-    return TableTurns(counts, rewards, advantages, num_tokens)
+    counts = [
+        np.zeros(len(part), np.int64) if part.turns is None else part.turns.counts for part in parts
+    ]
+    flat = [np.column_stack([each[turns.taken] for each in turns.columns]) for turns in given]
+    *rewards, advantages, num_tokens = np.concatenate(flat).T
+    return padded(np.concatenate(counts), rewards, advantages, num_tokens)
 
 
 def places(
@@ -317,13 +313,22 @@ def places(
 
 
 def _as_part(table: RolloutTable, names: tuple[str, ...], files: tuple[Path, ...]) -> RolloutTable:
-    """Return a table without turns, with all rewards and files of its step."""
-    order, wide = [names.index(name) for name in table.names], dict[str, Any]()
-    for name in ("rewards", "weights") if table.weights is not None else ("rewards",):
-        wide[name] = np.full((len(table), len(names)), nan)
-        wide[name][:, order] = getattr(table, name)
-    file = np.array([files.index(path) for path in table.files])[table.file]
-    return replace(table, names=names, file=file, turns=None, **wide)
+    """Return a table with all rewards and files of its step."""
+    order = [names.index(name) for name in table.names]
+
+    def wide(values: Any) -> Any:
+        found = np.full((*values.shape[:-1], len(names)), nan)
+        found[..., order] = values
+        return found
+
+    return replace(
+        table,
+        names=names,
+        file=np.array([files.index(path) for path in table.files])[table.file],
+        rewards=wide(table.rewards),
+        weights=None if table.weights is None else wide(table.weights),
+        turns=table.turns and replace(table.turns, rewards=wide(table.turns.rewards)),
+    )
 
 
 def whole_rollouts(table: RolloutTable) -> RolloutTable:

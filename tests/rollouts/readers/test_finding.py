@@ -6,6 +6,7 @@ import pytest
 from tests.refusals import data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
+from tests.rollouts.readers.reading import read
 
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
@@ -57,9 +58,9 @@ def test_a_folder_of_a_step_or_an_evaluation_is_no_run(tmp_path, name, step, eva
 def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):
     for name in ("iter2-grpo", "iter2-gdpo", "test-grpo"):
         written.verl(tmp_path / name)
-    reading = read_rollout_files(tmp_path)
-    assert [table.run for table in reading] == ["iter2-gdpo", "iter2-grpo", "test-grpo"]
-    assert not reading.report.left_out
+    tables, report = read(tmp_path)
+    assert [table.run for table in tables] == ["iter2-gdpo", "iter2-grpo", "test-grpo"]
+    assert not report.left_out
 
 
 ROW = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
@@ -70,13 +71,13 @@ def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
         path = rollout_file(tmp_path / "rollouts", step)
         write_rollouts(path, [rollout(step, 0, 0, {"r": 1.0})] * 2)
     written.trl(tmp_path, [ROW | {"step": step} for step in (2, 2, 3, 3)])
-    reading = read_rollout_files(tmp_path)
-    assert sorted((table.format, int(table.steps[0])) for table in reading) == [
+    tables, report = read(tmp_path)
+    assert sorted((table.format, int(table.steps[0])) for table in tables) == [
         ("gdpo", 1),
         ("gdpo", 2),
         ("trl", 3),
     ]
-    ((path, why),) = reading.report.left_out.items()
+    ((path, why),) = report.left_out.items()
     assert path == tmp_path / "completions" / "completions_00002.parquet"
     assert why == f"gdpo recorded the same step in {tmp_path / 'rollouts'}"
 
@@ -89,17 +90,17 @@ def test_what_is_no_twin_is_read(tmp_path):
     write_rollouts(record, [rollout(1, 0, 0, {"r": 1.0})])
     record.write_bytes(record.read_bytes()[:-9])
     written.verl(tmp_path / "other" / "rollouts", steps=(1,))
-    reading = read_rollout_files(tmp_path)
-    assert sum(len(table) for table in reading if table.format == "trl") == 4
-    assert list(reading.report.left_out) == [record]
+    tables, report = read(tmp_path)
+    assert sum(len(table) for table in tables if table.format == "trl") == 4
+    assert list(report.left_out) == [record]
 
 
 def test_a_format_that_is_asked_for_has_no_twins(tmp_path):
     write_rollouts(rollout_file(tmp_path / "rollouts", 1), [rollout(1, 0, 0, {"r": 1.0})])
     written.trl(tmp_path, [ROW] * 2)
-    reading = read_rollout_files(tmp_path, format="trl")
-    assert sum(map(len, reading)) == 3
-    assert not reading.report.left_out
+    tables, report = read(tmp_path, format="trl")
+    assert sum(map(len, tables)) == 3
+    assert not report.left_out
 
 
 def test_what_is_odd_in_every_file_is_told_once(tmp_path):
@@ -111,14 +112,14 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
     report = read_rollout_files(tmp_path).report
     assert not report.oddities()
     reading = read_rollout_files(tmp_path)
-    assert sum(len(table) for table in reading) == 6
+    assert sum(map(len, reading)) == 6
     *_, lost, left = reading.report.oddities()
     assert lost.place == f"{tmp_path / '1.jsonl'}:2"
     assert "'input' of format verl" in lost.what
     assert lost.more == " (and 2 more, in 3 files)"
     assert left.place == f"{tmp_path / 'other' / '1.jsonl'}"
     assert left.what.startswith("not read: ")
-    assert left.what.endswith(" (and 2 more)")
+    assert left.more == " (and 2 more)"
     assert len(reading.report.notices) == len(reading.report.left_out) == 3
 
 

@@ -147,6 +147,14 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
     assert "is the text of a number" in str(report)
 
 
+def test_what_the_total_of_ms_swift_leaves_out_counts_as_0(tmp_path):
+    record = dict.fromkeys(("step", "prompt", "completion"), [1] * 32)
+    record |= {"Right": [1, 0, None, 0] * 8, "Style": [*range(32)]}
+    record["reward"] = [place + (place % 4 == 0) for place in range(32)]
+    table, _ = read_one(written.lines(tmp_path / "a.jsonl", [record]))
+    assert table.rewards[2, 0] == 0
+
+
 def test_a_reason_that_is_no_text_is_none(tmp_path):
     records = [{"prompt": "a", "reward": 1.0, "finish_reason": r} for r in ("length", [["stop"]])]
     table, _ = read_one(written.lines(tmp_path / "a.jsonl", records))
@@ -233,7 +241,7 @@ def test_a_reward_counts_from_the_first_step_on_however_much_is_read_at_a_time(
     assert [table.names for table in tables] == [("a_score", "b_score")] * 5
     assert np.isnan(tables[0].rewards[:, 1]).all()
     assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
-    assert report.files[0].rewards == ("a_score", "b_score")
+    assert list(report.files[0].given.names) == ["a_score", "b_score"]
 
 
 def test_weights_of_each_prompt_are_kept(tmp_path):

@@ -9,34 +9,31 @@ import numpy as np
 import pytest
 from tests.refusals import data_error
 from tests.rollouts.readers import written
+from tests.rollouts.readers.reading import nothing, read
 
 from gdpo.integrations import torch_files
-from gdpo.rollouts.readers import read_rollout_files
 
 LINE = {"prompt": "a", "completion": "b", "step": 1, "reward_a": 1.0}
 
 
 def notices(path):
-    reading = read_rollout_files(path)
-    tables = list(reading)
-    return tables, {n.what: (n.line, n.count) for n in reading.report.notices.values()}, reading
+    tables, report = read(path)
+    return tables, {n.what: (n.line, n.count) for n in report.notices.values()}, report
 
 
 def test_lines_in_another_encoding_are_not_called_no_json(tmp_path):
     path = tmp_path / "a.jsonl"
     text = json.dumps(LINE) + "\n" + json.dumps(LINE | {"prompt": "é"}, ensure_ascii=False) + "\n"
     path.write_bytes(text.encode("latin1"))
-    _, said, reading = notices(path)
+    _, said, report = notices(path)
     assert said == {"the line is not UTF-8: write the file in UTF-8": (2, 1)}
-    assert reading.report.skipped == 1
+    assert report.skipped == 1
 
 
 def test_a_csv_in_another_encoding_is_left_out_with_the_reason(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("prompt,reward\né,1\n".encode("latin1"))
-    reading = read_rollout_files(path)
-    assert list(reading) == []
-    assert "not UTF-8: write it in UTF-8" in reading.report.left_out[path]
+    assert "not UTF-8: write it in UTF-8" in nothing(path).left_out[path]
 
 
 def test_keys_that_stand_twice_are_told_with_the_one_that_counts(tmp_path):
@@ -83,18 +80,14 @@ def test_a_step_that_is_true_is_no_step(tmp_path, kind):
 def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("x\n")
-    reading = read_rollout_files(path)
-    assert list(reading) == []
-    assert "format unknown: 1 files\n" in str(reading.report)
+    assert "format unknown: 1 files\n" in str(nothing(path))
 
 
 def test_a_csv_of_very_many_columns_is_refused_with_their_number(tmp_path):
     path = tmp_path / "a.csv"
     names = ",".join(f"reward_{i:06}" for i in range(10_001))
     path.write_text(f"{names}\n{','.join('1' * 10_001)}\n")
-    reading = read_rollout_files(path)
-    assert list(reading) == []
-    assert "10,001 columns, and at most 10,000 can be read" in reading.report.left_out[path]
+    assert "10,001 columns, and at most 10,000 can be read" in nothing(path).left_out[path]
 
 
 def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, monkeypatch):
@@ -112,5 +105,4 @@ def test_a_dump_of_slime_larger_than_the_bound_is_read(monkeypatch):
     pytest.importorskip("torch", exc_type=ImportError)
     monkeypatch.setattr(torch_files, "_UNPACKED", 1)
     golden = Path(__file__).parent / "golden/slime_624b824a8/data_3.pt"
-    reading = read_rollout_files(golden, load_pt=torch_files.load_dump)
-    assert np.isfinite(next(reading).rewards).all()
+    assert np.isfinite(read(golden)[0][0].rewards).all()

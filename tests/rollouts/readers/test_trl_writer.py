@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
+from tests.rollouts.readers.reading import read
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
-
-from gdpo.rollouts.readers import read_rollout_files
 
 SAMPLES = 4
 
@@ -59,9 +58,7 @@ def run(tiny_policy, tmp_path_factory):
 
 
 def test_a_generation_that_is_logged_twice_is_read_once(run):
-    reading = read_rollout_files(run)
-    tables = list(reading)
-    report = reading.report
+    tables, report = read(run)
     assert [int(table.steps[0]) for table in tables] == [1, 3]
     assert (report.rows, report.read, report.skipped) == (24, 16, 8)
     (repeated,) = report.notices.values()
@@ -71,18 +68,16 @@ def test_a_generation_that_is_logged_twice_is_read_once(run):
 
 
 def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
-    reading = read_rollout_files(run)
-    first = next(reading)
-    list(reading)
-    report = reading.report
+    (first, _), report = read(run)
     assert report.formats == {"trl": 3}
     assert report.groups == 4
     assert report.group_sizes == {SAMPLES: 4}
     assert report.grouped_by == {"equal prompts": 16}
     assert not [*report.of_groups()]
     assert first.names == ("length", "sometimes")  # and no column of log_extra
-    assert list(report.files[0].proposal.names) == ["length", "sometimes"]
-    assert report.files[0].proposal.left_out["share"] == "name"
+    found = report.files[0].given.rewards
+    assert list(found.names) == ["length", "sometimes"]
+    assert found.left_out["share"] == "name"
     rows = pq.read_table(run / "completions" / "completions_00001.parquet").to_pylist()
     for place, row in enumerate(rows):
         same = [other["prompt"] == row["prompt"] for other in rows]
@@ -99,10 +94,9 @@ def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(ru
     shutil.copytree(run / "completions", copied)
     if log is not None:
         (tmp_path / "trainer_state.json").write_text(log)
-    reading = read_rollout_files(copied)
-    assert next(reading).names == ("length", "sometimes", "share")  # not that of whole numbers
-    assert len([*reading]) == 1
-    (how,) = {file.rewards_from for file in reading.report.files}  # every file says the same
+    (first, _), report = read(copied)
+    assert first.names == ("length", "sometimes", "share")  # not that of whole numbers
+    (how,) = {file.given.rewards.how for file in report.files}  # every file says the same
     assert "'length', 'sometimes', 'share'" in how
 
 
@@ -113,10 +107,10 @@ def test_the_newest_log_tells(run, tmp_path):
         log.parent.mkdir()
         log.write_text(json.dumps({"log_history": [{f"rewards/{name}/mean": 0.5}]}))
         os.utime(log, (number, number))
-    assert next(read_rollout_files(tmp_path / "completions")).names == ("share",)
+    assert read(tmp_path / "completions")[0][0].names == ("share",)
 
 
 def test_rewards_that_are_asked_for_are_the_rewards(run):
-    table = next(read_rollout_files(run, rewards=["place", "length"]))
+    table, _ = read(run, rewards=["place", "length"])[0]
     assert table.names == ("place", "length")
     assert table.rewards[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]

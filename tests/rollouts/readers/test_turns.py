@@ -11,13 +11,14 @@ import pytest
 from numpy.testing import assert_array_equal
 from tests.rollouts import built
 from tests.rollouts.readers import written
+from tests.rollouts.readers.reading import read_one as only
 
 from gdpo.rollouts import Turn, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, RolloutTable, TableTurns, read_rollout_files
 from gdpo.rollouts.readers.batches import open_file
 from gdpo.rollouts.readers.formats import FORMATS, ReaderOptions
 from gdpo.rollouts.readers.records import ParsedRollout, RowTurns
-from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import MOST, Run, narrow
 from gdpo.rollouts.table import joined
 
@@ -120,12 +121,6 @@ def record(folder, rollouts, step=3):
     return folder
 
 
-def only(path, **options):
-    reading = read_rollout_files(path, **options)
-    (table,) = reading
-    return table, reading.report
-
-
 def test_our_own_record_comes_with_its_turns(tmp_path):
     several = (turn(0.0, 0.5), turn(1.0, 0.25, -1.5, 7))
     rollouts = [rollout(0, None), rollout(1, several), rollout(2, ()), rollout(3, several[1:])]
@@ -226,12 +221,11 @@ def test_turns_that_take_too_much_memory_are_reported_and_not_read(tmp_path, mon
     three = (turn(1.0, 0.5), turn(0.0, 0.5), turn(0.0, 0.5))
     record(tmp_path, [rollout(0, three), rollout(1, None)])
     write_rollouts(tmp_path / "more_3.parquet", [rollout(2, (turn(1.0, 0.5),))])
-    tables = list(reading := read_rollout_files(tmp_path))
-    (table,) = tables
+    table, report = only(tmp_path)
     assert len(table) == 3
     kept = most < 3 * 3 * 4 - 1
     assert (table.turns is not None) == kept
-    assert [n.problem for n in reading.report.notices.values()] == [ReadProblem.MANY_TURNS]
+    assert [n.problem for n in report.notices.values()] == [ReadProblem.MANY_TURNS]
 
 
 def test_rescored_rewards_have_no_turns(tmp_path):
@@ -323,7 +317,7 @@ def test_many_turns_end_a_batch_of_records_early(tmp_path, monkeypatch):
     """So that little besides the turns of one line is ever kept as objects."""
     monkeypatch.setattr("gdpo.rollouts.readers.batches._TURNS", 4)
     path = tinker(tmp_path, TINKER * 3)
-    _, batches = open_file(ReaderOptions(), FileReport(path, ReadReport((path,))), Run())
+    _, batches = open_file(ReaderOptions(), FileReport(path), Run())
     assert [len(part.lines) for part in batches] == [2, 2, 2]
 
 
@@ -338,10 +332,9 @@ def test_a_rollout_of_one_turn_is_the_same_alone_in_its_batch(tmp_path, monkeypa
 
 def test_of_too_many_rewards_only_those_that_are_kept_stay_in_the_turns(tmp_path):
     """A line of many names takes no memory beyond its own parsing."""
-    file = FileReport(tmp_path, ReadReport((tmp_path,)))
-    form = next(form for form in FORMATS if form.known is None)
+    form = next(form for form in FORMATS if form.rewards == "format")
     names = [f"m{i}" for i in range(MOST + 9)]
     turns = RowTurns(2, {name: {0: 1.0} for name in (*names, "reward")}, (1.0, 1.0))
     row = ParsedRollout(rewards=dict.fromkeys(names, 1.0), turns=turns)
-    narrow(row, ReaderOptions(), form, file)
+    narrow(row, ReaderOptions(), form, FileReport(tmp_path))
     assert set(row.turns.rewards) == {*names[:MOST], "reward"}

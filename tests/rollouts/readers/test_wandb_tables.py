@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rollouts.readers.reading import nothing, read
 
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
@@ -18,8 +19,7 @@ TABLES = GOLDEN / "files" / "media" / "table"
 
 
 def test_trls_tables_are_read_with_the_numbers_in_them():
-    reading = read_rollout_files(GOLDEN)
-    tables = list(reading)
+    tables, _ = read(GOLDEN)
     assert [int(table.steps[0]) for table in tables] == [1, 2, 24]
     assert {table.run for table in tables} == {""}
     for table in tables:
@@ -36,9 +36,9 @@ def test_trls_tables_are_read_with_the_numbers_in_them():
 
 
 def test_the_table_that_a_run_logs_again_at_its_end_is_left_out():
-    reading = read_rollout_files(GOLDEN)
-    assert sum(len(table) for table in reading) == 3 * 16
-    ((file, why),) = reading.report.left_out.items()
+    tables, report = read(GOLDEN)
+    assert sum(map(len, tables)) == 3 * 16
+    ((file, why),) = report.left_out.items()
     assert file.name.startswith("completions_241_")
     assert why.startswith("the same table as completions_239_")
 
@@ -82,9 +82,7 @@ def test_a_table_without_a_step_has_the_step_of_wandb(tmp_path):
 def test_another_file_with_such_a_name_is_reported(tmp_path, content):
     file = tmp_path / "x.table.json"
     file.write_text(content)
-    reading = read_rollout_files(tmp_path)
-    assert list(reading) == []
-    assert file in reading.report.left_out
+    assert file in nothing(tmp_path).left_out
 
 
 def test_the_tables_behind_gdpos_own_charts_are_passed_over(tmp_path):
@@ -92,13 +90,12 @@ def test_the_tables_behind_gdpos_own_charts_are_passed_over(tmp_path):
     charts.mkdir(parents=True)
     name = "influence_shares_table_9_0123456789abcdef0123.table.json"
     written(charts, ["step", "lineKey", "lineVal"], [1, "a", 0.5], name=name)
-    reading = read_rollout_files(tmp_path)
-    assert (list(reading), reading.report.left_out) == ([], {})
+    assert nothing(tmp_path).left_out == {}
 
 
 def test_an_empty_table_is_no_error(tmp_path):
     written(tmp_path, ["step", "prompt", "completion", "advantage"])
-    assert list(read_rollout_files(tmp_path)) == []
+    nothing(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +104,4 @@ def test_an_empty_table_is_no_error(tmp_path):
 def test_metrics_of_whole_steps_are_not_taken_for_rollouts(tmp_path, row):
     file = tmp_path / "log.jsonl"
     file.write_text(json.dumps({"step": 1, **row}))
-    reading = read_rollout_files(file)
-    assert list(reading) == []
-    assert "metrics of whole steps, not rollouts" in reading.report.left_out[file]
+    assert "metrics of whole steps, not rollouts" in nothing(file).left_out[file]

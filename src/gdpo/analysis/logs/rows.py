@@ -13,18 +13,17 @@ from typing import Any
 from gdpo._text import command
 from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
-from gdpo.rollouts.readers.names import (
-    GUESSES,
+from gdpo.rollouts.readers.metrics import (
     OF_REWARD,
-    Kind,
     evidence,
     flattened,
-    kinds_in,
     reward_in,
     run_and_key,
+    shown_by,
 )
+from gdpo.rollouts.readers.names import GUESSES, Kind, kinds_in
 from gdpo.rollouts.readers.records import Record, numbers_by_path
-from gdpo.rollouts.readers.sources import rows_of, shown_by, unreadable
+from gdpo.rollouts.readers.sources import rows_of, unreadable
 from gdpo.rollouts.readers.text import opened_text
 
 CONSOLE = "console output"

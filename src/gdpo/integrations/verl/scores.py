@@ -19,7 +19,7 @@ from gdpo.rewards.named import find_reward, read_gates
 from gdpo.rewards.reward import Messages
 from gdpo.rewards.task import resolve_task, without_arrays
 from gdpo.rewards.text import after_tag, left_open
-from gdpo.rollouts.readers.records import ONE_RESPONSE
+from gdpo.rollouts.readers.formats import ONE_RESPONSE
 
 SCORE = "score"
 """Key under which verl reads the scalar reward of a rollout."""

@@ -25,7 +25,14 @@ from gdpo.rollouts.readers.columns import (
     texts_of,
 )
 from gdpo.rollouts.readers.files import RolloutFile
-from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, recognized
+from gdpo.rollouts.readers.formats import (
+    Format,
+    ReaderOptions,
+    by_columns,
+    format_of,
+    recognized,
+)
+from gdpo.rollouts.readers.metrics import shown_by
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
@@ -46,10 +53,10 @@ from gdpo.rollouts.readers.records import (
     numbers_by_path,
     one_per_rollout,
     plain,
-    rows_by,
 )
-from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
+    MOST,
     FirstRows,
     Run,
     given_by_records,
@@ -63,14 +70,11 @@ from gdpo.rollouts.readers.sources import (
     open_parquet,
     parts,
     saved_samples,
-    shown_by,
     unreadable,
     wandb_table,
 )
 from gdpo.rollouts.readers.text import json_lines
 
-MOST_OFFERED = 64
-"""Maximum number of numeric fields of a file to keep for messages."""
 _CHUNK = 16_384
 """Number of records per batch. Prompts are already hashed, so only numbers take up memory."""
 _BATCH = 65_536
@@ -108,26 +112,29 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = _format_of(asked, file, fields, numbers, paths, record[1])
         return _of_records(asked, file, form, chain([record], source), run)
+    first, blocks = None, iter(())
     if file.kind == "parquet":
         parquet = open_parquet(file.path)
         schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
-        form, known = _format_of_table(asked, file, schema)
-        if form.rows is None:
-            file.rows += rows
-            return _of_parquet(asked, file, known, schema, run)
+    else:
+        blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
+        if (first := next(blocks, None)) is None:
+            return None
+        schema, rows = numeric(first), 0
+    form = _format_of_table(asked, file, schema)
+    if form.numbers:
         file.expected = rows
         return _of_records(asked, file, form, _records_of(file.path, asked, form), run)
-    blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
-    if (first := next(blocks, None)) is None:
-        return None
-    schema = numeric(first)
-    _, known = _format_of_table(asked, file, schema)
-    given = Given(known)
+    file.rows += rows
+    given = Given(form.known)
     if not asked.texts:
-        some = partial(_first_rows, file, run, known, first[:LOOKED_AT])
-        given = given_by_table(asked, file, known, schema, some, run)
-        file.is_given(given)
-    return given, _table_parts(file, given, chain([first], blocks))
+        some = partial(_first_rows, file, run, form.known, first)
+        given = file.given = given_by_table(asked, file, form, schema, some, run)
+    if first is None:
+        given, blocks = _of_parquet(asked, file, given, schema)
+    else:
+        blocks = chain([first], blocks)
+    return given, _table_parts(file, given, blocks)
 
 
 def _format_of(
@@ -146,20 +153,19 @@ def _format_of(
             raise DataError(told.sentence)
         file.bare = not told.rollouts
     offered = file.report.fields
-    offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
+    offered |= dict.fromkeys(islice(fields, MOST - len(offered)))
     words = [name for name, kind in fields.items() if kind == "text"]
     if (named := is_like_rollouts(fields)) or len(words) > 1:
-        file.numbers = tuple(numbers[:MOST_OFFERED])
+        file.numbers = tuple(numbers[:MOST])
     known = NOTHING_KNOWN
     if asked.format in (None, "columns") and (unknown or asked.columns is not None):
         known = layout(asked.columns, fields)
-        file.columns = _inferred(known, asked)
+        file.inferred = _inferred(known, asked)
         if not (named or asked.rewards or asked.columns) and len(words) > 1:
-            file.columns = {"prompt": words[0], **file.columns}
+            file.inferred = {"prompt": words[0], **file.inferred}
     form, file.format_from = format_of(file.kind, asked, fields, paths, record)
-    if form.known is NOTHING_KNOWN:
-        rows = None if record is None else rows_by(known, texts=asked.texts)
-        form = replace(form, rows=rows, known=known)
+    if form.name == "columns":
+        form = by_columns(known, texts=asked.texts)
     file.format = form.name
     file.report.files.append(file)
     return form
@@ -167,59 +173,46 @@ def _format_of(
 
 def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
     """Return the columns of the meanings that decide about groups and rewards, unless given."""
-    turns = () if None in (known.rollout, known.turn) else ("rollout", "turn")
-    columns = {meaning: getattr(known, meaning) for meaning in (*_DECIDING, *turns)}
-    given = asked.columns or {}
-    return {m: column for m, column in columns.items() if column is not None and m not in given}
+    deciding = {*_DECIDING, *(("rollout", "turn") if known.of_turns else ())}
+    sought = deciding - {*(asked.columns or ())}
+    return {meaning: column for meaning, column in known.places().items() if meaning in sought}
 
 
-def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> tuple[Format, Layout]:
+def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> Format:
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    form = _format_of(asked, file, fields, numbers, numbers)
-    return form, form.known or NOTHING_KNOWN
+    return _format_of(asked, file, fields, numbers, numbers)
 
 
 def _of_parquet(
-    asked: ReaderOptions,
-    file: FileReport,
-    known: Layout,
-    schema: Any,
-    run: Run,
-) -> Opened:
-    """Open a parquet file, of which only the needed columns are read."""
-    if asked.texts:
-        given, names = Given(known), schema.names
-        if asked.rescore is None:
-            paths = {known.prompt, known.completion} - {None}
-            names = sorted({str(path).partition(".")[0] for path in paths})
-        return given, _table_parts(file, given, parts(open_parquet(file.path), _TEXTS, names))
-    some = partial(_first_rows, file, run, known, None)
-    given = given_by_table(asked, file, known, schema, some, run)
-    file.is_given(given)
+    asked: ReaderOptions, file: FileReport, given: Given, schema: Any
+) -> tuple[Given, Iterator[Any]]:
+    """Return what a parquet file is read with, and batches of only the needed columns."""
     known, of_gdpo = given.known, file.format == "gdpo"
+    if asked.texts:
+        paths, names = {known.prompt, known.completion} - {None}, schema.names
+        if asked.rescore is None:
+            names = sorted({str(path).partition(".")[0] for path in paths})
+        return given, parts(open_parquet(file.path), _TEXTS, names)
     if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
         known = replace(known, prompt=None)  # the group ids do not need it
         given = replace(given, known=known)
     # Equal prompts are stored once in a dictionary, so each prompt is read once.
     prompt = known.prompt if known.group is None or file.format == "columns" else None
     has_turns = of_gdpo and "turns" in schema.names
-    paths = {*given.names.values(), prompt, *NAME_LISTS, *WEIGHTS, "trained"}
-    paths |= {known.step, known.group, known.total, known.advantage, known.num_tokens}
-    paths |= {known.finish_reason, *(["turns"] if has_turns else [])}
-    paths |= set() if None in (known.rollout, known.turn) else {known.rollout, known.turn}
-    names = list[str]()
-    for path in filter(None, paths):
+    needed = replace(known, prompt=prompt, completion=None).places()
+    paths = {*given.names.values(), *needed.values(), *NAME_LISTS, *WEIGHTS, "trained"}
+    names = ["turns"] if has_turns else list[str]()
+    for path in paths:
         above = path.partition(".")[0]
         if path in schema.names:
             names.append(path)
         elif above in schema.names:
             names.append(path if kind_of_type(schema.field(above).type) == "object" else above)
-    batches = parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
-    return given, _table_parts(file, given, batches)
+    return given, parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
 
 
 def _first_rows(
@@ -233,7 +226,7 @@ def _first_rows(
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for place, each in enumerate((file, *run.after(file))):
-        scratch = FileReport(each.path, ReadReport((each.path,)), format="columns", number=place)
+        scratch = FileReport(each.path, format="columns", number=place)
         batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
@@ -255,16 +248,14 @@ def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iter
         yield Part(
             lines,
             partial(of_table, batch, lines, given, file),
-            partial(texts_in, batch, given.known),
+            partial(texts_in, batch, given.known, restored=file.format == "gdpo"),
         )
 
 
 def _records_of(path: Path, asked: ReaderOptions, form: Format) -> Iterator[tuple[int, Record]]:
     parquet = open_parquet(path)
-    named = asked.rewards or ()
-    fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
-    if asked.texts:
-        fields = {*form.numbers, *form.texts}
+    named, texts = asked.rewards or (), form.texts.split() if asked.texts else ()
+    fields = {*form.numbers.split(), *texts, *named, *(name.partition(".")[0] for name in named)}
     names = [name for name in parquet.schema_arrow.names if name in fields]
     batches = parts(parquet, _TEXTS if asked.texts else _CHUNK, names)
     return enumerate(record for batch in batches for record in batch.to_pylist())
@@ -278,13 +269,12 @@ def _of_records(
     run: Run,
 ) -> Opened:
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
-    rollouts = rollouts if asked.texts else _without_texts(rollouts, file, asked, form)
     chunks = _some_at_a_time(rollouts, file, asked, form)
-    given = Given(form.known or NOTHING_KNOWN)
+    given = Given(form.known, form.known.total)
     if not asked.texts and (first := next(chunks, None)) is not None:
         more = partial(_later_rows, run.after(file), asked, form)
         given = given_by_records(asked, form, file, first[0], more, run)
-        file.is_given(given)
+        file.given = given
         chunks = chain(iter([first]), chunks)  # which does not keep the first
     return given, _record_parts(asked, file, given, chunks)
 
@@ -297,7 +287,7 @@ def _record_parts(
         # A reward counts from the first rollout on that has it.
         more, first = (given, 0) if asked.texts else with_later(given, every, file)
         if more is not given:
-            file.is_given(more)
+            file.given = more
         for known, some in ((given, slice(first)), (more, slice(first, None))):
             rows, lines = every[some], np.array(numbers[some])
             if rows:
@@ -316,7 +306,7 @@ def _later_rows(
     for other in later:
         if len(found) >= rows or other.kind not in ("jsonl", "parquet"):
             break
-        scratch = FileReport(other.path, ReadReport((other.path,)), format=form.name)
+        scratch = FileReport(other.path, format=form.name)
         with suppress(*unreadable()):  # which is reported when the file is read
             source = json_lines(scratch)
             if other.kind == "parquet":
@@ -324,21 +314,8 @@ def _later_rows(
             records = islice(source, rows - len(found))
             for _, row in one_per_rollout(_rows_of(scratch, form, records, asked), scratch):
                 row.step = other.step if row.step is None else row.step
-                forget_texts(row, checked=form.name == "columns")
                 found.append(row)
     return found
-
-
-def _without_texts(
-    rollouts: Iterator[tuple[int, ParsedRollout]],
-    file: FileReport,
-    asked: ReaderOptions,
-    form: Format,
-) -> Iterator[tuple[int, ParsedRollout]]:
-    for line, row in rollouts:
-        forget_texts(row, checked=file.format == "columns")
-        narrow(row, asked, form, file)
-        yield line, row
 
 
 def _some_at_a_time(
@@ -349,10 +326,9 @@ def _some_at_a_time(
 ) -> Iterator[_Rows]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
     rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
-    most = max(_CHUNK, 0 if form.known is None else LOOKED_AT)
+    most = max(_CHUNK, 0 if form.rewards == "format" else LOOKED_AT)
     if asked.texts:
         most = _FEW if asked.rescore is None else _TEXTS
-    broken: Exception | None = None
     try:
         for line, row in rollouts:
             lines.append(line)
@@ -363,18 +339,17 @@ def _some_at_a_time(
                 yield rows, lines
                 rows, lines, start, turns = [], [], file.bytes, 0
                 most = most if asked.texts else _CHUNK
-    except unreadable() as error:
-        broken = error
+    except unreadable():
+        if rows:
+            yield rows, lines
+        raise
     if rows:
         yield rows, lines
-    if broken is not None:
-        raise broken
 
 
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
 ) -> Iterator[tuple[int, ParsedRollout]]:
-    assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
         try:
             rows = list(form.rows(record))
@@ -392,6 +367,9 @@ def _rows_of(
                     if isinstance(value := at(record, name), str | int | float)
                 }
                 row.rewards = {**scalars, **row.rewards}
+            if not asked.texts:
+                forget_texts(row, checked=form.name == "columns")
+                narrow(row, asked, form, file)
             yield line, row
 
 

@@ -10,12 +10,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gdpo._files import from_json
-from gdpo._shapes import Bool, Int
+from gdpo._shapes import Bool, Float, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
-    GDPO,
-    MEANINGS,
     NAME_LISTS,
     WEIGHTS,
     Inner,
@@ -36,7 +34,7 @@ from gdpo.rollouts.readers.records import (
 )
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.record import opened
-from gdpo.rollouts.table import NO_KEY, Values
+from gdpo.rollouts.table import NO_KEY, TableTurns, Values, fits, padded
 
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares stay finite."""
@@ -173,6 +171,21 @@ class FlatTurns:
     """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
     turns have their own, and add up to those of the rollout."""
 
+    def take(self, rows: Rows) -> "FlatTurns":
+        """Return the turns of some of the rollouts."""
+        if isinstance(rows, slice):
+            return self
+        counts = self.counts[rows]
+        starts = (np.cumsum(self.counts) - self.counts)[rows]
+        flat = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+        return FlatTurns(
+            counts,
+            {name: column.take(flat) for name, column in self.rewards.items()},
+            self.advantage.take(flat),
+            self.num_tokens.take(flat),
+            None if self.single is None else self.single[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -222,12 +235,11 @@ def of_records(
     """Return parsed records as columns."""
 
     def numbers(path: str) -> Column:
-        values = (r.rewards.get(path, r.total if path == r.total_name else None) for r in rows)
+        values = (r.rewards.get(path, r.total if path == scalar else None) for r in rows)
         return column_of(list(values))
 
-    names, total = given.names, given.known.total
-    turned = None not in (given.known.rollout, given.known.turn)
-    totals = [r.total if total == r.total_name else r.rewards.get(total or "") for r in rows]
+    names, total, scalar = given.names, given.known.total, given.scalar
+    turned = given.known.of_turns
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
     no_step = np.array([r.step is None for r in rows])
@@ -235,7 +247,7 @@ def of_records(
         lines,
         rewards={name: numbers(path) for name, path in names.items()},
         there={
-            name: np.array([path in r.rewards or path == r.total_name for r in rows])
+            name: np.array([path in r.rewards or path == scalar for r in rows])
             for name, path in names.items()
         },
         weights=_weights_of(rows, names),
@@ -246,7 +258,7 @@ def of_records(
         prompted=prompts != NO_KEY,
         rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
         turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
-        total=column_of(totals),
+        total=numbers(total or ""),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
@@ -261,8 +273,8 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
     The prompts are left out if there are ids in a known format, which are not checked.
     """
     known, none, no_key = given.known, absent(len(table)), np.full(len(table), NO_KEY)
-    paths = {meaning: getattr(known, meaning) for meaning in MEANINGS}
-    found = {meaning: entered(table, path) for meaning, path in paths.items() if path is not None}
+    paths = known.places()
+    found = {meaning: entered(table, path) for meaning, path in paths.items()}
 
     def numbers(path: str) -> Column:
         column = entered(table, path)
@@ -278,8 +290,8 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         return none if column is None else column_in(column)
 
     def keys(meaning: str) -> Key:
-        column, path = found.get(meaning), str(paths[meaning])
-        return no_key if column is None else _reported_keys(column, path, lines, file)
+        column = found.get(meaning)
+        return no_key if column is None else _reported_keys(column, paths[meaning], lines, file)
 
     trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
     if given_trained is not None and pa.types.is_boolean(given_trained.type):
@@ -418,9 +430,64 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
     return FlatTurns(counts, columns, absent(size), num_tokens, single)
 
 
-def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText]:
+def turns_of(
+    turns: FlatTurns,
+    rows: Rows,
+    lines: Lines,
+    rewards: Float[np.ndarray, "rollout reward"],
+    num_tokens: Values,
+    file: FileReport,
+) -> TableTurns | None:
+    """Return the turns of some rollouts, or None if they have none.
+
+    `lines`, `rewards` and `num_tokens` are those of these rollouts.
+    """
+    turns = turns.take(rows)
+    counts, single = turns.counts, turns.single
+    if not counts.any():
+        return None
+    if not fits(len(counts), int(counts.max(initial=0)), len(turns.rewards)):
+        file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
+        return None
+    places = np.repeat(lines, counts)
+    columns = [
+        each.usable(f"reward {name!r} of a turn", places, file)
+        for name, each in turns.rewards.items()
+    ]
+    advantages = turns.advantage.usable("the advantage of a turn", places, file)
+    tokens = turns.num_tokens.usable("num_tokens of a turn", places, file)
+    if single is None:
+        found = padded(counts, columns, advantages, tokens)
+        _report_apart(found, tuple(turns.rewards), lines, rewards, file)
+        return found
+    first = (np.cumsum(counts) - counts)[single]
+    for values, whole in zip((*columns, tokens), (*rewards.T, num_tokens), strict=True):
+        values[first] = whole[single]
+    return padded(counts, columns, advantages, tokens)
+
+
+def _report_apart(
+    turns: TableTurns,
+    names: tuple[str, ...],
+    lines: Lines,
+    rewards: Float[np.ndarray, "rollout reward"],
+    file: FileReport,
+) -> None:
+    """Report rewards of turns that do not add up to the reward of the rollout."""
+    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
+    apart = np.abs(earned.sum(axis=1) - rewards)
+    # NaN is not larger than anything. Records may be in single precision.
+    wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(rewards))
+    wrong &= turns.counts[:, None] > 0
+    for name, odd in zip(names, wrong.T, strict=True):
+        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
+
+
+def texts_in(
+    table: Any, known: Layout, rows: Sequence[int], *, restored: bool
+) -> list[RolloutText]:
     """Return the texts in some rows of a table, and the fields without a known meaning."""
-    taken = known.taken()
+    taken = known.places().values()
     paths = [getattr(known, meaning) for meaning in ("prompt", "completion", "num_tokens")]
     values = [None if path is None else entered(table, path) for path in paths]
     columns = [
@@ -431,11 +498,11 @@ def texts_in(table: Any, known: Layout, rows: Sequence[int]) -> list[RolloutText
     extras = others.take(pa.array(rows)).to_pylist() if others.num_columns else [{}] * len(rows)
     return [
         RolloutText(
-            _opened_text(prompt, known),
-            _opened_text(completion, known),
+            _restored(prompt) if restored else prompt,
+            _restored(completion) if restored else completion,
             extras=_opened(extra) if extra else extra,
             num_tokens=None if tokens is None else count_of(tokens),
-            restored=known is GDPO,
+            restored=restored,
         )
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
     ]
@@ -480,11 +547,9 @@ def text_of_row(row: ParsedRollout) -> RolloutText:
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
 
 
-def _opened_text(value: Any, known: Layout) -> Any:
-    if known is not GDPO or not isinstance(value, list):
-        return value
-    messages = cast("list[Any]", value)
-    return opened(messages) if all(isinstance(each, Mapping) for each in messages) else messages
+def _restored(value: Any) -> Any:
+    is_messages = isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+    return opened(value) if is_messages else value
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:

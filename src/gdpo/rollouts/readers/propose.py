@@ -17,6 +17,7 @@ from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
+    NOTHING_KNOWN,
     Inner,
     Layout,
     container_of,
@@ -59,10 +60,13 @@ Where: TypeAlias = Literal[
     "weighted",
     "scalar",
     "record",
+    "rescored",
     "none",
 ]
 GUESSED = frozenset({"object", "named", "other", "every", "function", "logged", "total"})
 """Places of rewards that neither the user nor the format states."""
+SCALAR = ("total", "scalar")
+"""Places of the only reward of a file."""
 _NAMED = "function"
 """Place of rewards that the format names, so that constant ones are rewards, too."""
 _GUESSED = ("other", "every", "function")
@@ -147,6 +151,7 @@ class Proposal:
             "weighted": "as the files name them, with weights",
             "scalar": "scalar reward only: the files contain no reward components",
             "record": "as recorded by gdpo",
+            "rescored": "rescored",
             "none": "",
         }[self.kind]
         if self.kind == "other" and self.total is not None:
@@ -188,11 +193,16 @@ class Given:
 
     known: Layout
     """Column of each meaning."""
+    scalar: str | None = None
+    """Name of the scalar reward of a record. `known.total` may be another number."""
     rewards: Proposal = NOTHING_PROPOSED
     names: Mapping[str, str] = field(default_factory=dict)
     """Path of each reward by name."""
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Ranges that the file declares, by reward name."""
+
+
+NOTHING_GIVEN = Given(NOTHING_KNOWN)
 
 
 def propose(
@@ -221,9 +231,10 @@ def propose(
     flags = [path for path in numbers if kind != _NAMED and is_flag(path)]
     out |= {path: "name" for path in flags if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
     numbers = {path: values for path, values in numbers.items() if path not in out}
-    taken = known.taken() - {known.total}
+    meant = known.places().values()
+    taken = {*meant} - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
-    empty = [p for p in numbers if p not in (*known.taken(), *free)]
+    empty = [p for p in numbers if p not in (*meant, *free)]
     totals = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals]
     out |= dict.fromkeys(_constants(rest, numbers, kind), "constant")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpo._shapes import Float, Int
+from gdpo._text import pairs
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.arrow import pq
 from gdpo.rollouts.readers.batches import open_file
@@ -23,15 +24,21 @@ from gdpo.rollouts.readers.columns import (
     RolloutText,
     Rows,
     column_of,
+    turns_of,
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.keys import Groups, mostly_shared, pair
-from gdpo.rollouts.readers.propose import Given, InTotal
-from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
+from gdpo.rollouts.readers.report import (
+    FileReport,
+    NotReadError,
+    Oddity,
+    ReadProblem,
+    ReadReport,
+)
 from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
-from gdpo.rollouts.readers.turns import turns_of
 from gdpo.rollouts.table import (
     BY_BOTH,
     BY_IDS,
@@ -51,7 +58,6 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, new or not."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
-RESCORED = "rescored"
 _SAME_RATIO = 0.99
 """Ratio of two weights, divided by their ratio in the total, above which the weights agree."""
 
@@ -185,10 +191,10 @@ def read_rollout_files(
     named = None if rewards is None else tuple(rewards)
     asked = ReaderOptions(format, named, columns, load_pt, rescore, rescore is not None)
     reading = RolloutReading(paths, asked, group_size)
-    pairs = {"format": format, "group_size": group_size, **(columns or {})}
+    meant = {"format": format, "group_size": group_size, **(columns or {})}
     given = {
         "--rewards": ",".join(rewards or ()),
-        "--columns": ",".join(f"{name}={value}" for name, value in pairs.items() if value),
+        "--columns": pairs({name: value for name, value in meant.items() if value}),
     }
     reading.report.given = {name: value for name, value in given.items() if value}
     return reading
@@ -214,7 +220,7 @@ def _read_file(
         yield from _tables(asked, file, run)
     except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        file.end(why[:_LONGEST])
+        file.end(error.oddity if isinstance(error, NotReadError) else Oddity(why[:_LONGEST]))
     listed = any(each is file for each in report.files)
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
@@ -236,8 +242,8 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
         else:
             scored = _rescored(part, asked.rescore, file)
             columns = replace(part.columns(), rewards=scored, weights={}, turns=None)
-            file.rewards = tuple(dict.fromkeys((*file.rewards, *scored)))
-            file.rewards_from = RESCORED
+            names = {**file.given.names, **dict.fromkeys(scored, "")}
+            file.given = Given(given.known, rewards=Proposal("rescored"), names=names)
         checked = _checked(columns, given, groups, file)
         for rows in _by_step(columns.steps):
             of_step = {name: column[rows] for name, column in checked.items()}
@@ -280,7 +286,7 @@ def _checked(
         column: Column = getattr(columns, meaning)
         usable = column.usable(meaning, columns.lines, file)
         checked["advantages" if meaning == "advantage" else meaning] = usable
-    if None not in (given.known.rollout, given.known.turn):
+    if given.known.of_turns:
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
         of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
         checked["parts"] = np.stack([of, turns], axis=-1)
@@ -436,10 +442,8 @@ def _is_record(path: Path) -> bool:
 
 
 def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[RolloutTable]:
-    def step(part: RolloutTable) -> tuple[str, str, str, int]:
-        return part.run, part.format, part.grouped_by, int(part.steps[0])
-
-    for _, of_step in groupby(parts, step):
+    steps = groupby(parts, lambda p: (p.run, p.format, p.grouped_by, int(p.steps[0])))
+    for _, of_step in steps:
         tables = _with_few_turns(of_step, report)
         table = joined(tables)
         if table.weights is None and any(part.weights is not None for part in tables):
@@ -481,7 +485,7 @@ def read_texts(
         DataError: If the file cannot be read, or a row does not exist.
     """
     asked = ReaderOptions(format, columns=columns, load_pt=load_pt, texts=True)
-    report = FileReport(file, ReadReport((file,)))
+    report = FileReport(file)
     left, texts = set(rows), dict[int, RolloutText]()
     try:
         opened = open_file(asked, report, Run())

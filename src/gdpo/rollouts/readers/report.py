@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Int
-from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command
+from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command, pairs
+from gdpo.errors import DataError
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
-from gdpo.rollouts.readers.propose import GUESSED, NOTHING_PROPOSED, Given, Proposal
+from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, SCALAR, Given
 from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT
 
 _NAMED = 12
@@ -176,6 +177,14 @@ class Oddity(NamedTuple):
         return f"{self.place}: {sentence}" if self.place else sentence
 
 
+class NotReadError(DataError):
+    """Raised if a file cannot be read as asked. The message names arguments of Python."""
+
+    def __init__(self, what: str, remedy: Remedy) -> None:
+        self.oddity = Oddity(what, remedy)
+        super().__init__(self.oddity.sentence())
+
+
 @dataclass(slots=True)
 class FileReport:
     """Stores the format of a file and counts its rows.
@@ -184,8 +193,8 @@ class FileReport:
     """
 
     path: Path
-    report: "ReadReport" = field(repr=False)
-    """Report on all files, which receives the notices."""
+    report: "ReadReport" = field(default_factory=lambda: ReadReport(()), repr=False)
+    """Report on all files, which receives the notices. Default: nobody looks at them."""
     format: str = ""
     format_from: str = ""
     rows: int = 0
@@ -198,21 +207,18 @@ class FileReport:
     """Number of rollouts numbered so far, including repeated ones and those without a step."""
     bytes: int = 0
     """Size of the lines read so far, in decompressed bytes."""
-    rewards: tuple[str, ...] = ()
-    rewards_from: str = ""
+    given: Given = NOTHING_GIVEN
+    """What the file is read with."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
-    columns: Mapping[str, str] = field(default_factory=dict)
+    inferred: Mapping[str, str] = field(default_factory=dict)
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that were found in the total and are used."""
     recorded: bool = False
     """Whether recorded weights are used."""
-    scalar: bool = False
     bare: bool = False
     """Whether no field is a prompt, completion, group id or advantage."""
-    proposal: Proposal = NOTHING_PROPOSED
-    """What was proposed as rewards, if neither the user nor the format names them."""
     run: str = ""
     number: int | None = None
     """Step in the name of the file, for rollouts without a step."""
@@ -225,7 +231,7 @@ class FileReport:
     @property
     def guessed(self) -> bool:
         """Whether the rewards were proposed from names and values, not known from the format."""
-        return self.proposal.kind in GUESSED and self.format not in NAMED
+        return self.given.rewards.kind in GUESSED and self.format not in NAMED
 
     def note(
         self,
@@ -275,25 +281,17 @@ class FileReport:
         self.read -= rows
         self.lose(line, problem, rows=rows)
 
-    def end(self, why: str) -> None:
+    def end(self, why: Oddity) -> None:
         """Count all remaining rows as skipped."""
         if all(file is not self for file in self.report.files):
-            self.report.left_out[self.path] = why
+            self.report.refused[self.path] = why
+            self.report.left_out[self.path] = why.sentence()
             if self.numbers:
                 self.report.unrecognized.append(self)
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, ReadProblem.UNREADABLE, {"why": why}, rows=max(self.rows - done, 0))
-
-    def is_given(self, given: Given) -> None:
-        """Record what the file is read with, and the rewards of which it has more and more."""
-        found = given.rewards
-        self.proposal, self.rewards_from = found, found.how
-        self.rewards = tuple(given.names)
-        self.scalar = found.kind in ("total", "scalar")
-        if self.format == "columns" and found.kind not in ("total", "asked") and found.total:
-            self.columns = {**self.columns, "total": found.total}
+        self.lose(done, ReadProblem.UNREADABLE, {"why": why.what}, rows=max(self.rows - done, 0))
 
     def report_sought(
         self,
@@ -324,6 +322,8 @@ class ReadReport:
     files: list[FileReport] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reason."""
+    refused: dict[Path, Oddity] = field(default_factory=dict)
+    """The reasons with a remedy."""
     notices: dict[tuple[Any, ...], Notice] = field(default_factory=dict)
     sought: dict[str, bool] = field(default_factory=dict)
     """Rewards that were requested by name, and whether any file has them."""
@@ -364,7 +364,7 @@ class ReadReport:
     @property
     def scalar_only(self) -> bool:
         """Whether every file with rewards contains only a scalar reward."""
-        scalars = [file.scalar for file in self.files if file.rewards]
+        scalars = [file.given.rewards.kind in SCALAR for file in self.files if file.given.names]
         return bool(scalars) and all(scalars)
 
     @property
@@ -386,18 +386,18 @@ class ReadReport:
 
         `weighted` are the rewards whose weights the caller gives.
         """
-        files = [file for file in self.files if file.run == run and file.rewards]
+        files = [file for file in self.files if file.run == run and file.given.names]
         options = dict[str, str]()
         guessed = [file for file in files if file.guessed]
-        names = dict.fromkeys(name for file in guessed for name in file.rewards)
+        names = dict.fromkeys(name for file in guessed for name in file.given.names)
         if names:
             options["--rewards"] = ",".join(names)
-        if any(file.columns for file in files) and (columns := self.columns(files)):
-            options["--columns"] = columns
-        found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.rewards}
+        if columns := self.columns(files):
+            options["--columns"] = pairs(columns)
+        found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.given.names}
         weights = {n: repr(w).removesuffix(".0") for n, w in found.items() if n not in weighted}
         if weights:
-            options["--weights"] = ",".join(f"{name}={weight}" for name, weight in weights.items())
+            options["--weights"] = pairs(weights)
         return options
 
     def denied(self, run: str) -> bool:
@@ -411,20 +411,25 @@ class ReadReport:
             return self.paths
         return tuple(dict.fromkeys(file.path.parent for file in self.files if file.run == run))
 
-    def columns(self, files: Iterable[FileReport]) -> str:
-        """Return the inferred columns of some files, as the value of an option."""
-        found = {meaning: column for file in files for meaning, column in file.columns.items()}
-        ids = {BY_IDS, BY_BOTH} & self.grouped_by.keys()
-        unused = "group" if self.grouped_by and not ids else ""
-        return ",".join(f"{meaning}={c}" for meaning, c in found.items() if meaning != unused)
+    def columns(self, files: Iterable[FileReport]) -> dict[str, str]:
+        """Return the inferred columns of some files, by meaning."""
+        columns = dict[str, str]()
+        for file in files:
+            columns |= file.inferred
+            found = file.given.rewards
+            if file.format == "columns" and found.kind not in ("total", "asked") and found.total:
+                columns["total"] = found.total
+        if self.grouped_by and not {BY_IDS, BY_BOTH} & self.grouped_by.keys():
+            columns.pop("group", None)
+        return columns
 
     def options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the command that reads the files, with further options."""
         every = dict(self.given)
         for name, value in options.items():
             if name in every and "=" in value:
-                pairs = (each.partition("=") for each in f"{every[name]},{value}".split(","))
-                value = ",".join(f"{key}={of}" for key, of in {p[0]: p[2] for p in pairs}.items())
+                both = (each.partition("=") for each in f"{every[name]},{value}".split(","))
+                value = pairs({key: of for key, _, of in both})
             every[name] = value
         return every
 
@@ -433,7 +438,7 @@ class ReadReport:
         """Files in which no numeric field could be inferred to be a reward."""
         # With a named format, the notice about the file says what to correct.
         named = "format=" in self.given.get("--columns", "")
-        found = [file for file in self.files if file.proposal.refused]
+        found = [file for file in self.files if file.given.rewards.refused]
         return found if named else found + self.unrecognized
 
     @property
@@ -458,10 +463,16 @@ class ReadReport:
             files = f", in {len(notices):,} files" if len(notices) > 1 else ""
             more = f" (and {count - 1:,} more{files})" if count > 1 else ""
             found.append(notices[0].oddity._replace(more=more))
-        for why, paths in left_out.items():
+        for paths in left_out.values():
             more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
-            found.append(Oddity(f"not read: {why}{more}", place=str(paths[0])))
+            left = self.why_not(paths[0])
+            found.append(left._replace(what=f"not read: {left.what}", more=more))
         return found
+
+    def why_not(self, path: Path) -> Oddity:
+        """Return why a file was not read."""
+        why = self.refused.get(path) or Oddity(self.left_out[path])
+        return why._replace(place=str(path))
 
     def of_groups(self) -> Iterator[Oddity]:
         """Yield each problem with the groups."""
@@ -514,13 +525,14 @@ class ReadReport:
         for name, count in self.formats.items():
             how = next(file.format_from for file in self.files if file.format == name)
             lines.append(f"format {name}: {count:,} files{', ' if how else ''}{how}")
-        rewards = {(f.rewards, f.rewards_from): None for f in self.files if f.rewards}
+        given = [file.given for file in self.files if file.given.names]
+        rewards = {(tuple(each.names), each.rewards.how): None for each in given}
         lines += [f"rewards: {', '.join(names)} ({how})" for names, how in rewards]
         if self.groups:
             by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
             sizes = ", ".join(f"{n:,} of {s}" for s, n in self.group_sizes.most_common(4))
             lines.append(f"groups: {self.groups:,} by {by}: {sizes}")
-        if bare := sum(file.read for file in self.files if not file.rewards):
+        if bare := sum(file.read for file in self.files if not file.given.names):
             remedy = advice({"name the columns": Setting.REWARDS}, options=options)
             lines.append(f"{bare:,} rollouts have no known reward: {remedy}")
         return lines
@@ -534,7 +546,7 @@ def without_rewards(report: ReadReport) -> str:
     first, where = files[0], str(files[0].path)
     where = where if len(where) <= 60 else f"{where[:20]}…{where[-39:]}"
     where += f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
-    refused, choices = first.proposal.refused, first.proposal.choices
+    refused, choices = first.given.rewards.refused, first.given.rewards.choices
     if not first.numbers and not choices:
         return f"no reward found in {where}: {refused or 'it contains no numbers'}"
     why = refused or "no field is named as a reward or score"
@@ -551,7 +563,7 @@ def without_rewards(report: ReadReport) -> str:
 
 def groups_of_one(report: ReadReport) -> str:
     """Return a message if every group has one rollout, or ""."""
-    if not report.alone or not any(file.rewards for file in report.files):
+    if not report.alone or not any(file.given.names for file in report.files):
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
@@ -569,12 +581,11 @@ def groups_of_one(report: ReadReport) -> str:
 
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
-    taken = {column for file in files for column in file.columns.values()}
-    fit = [name for name in dict.fromkeys(names) if name not in taken]
+    columns = report.columns(files)
+    fit = [name for name in dict.fromkeys(names) if name not in columns.values()]
     if not fit:
         return ""
-    columns = report.columns(files)
-    options = {"--rewards": ",".join(fit)} | ({"--columns": columns} if columns else {})
+    options = {"--rewards": ",".join(fit)} | ({"--columns": pairs(columns)} if columns else {})
     return command("analyze", report.paths, report.options(options))
 
 

@@ -70,7 +70,7 @@ from gdpo.rollouts.readers.records import (
     is_number,
     number,
 )
-from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem
 from gdpo.rollouts.record import read_declared
 from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY, Values
 
@@ -85,8 +85,6 @@ _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 STATE = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
-_KINDS: Mapping[str, Where] = {"columns": "none", "trl": "function", "ms-swift": "function"}
-"""Where the rewards of a format are, if not every number may be one (see `infer`)."""
 _LARGEST_LOG = 32 * 2**20
 """Maximum size of a log to read, in bytes. Parsing takes 30 times its size in memory."""
 
@@ -119,7 +117,7 @@ def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileRep
     """Drop fields of a rollout with more fields than the maximum number of rewards."""
     if len(row.rewards) <= MOST:
         return
-    names, proposed = list(row.rewards), form.known is not None
+    names, proposed = list(row.rewards), form.rewards != "format"
     if proposed:
         names.sort(key=unlikelihood)
     if asked.rewards is None and not (proposed and unlikelihood(names[MOST]) == NEVER):
@@ -129,7 +127,7 @@ def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileRep
     if row.weights:
         row.weights = {name: w for name, w in row.weights.items() if name in kept}
     if row.turns is not None:
-        row.turns = row.turns.only({*kept, row.total_name})
+        row.turns = row.turns.only({*kept, form.known.total or ""})
 
 
 def given_by_records(
@@ -142,9 +140,9 @@ def given_by_records(
 ) -> Given:
     """Return what a file of records is read with. `more` returns rows of later files."""
     known, first = form.known, rows[:LOOKED_AT]
-    if known is None:
-        found, known = _of_format(asked, first), Layout(total=first[0].total_name)
-        file.numbers = tuple({**found.names, first[0].total_name: ""})
+    if form.rewards == "format":
+        found = _of_format(asked, first, str(known.total))
+        file.numbers = tuple({**found.names, str(known.total): ""})
     else:
 
         def proposed() -> Proposal:
@@ -153,15 +151,15 @@ def given_by_records(
             file.numbers = tuple(islice(numbers, MOST))
 
             def columns(paths: Sequence[str]) -> list[Columns]:
-                given = Given(known, names={path: path for path in paths})
-                scratch = FileReport(file.path, ReadReport((file.path,)), number=file.number)
+                given = Given(known, known.total, names={path: path for path in paths})
+                scratch = FileReport(file.path, number=file.number)
                 return [of_records(looked, np.arange(len(looked)), given, scratch)]
 
-            return _proposed(asked, file, known, columns, numbers, texts)
+            return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
 
         found = run.proposed(form.name, file.numbers, proposed)
     names = found.names if asked.rewards is not None else _bounded(found.names, file)
-    return Given(_with_total(known, found), found, names)
+    return Given(_with_total(known, found), known.total, found, names)
 
 
 def _with_total(known: Layout, found: Proposal) -> Layout:
@@ -170,15 +168,15 @@ def _with_total(known: Layout, found: Proposal) -> Layout:
     return replace(known, total=found.total)
 
 
-def _of_format(asked: ReaderOptions, rows: Sequence[ParsedRollout]) -> Proposal:
+def _of_format(asked: ReaderOptions, rows: Sequence[ParsedRollout], total: str) -> Proposal:
     """Return the components that a format defines as rewards, or else its scalar reward."""
     if asked.rewards is not None:
         return Proposal("asked", {name: name for name in asked.rewards})
     names = _later(Proposal("format"), {}, rows)
     if names:
         return Proposal("weighted" if any(row.weights for row in rows) else "format", names)
-    totals = {row.total_name: row.total_name for row in rows if row.total is not None}
-    return Proposal("scalar", totals)
+    scored = any(row.total is not None for row in rows)
+    return Proposal("scalar", {total: total} if scored else {})
 
 
 def with_later(given: Given, rows: Sequence[ParsedRollout], file: FileReport) -> tuple[Given, int]:
@@ -226,23 +224,18 @@ FirstRows: TypeAlias = Iterator[tuple[Any, FileReport]]
 class _Table:
     """Stores what the schema and the first rows of a table show."""
 
-    schema: Any
     known: Layout
     kinds: Mapping[str, Kind]
     """Kind of each column, also inside lists and JSON texts."""
+    numeric: Sequence[str]
+    """Columns with texts of numbers."""
     unread: Sequence[str]
-    """Columns named as all rewards that contain none."""
-    rows: Any
-    """The first rows, or None if the schema shows everything."""
+    """Columns named as rewards that contain none."""
     batches: FirstRows
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Return the columns of some kinds."""
         return [path for path, kind in self.kinds.items() if kind in kinds]
-
-    def texts(self) -> list[str]:
-        """Return the columns whose texts may be numbers of a reward."""
-        return list(filter(may_be_text, self.of_kind("text")))
 
     def columns(self, paths: Sequence[str]) -> list[Columns]:
         """Return some columns of the first rows of the run."""
@@ -255,18 +248,33 @@ class _Table:
 def given_by_table(
     asked: ReaderOptions,
     file: FileReport,
-    known: Layout,
+    form: Format,
     schema: Any,
     first: Callable[[Sequence[str]], FirstRows],
     run: Run,
 ) -> Given:
     """Return what a table is read with. `first` returns the first rows with some columns."""
-    table = _opened_table(asked, file, known, schema, first)
-    found, names = _rewards_in(table, asked, file, run)
+    table = _opened_table(asked, form, schema, first)
+    own, found = table.of_kind("number", "empty"), Proposal(form.rewards)
+    if form.name == "trl" and asked.rewards is None:
+        own = _floats(schema, table.known, file.path)
+    if form.rewards != "record":
+        found = run.proposed(
+            form.name, file.numbers, lambda: _proposed_columns(table, asked, form, file, own)
+        )
+    if asked.rewards is not None:
+        found = replace(found, kind="asked")
+        names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
+    elif form.rewards == "record":
+        record = schema.field("rewards").type
+        inner = [each.name for each in record] if pa.types.is_struct(record) else []
+        names = {name: f"rewards.{name}" for name in inner}
+    else:
+        names = _names_among(found, own, table, file)
     has = {
-        name: path in table.kinds
-        or path in schema.names
-        or any(each.startswith(f"{path}.") for each in (*table.kinds, *schema.names))
+        name: any(
+            each == path or each.startswith(f"{path}.") for each in (*table.kinds, *schema.names)
+        )
         for name, path in names.items()
     }
     numbers = table.of_kind("number")
@@ -274,73 +282,52 @@ def given_by_table(
     ranges = described_ranges(read_declared(schema))
     by_name = {name: ranges.get(path.removeprefix("rewards.")) for name, path in names.items()}
     declared = {name: each for name, each in by_name.items() if each is not None}
-    return Given(_with_total(table.known, found), found, names, declared)
+    return Given(_with_total(table.known, found), None, found, names, declared)
 
 
 def _opened_table(
     asked: ReaderOptions,
-    file: FileReport,
-    known: Layout,
+    form: Format,
     schema: Any,
     first: Callable[[Sequence[str]], FirstRows],
 ) -> _Table:
-    kinds = paths_in(schema)
+    kinds, known = paths_in(schema), form.known
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
+    texts = texts[:_MOST_LOOKED_AT]
     inside = list[str]()
-    if file.format == "columns":  # lists and JSON texts may hold all rewards
+    if form.name == "columns":  # lists and JSON texts may hold all rewards
         some = (path for path, kind in kinds.items() if kind in ("other", "text"))
         inside = [path for path in some if not isinstance(path, Inner) and is_container(path)]
     numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-    batches, rows = first([*looked, *inside, *texts[:_MOST_LOOKED_AT], *others]), None
-    if inside or (texts and asked.rewards is None):
+    batches = first([*looked, *inside, *texts, *others])
+    texts = texts if asked.rewards is None else []
+    numeric, unread = list[str](), list[str]()
+    if inside or texts:
         peeked = list(islice(batches, 1))
         rows, batches = peeked[0][0] if peeked else None, chain(peeked, batches)
-    kinds, unread = _opened(kinds, inside, rows) if inside else (kinds, [])
+        kinds, unread = _opened(kinds, inside, rows)
+        texts = [path for path in texts if kinds.get(path) == "text"]
+        numeric, named = _named_texts(texts, known, rows)
+        unread = [*named, *unread]
     known = known if known.total in kinds else replace(known, total=None)
-    return _Table(schema, known, kinds, unread, rows, batches)
-
-
-def _rewards_in(
-    table: _Table, asked: ReaderOptions, file: FileReport, run: Run
-) -> tuple[Proposal, dict[str, str]]:
-    """Return what the rewards of a table are, and the path of each reward by name."""
-
-    def once(own: Sequence[str], *texts: Sequence[str]) -> Proposal:
-        return run.proposed(
-            file.format, file.numbers, lambda: _proposed_columns(table, asked, file, own, *texts)
-        )
-
-    own = table.of_kind("number", "empty")
-    if file.format == "gdpo" and asked.rewards is None:
-        record = table.schema.field("rewards").type
-        inner = [each.name for each in record] if pa.types.is_struct(record) else []
-        return Proposal("record"), {name: f"rewards.{name}" for name in inner}
-    if asked.rewards is not None:
-        found = Proposal("asked") if file.format == "gdpo" else once(own, (), ())
-        return found, resolved(asked.rewards, [*own, *table.texts()])
-    own = _floats(table.schema, table.known, file.path) if file.format == "trl" else own
-    numeric, named = _named_texts(table)
-    found = once(own, numeric, [*named, *table.unread])
-    return found, _names_among(found, own, numeric, table.kinds, file)
+    return _Table(known, kinds, numeric, unread, batches)
 
 
 def _proposed_columns(
-    table: _Table,
-    asked: ReaderOptions,
-    file: FileReport,
-    own: Sequence[str],
-    numeric: Sequence[str],
-    unread: Sequence[str],
+    table: _Table, asked: ReaderOptions, form: Format, file: FileReport, own: Sequence[str]
 ) -> Proposal:
     """Return the proposal among some columns with numbers, and texts of numbers."""
     known = table.known
     total = [known.total] if known.total is not None and known.total not in own else []
-    found = _proposed(asked, file, known, table.columns, [*own, *total, *numeric], unread)
-    if file.format != "trl":
+    paths = [*own, *total, *table.numeric]
+    found = _proposed(asked, file, form.rewards, known, table.columns, paths, table.unread)
+    if form.name != "trl":
         return found
-    others = [path for path in table.of_kind("number") if path not in {*own, *known.taken()}]
+    others = [
+        path for path in table.of_kind("number") if path not in {*own, *known.places().values()}
+    ]
     left_out: dict[str, Reason] = dict.fromkeys(others, "name")
     return replace(found, left_out={**left_out, **found.left_out})
 
@@ -366,7 +353,7 @@ def _opened(
 
 def _floats(schema: Any, known: Layout, path: Path) -> list[str]:
     """Return the columns that TRL may have written for a reward."""
-    logged, taken = logged_rewards(path), known.taken()
+    logged, taken = logged_rewards(path), known.places().values()
     return [
         each.name
         for each in schema
@@ -374,13 +361,13 @@ def _floats(schema: Any, known: Layout, path: Path) -> list[str]:
     ]
 
 
-def _named_texts(table: _Table) -> tuple[list[str], list[str]]:
+def _named_texts(paths: Sequence[str], known: Layout, rows: Any) -> tuple[list[str], list[str]]:
     """Return the columns with texts of numbers, and those named as rewards with other texts."""
     numeric, texts = list[str](), list[str]()
-    for path in () if table.rows is None else table.texts()[:_MOST_LOOKED_AT]:
-        array = entered(table.rows, path)
+    for path in () if rows is None else paths:
+        array = entered(rows, path)
         column = column_in(array)
-        is_total = path == table.known.total and np.isfinite(column.values).any()
+        is_total = path == known.total and np.isfinite(column.values).any()
         if is_total or array.null_count == len(array):
             continue
         if holds_numbers(column):
@@ -393,19 +380,15 @@ def _named_texts(table: _Table) -> tuple[list[str], list[str]]:
 
 
 def _names_among(
-    found: Proposal,
-    own: Sequence[str],
-    texts: Sequence[str],
-    kinds: Mapping[str, Kind],
-    file: FileReport,
+    found: Proposal, own: Sequence[str], table: _Table, file: FileReport
 ) -> dict[str, str]:
     """Return the proposed rewards that a table has, and its other columns that fit them."""
     for name, path in found.names.items():
-        if path in texts:
+        if path in table.numeric:
             file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
-    names = {name: path for name, path in found.names.items() if path in kinds}
+    names = {name: path for name, path in found.names.items() if path in table.kinds}
     known = [*names.values(), *found.left_out]
-    more = {path: found.name_of(path) for path in (*own, *texts) if path not in known}
+    more = {path: found.name_of(path) for path in (*own, *table.numeric) if path not in known}
     names |= {name: path for path, name in more.items() if name is not None}
     if len(names) > MOST:
         file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
@@ -415,6 +398,7 @@ def _names_among(
 def _proposed(
     asked: ReaderOptions,
     file: FileReport,
+    kind: Where,
     known: Layout,
     columns_of: Callable[[Sequence[str]], Sequence[Columns]],
     paths: Sequence[str],
@@ -439,7 +423,6 @@ def _proposed(
         found = Proposal("logged", names, left_out=left_out)
     else:
         known = replace(known, total=None) if known.total in texts else known
-        kind = _KINDS.get(file.format, "every")
         described = asked.columns is not None
         found = propose(numbers, groups, known=known, texts=texts, kind=kind, described=described)
     found = replace(found, texts=tuple(texts), groups=grouped_by)
@@ -478,7 +461,7 @@ def _first_groups(
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
     keys = pair(steps, prompts if alone else groups.keys)
-    return keys, how if None in (known.rollout, known.turn) else ""
+    return keys, "" if known.of_turns else how
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Any:

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -16,9 +16,8 @@ from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.arrow import HAS_PYARROW, pa, pacsv, pq
-from gdpo.rollouts.readers.names import Evidence, evidence, flattened, kinds_in
 from gdpo.rollouts.readers.records import Record
-from gdpo.rollouts.readers.report import FileReport, ReadProblem, ReadReport
+from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.readers.text import (
     BROKEN,
     LONGEST_LINE,
@@ -42,7 +41,7 @@ which can take much more than the size of a compressed file."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
 _FEW = 16
-"""Number of rows that show what a file contains."""
+"""Number of rows per batch, if the first ones are to show what a file contains."""
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
 """Number of rows and number of bytes at which a batch is complete."""
@@ -197,7 +196,6 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     """Yield a CSV file in batches, with all rows before a broken part."""
     delimiter = delimiter_of(file.path)
     held: list[Any] = []
-    broken: Exception | None = None
     try:
         for block in _blocks(file, delimiter):
             file.rows += block.num_rows
@@ -206,12 +204,12 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
                 yield from _in_one(held)
                 held = []
     except (pa.ArrowException, DataError, *BROKEN) as error:
-        broken = error
+        yield from _in_one(held)
+        if "invalid UTF8" in str(error):
+            why = "the file is not UTF-8: write it in UTF-8, as df.to_csv does"
+            raise DataError(why) from error
+        raise
     yield from _in_one(held)
-    if broken is not None:
-        if "invalid UTF8" in str(broken):
-            raise DataError("the file is not UTF-8: write it in UTF-8, as df.to_csv does")
-        raise broken
     found = _swallowed(file.path, delimiter) if _lines_of(file.path) > file.rows + 1 else None
     if found is not None:
         row, lines = found
@@ -424,7 +422,7 @@ def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
 
 def rows_of(path: Path, kind: str) -> Iterator[Record]:
     """Yield the rows of a JSON, CSV, parquet or Arrow file, whatever they mean."""
-    file, batches = FileReport(path, ReadReport((path,))), iter(())
+    file, batches = FileReport(path), iter(())
     if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
         yield from (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
     elif kind == "csv":
@@ -435,18 +433,3 @@ def rows_of(path: Path, kind: str) -> Iterator[Record]:
     for batch in batches:
         for start in range(0, batch.num_rows, _FEW):
             yield from batch.slice(start, _FEW).to_pylist()
-
-
-def shown_by(
-    path: Path, kind: str, columns: Mapping[str, str] | None = None, *, most: int = _FEW
-) -> Evidence:
-    """Return whether the first rows of a file are metrics or rollouts, of `columns` if given."""
-    rows = list[Record]()
-    try:
-        rows += map(flattened, islice(rows_of(path, kind), most))
-    except MissingExtraError:
-        raise
-    except unreadable():
-        pass  # which is reported when the file is read
-    first = {name: v for row in rows[::-1] for name, v in row.items() if v is not None}
-    return evidence(kinds_in(first), rows, columns)
