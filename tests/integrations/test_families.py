@@ -208,5 +208,5 @@ def test_past_the_original_context_a_step_is_trls(kind, original, place, caplog)
     trainer = compared(config, *place, caplog, **small, **SETTINGS["checkpointing"])
     depends = kind in ("dynamic", "longrope")
     assert trainer._packer.flat.is_off == depends
-    assert trainer._packer.packing.trims != depends
+    assert trainer._packer._trims[1] != depends
     assert ("depend on the length" in (kind_not_covered(trainer.model) or "")) == depends

@@ -249,7 +249,8 @@ def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_
 def test_another_model_is_scored_by_trls_code(tiny_policy, tmp_path):
     trainer, ids = trainer_of(tiny_policy, tmp_path), torch.ones(1, 5)
     trial, other = trainer._speed_ups, copy.deepcopy(trainer.model)
-    trial._longest, trial._fast, trial._trls = 5, lambda *_, **__: "fast", lambda *_, **__: "TRL"
+    trial._fast, trial._trls = lambda *_, **__: "fast", lambda *_, **__: "TRL"
+    trial._longest[trainer.model] = 5
     trainer.model.train()
     assert [trial.score(model, ids, ids, 2) for model in (trainer.model, other)] == ["fast", "TRL"]
 

@@ -59,11 +59,11 @@ class Observer(TrainerCallback):
         )
         if not self._trainer.model.training:
             return found
-        self._run.add(StepAnalysis.of(found, self._trainer.state.global_step + 1))
+        step = self._trainer.state.global_step + 1
+        self._run.add(StepAnalysis.of(found, step))
         found = self.watch.update(found)
         if self._trainer.accelerator.is_main_process:
             for finding in self.watch.due:
-                step = self._trainer.state.global_step + 1
                 logger.warning("gdpo, step %d: %s", step, finding.line)
         return found
 

@@ -25,8 +25,7 @@ are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/lo
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -44,7 +43,7 @@ from gdpo.integrations.trl._adapter import (
     say,
     tried,
 )
-from gdpo.integrations.trl._flat import FlatRows, flat_rows_of, groups_of
+from gdpo.integrations.trl._flat import flat_rows_of, groups_of
 from gdpo.integrations.trl._plan import (
     RolloutTokens,
     calls_needed,
@@ -96,10 +95,8 @@ def last_places(mask: torch.Tensor) -> torch.Tensor:
     return ((mask != 0) * places).amax(1)
 
 
-def rows_of(
-    batch: MicroBatch, groups: torch.Tensor, *, zero_contributes: bool
-) -> list[RolloutTokens]:
-    mask = loss_mask(batch)
+def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[RolloutTokens]:
+    mask, groups = loss_mask(batch), groups_of(batch["prompt_ids"], batch["prompt_mask"])
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
     if not zero_contributes:
@@ -174,29 +171,6 @@ _OF_RATIOS = (
 _OF_ROWS = ("vespo/phi_seq_mean",)
 
 
-@dataclass(frozen=True)
-class Packing:
-    regroups: bool
-    """Whether a rollout may move to another micro-batch of the optimizer step."""
-    zero_contributes: bool
-    """Whether a rollout with an advantage of 0 contributes."""
-    trims: bool
-    """Whether padding may be removed."""
-    trims_prompts: bool
-    """Whether padding on the left may be removed, too."""
-    multiple: int
-    """Sequences are padded to a multiple of this number."""
-
-    def width(self, lengths: Iterable[int], padded: int) -> int:
-        if not self.trims:
-            return padded
-        # TRL takes a width of 1 for one value per rollout.
-        return min(padded, -(-max(2, *lengths) // self.multiple) * self.multiple)
-
-    def prompt_width(self, lengths: Iterable[int], padded: int) -> int:
-        return self.width(lengths, padded) if self.trims_prompts else padded
-
-
 class Packer(SpeedUp):
     """Packs the micro-batches of a trainer.
 
@@ -205,28 +179,41 @@ class Packer(SpeedUp):
 
     instead = "pack_micro_batches: padding is not trimmed"
 
-    def __init__(self, trainer: Any, packing: Packing, flat: FlatRows) -> None:
-        self._packing: Packing | None = packing
-        """The allowed changes. None: nothing, because a batch has entries that cannot be split."""
+    def __init__(self, trainer: Any, *, regroups: bool) -> None:
         super().__init__(trainer)
-        self.flat = flat
+        model: Any = trainer.model
+        adapters = model.peft_config.values() if is_peft_model(model) else ()
+        virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
+        self.regroups = regroups
+        """Whether a rollout may move to another micro-batch of the optimizer step."""
+        trims = not growing_ropes(model)
+        self._trims = trims and _positions_are_relative(model) and not virtual_tokens, trims
+        """Whether padding may be removed on the left, and on the right."""
+        self.flat = flat_rows_of(trainer)
+        self._has_unknown = False
+        """Whether a batch had entries that cannot be split."""
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
-    @property
-    def packing(self) -> Packing | None:
-        packing = self._packing
-        return replace(packing, trims=False) if packing and self.is_off else packing
+    def _widths(self, lengths: Sequence[Sequence[int]], padded: Sequence[int]) -> list[int]:
+        """Return how many tokens are kept of prompts and of completions of these lengths."""
+        multiple = self._trainer.pad_to_multiple_of or 1
+        return [
+            # TRL takes a width of 1 for one value per rollout.
+            min(width, -(-max(2, *each) // multiple) * multiple)
+            if trims and not self.is_off
+            else width
+            for each, width, trims in zip(lengths, padded, self._trims, strict=True)
+        ]
 
     def begin(self, micro_batches: int) -> None:
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        packing = self.packing
-        if packing is None or not is_training(self._trainer):
+        if self._has_unknown or not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
-            self._packing = None
+            self._has_unknown = True
             say(self._trainer, f"{_STAY}, because they contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
@@ -234,41 +221,40 @@ class Packer(SpeedUp):
             first = self._trainer._step % len(buffered)
             # Outside the Trainer's loop the window is unknown: pack each micro-batch separately.
             window = buffered[first : first + max(1, self._left_of_window)]
-            self._packed = self.pack(window, packing)
+            self._packed = self.pack(window)
         self._left_of_window -= 1
         return self._packed.pop(0)
 
-    def pack(self, window: Sequence[MicroBatch], packing: Packing) -> list[MicroBatch]:
+    def pack(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
         batch = join(window)
-        groups = groups_of(batch["prompt_ids"], batch["prompt_mask"])
-        rows = rows_of(batch, groups, zero_contributes=packing.zero_contributes)
+        rows = rows_of(batch, zero_contributes=self._trainer.beta != 0)
         size = len(rows) // len(window)
-        if not packing.regroups:
-            return [_trimmed(batch, rows, here, packing) for here in chunks(range(len(rows)), size)]
+        if not self.regroups:
+            return [self._trimmed(batch, rows, here) for here in chunks(range(len(rows)), size)]
         width = batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
         places = self._planned(rows, len(window), size * width)
         # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
-        tokens = [_counted(rows, here) for here in places]
+        tokens = [sum(rows[i].counted for i in here) for here in places]
         facts = self._of_all_ranks([*map(len, places), *tokens]).view(-1, 2, len(window))
         sizes: list[int] = facts[:, 0].amax(0).tolist()
         of_rows, of_tokens = (each / each.mean().clamp(min=1e-9) for each in facts.sum(0).double())
         blank = facts.new_tensor(sizes) * len(facts) / facts[:, 0].sum(0).double().mean() - of_rows
         shares = torch.stack([of_tokens, of_rows, blank], 1).tolist()
         if by_tokens := self._trainer.loss_type in _BY_TOKENS:
-            then = [max(1, _counted(rows, here)) for here in chunks(range(len(rows)), size)]
-            advantages = batch["advantages"]
-            of_row = torch.tensor(then).repeat_interleave(size).to(advantages)
+            advantages, then = batch["advantages"], loss_mask(batch).view(len(window), -1).sum(1)
+            of_row = then.clamp(min=1).repeat_interleave(size)
             batch["advantages"] = advantages / of_row.view(-1, *advantages.shape[1:] and [1])
-        by_rows = self._trainer.loss_type in _BY_ROWS
         empty = sizes.count(0)
         micro_batches = [take(batch, [])] * empty
         for i in range(empty, len(window)):
             count = len(places[i])
             filled = [*places[i], *[shortest(rows)] * (sizes[i] - count)]
-            micro_batch = _trimmed(batch, rows, filled, packing)
+            micro_batch = self._trimmed(batch, rows, filled)
             for key in set(_COMPLETION[1:]) & set(micro_batch):
                 micro_batch[key][count:] = 0
-            of_loss = sizes[i] / size if by_rows else max(1, tokens[i]) if by_tokens else 1
+            of_loss = max(1, tokens[i]) if by_tokens else 1
+            if self._trainer.loss_type in _BY_ROWS:
+                of_loss = sizes[i] / size
             more = (empty if i == empty else 0, micro_batch["advantages"])
             micro_batch[_SHARES] = (of_loss, *shares[i], *more)
             micro_batches.append(micro_batch)
@@ -293,23 +279,28 @@ class Packer(SpeedUp):
 
     def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
         """In a trial, score rows without their padding, which `packed` removes in the training."""
-        packing = self.packing
-        if packing is None or not self.is_tried:
+        if not self.is_tried:
             return score(model, *rows, **options)
         input_ids, attention_mask, keep = rows
         start = input_ids.shape[1] - keep
-        prompt = packing.prompt_width(attention_mask[:, :start].sum(1).tolist(), start)
-        width = packing.width(last_places(attention_mask[:, start:]).tolist(), keep)
+        lengths = attention_mask[:, :start].sum(1), last_places(attention_mask[:, start:])
+        prompt, width = self._widths([each.tolist() for each in lengths], (start, keep))
         kept = slice(start - prompt, start + width)
         logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
         return pad(logps, (0, keep - width)), None, None
 
+    def _trimmed(
+        self, batch: MicroBatch, rows: Sequence[RolloutTokens], places: Sequence[int]
+    ) -> MicroBatch:
+        padded = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
+        lengths = [rows[i].prompt for i in places], [rows[i].completion for i in places]
+        prompt, completion = self._widths(lengths, padded)
+        return take(batch, places, prompt=prompt, completion=completion)
+
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
-        here, accelerator = torch.tensor([list(numbers)]), self._trainer.accelerator
-        if accelerator.num_processes == 1:
-            return here
-        return accelerator.gather(here.to(accelerator.device)).cpu()
+        accelerator = self._trainer.accelerator
+        return accelerator.gather(torch.tensor([list(numbers)], device=accelerator.device)).cpu()
 
 
 def weighed(trainer: Any, inputs: MicroBatch, loss: Any) -> Any:
@@ -355,24 +346,14 @@ def packer_of(trainer: Any) -> Packer | None:
         return None
     if reason := _only_trimmed_because(trainer):
         say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {reason}")
-    model: Any = trainer.model
-    adapters = model.peft_config.values() if is_peft_model(model) else ()
-    virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
-    packing = Packing(
-        regroups=not reason,
-        zero_contributes=trainer.beta != 0,
-        trims=not growing_ropes(model),
-        trims_prompts=_positions_are_relative(model) and not virtual_tokens,
-        multiple=int(trainer.pad_to_multiple_of or 1),
-    )
-    packer = Packer(trainer, packing, flat_rows_of(trainer))
-    if difference := tried(partial(_changed_loss, trainer, packer, packing)):
+    packer = Packer(trainer, regroups=not reason)
+    if difference := tried(partial(_changed_loss, trainer, packer)):
         say(trainer, f"{_STAY}, because {difference}")
         return None
     return packer
 
 
-def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
+def _changed_loss(trainer: Any, packer: Packer) -> str | None:
     window = _made_up_window(trainer)
 
     def log_probabilities(_: Any, ids: torch.Tensor, __: Any, keep: int, **___: Any) -> Any:
@@ -387,7 +368,7 @@ def _changed_loss(trainer: Any, packer: Packer, packing: Packing) -> str | None:
             float(
                 sum(trainer._compute_loss(None, each).detach().double() for each in micro_batches)
             )
-            for micro_batches in (window, packer.pack(window, packing))
+            for micro_batches in (window, packer.pack(window))
         )
     if math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5):
         return None
@@ -471,19 +452,3 @@ def _positions_are_relative(model: Any) -> bool:
         and layers <= {"full_attention", "sliding_attention"}
         and not getattr(model, "_is_stateful", False)
     )
-
-
-def _trimmed(
-    batch: MicroBatch, rows: Sequence[RolloutTokens], places: Sequence[int], packing: Packing
-) -> MicroBatch:
-    prompt, completion = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
-    return take(
-        batch,
-        places,
-        prompt=packing.prompt_width([rows[i].prompt for i in places], prompt),
-        completion=packing.width([rows[i].completion for i in places], completion),
-    )
-
-
-def _counted(rows: Sequence[RolloutTokens], places: Iterable[int]) -> int:
-    return sum(rows[i].counted for i in places)

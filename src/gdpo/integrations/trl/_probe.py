@@ -11,6 +11,7 @@ import copy
 import logging
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -226,18 +227,18 @@ class Trial:
     """Uses speed-ups for rollouts as long as those with which each was compared with TRL's code.
 
     The training itself sets the conditions: the prepared model with its adapters and mode, gradient
-    checkpointing, precision, and the shape of its batches. Each of the `speed_ups` calls the next.
+    checkpointing, precision, and the shape of its batches. Each speed-up calls the next.
     """
 
-    def __init__(self, trainer: Any, trls: Score, speed_ups: Sequence[Any]) -> None:
-        self._trainer, self._trls = trainer, trls
-        self._speed_ups = [each for each in speed_ups if each is not None]
+    def __init__(self, trainer: Any, trls: Score, packer: Any, head: Any) -> None:
+        self._trainer, self._trls, self._flat = trainer, trls, packer and packer.flat
+        self._speed_ups = [each for each in (packer, self._flat, head) if each is not None]
         self._fast = trls
         for each in reversed(self._speed_ups):
             self._fast = partial(each.score, self._fast)
         is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-        self._longest = math.inf if is_sharded else 0.0
-        """The largest number of tokens in a rollout that is covered."""
+        self._longest = defaultdict[Any, float](lambda: math.inf if is_sharded else 0.0)
+        """The largest number of tokens in a rollout that is covered, for each model."""
 
     def score(
         self,
@@ -249,29 +250,40 @@ class Trial:
         **options: Any,
     ) -> Any:
         """Return what TRL's method returns for these arguments."""
-        rows = (model, input_ids, attention_mask, logits_to_keep)
-        # Without gradients, TRL's code: a resumed run has not tried yet what the whole run has.
-        unwrap = self._trainer.accelerator.unwrap_model
-        known = torch.is_grad_enabled() and unwrap(model) is unwrap(self._trainer.model)
-        if known and is_training(self._trainer) and input_ids.shape[1] <= self._longest:
-            return self._fast(*rows, **options)
-        return self._trls(*rows, batch_size=batch_size, **options)
+        trainer, learns = self._trainer, torch.is_grad_enabled()
+        own, width = trainer.accelerator.unwrap_model(model), input_ids.shape[1]
+        if not learns and own is not trainer.model:
+            self.run(width - logits_to_keep, logits_to_keep, own)  # of the reference
+        # A resumed run must have tried what the whole run has, so `_generate` tries it.
+        is_flat = self._flat and not self._flat.is_off and not replaced(trainer, ("_generate",))
+        if not is_training(trainer) or width > self._longest[own] or not (learns or is_flat):
+            return self._trls(
+                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
+            )
+        parts = (each.split(batch_size or len(each)) for each in (input_ids, attention_mask))
+        found = [
+            self._fast(model, *part, logits_to_keep, **options) for part in zip(*parts, strict=True)
+        ]
+        if len(found) == 1:
+            return found[0]
+        columns = zip(*found, strict=True)
+        return tuple(None if each[0] is None else torch.cat(each) for each in columns)
 
-    def run(self, prompt: int, completion: int) -> None:
+    def run(self, prompt: int, completion: int, model: Any = None) -> None:
         """Switch off each speed-up that differs in made-up rollouts of this many tokens.
 
-        Nothing happens if rollouts of this length are covered.
+        Nothing happens if rollouts of this length are covered. `model`: None is the policy.
         """
+        model = model or self._trainer.model
         used = [each for each in self._speed_ups if not each.is_off]
-        if not used or prompt + completion <= self._longest:
+        if not used or prompt + completion <= self._longest[model]:
             return
-        self._longest = prompt + completion
-        rows = made_up_rows(self._trainer, 4, prompt=prompt, completion=completion)
-        parameters = self._trainer.model.parameters()
-        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
+        self._longest[model] = prompt + completion
+        rows = model, *made_up_rows(self._trainer, 4, prompt=prompt, completion=completion)
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()):
             _switch_off(used, lambda: "a hook of a parameter would see made-up gradients")
             return
-        with _on_trial(self._trainer.model, used):
+        with _on_trial(model, used):
             try:
                 size = self._trainer.args.per_device_train_batch_size
                 expected = self._scored(rows, self._trls, size)
@@ -282,36 +294,39 @@ class Trial:
             _switch_off(used, partial(self._difference, rows, expected))
 
     def _difference(self, rows: Any, expected: tuple[torch.Tensor, torch.Tensor]) -> str | None:
-        (logps, gradient), dtype = expected, computed_in(self._trainer)
+        (model, ids, *_), (logps, gradient) = rows, expected
+        dtype = computed_in(self._trainer)
         # The last row has no padding. The others are trimmed.
-        ours, our_gradient = self._scored(rows, self._fast, [len(rows[0]) - 1, 1])
+        ours, our_gradient = self._scored(rows, self._fast, [len(ids) - 1, 1])
         # 1e-3 in float32, 10 % in bfloat16. SmolLM2-135M's gradient differs by 2e-4 and 1.8 %:
         # TRL's own differs from the one in float64 by 5e-4.
         allowed = min(3 * epsilon(dtype, logps) ** 0.5, 0.1) * float(gradient.norm())
         if agree(ours, logps, dtype) and float((our_gradient - gradient).norm()) <= allowed:
             return None
         return (
-            f"log-probabilities or gradients differ from TRL's in a trial with {rows[0].shape[1]} "
-            f"tokens (gradient checkpointing: {self._trainer.model.is_gradient_checkpointing})"
+            f"log-probabilities or gradients differ from TRL's in a trial with {ids.shape[1]} "
+            f"tokens (gradient checkpointing: {model.is_gradient_checkpointing})"
         )
 
     def _scored(
         self, rows: Any, score: Score, sizes: int | list[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities of rows, and the gradient of the first parameters.
+        """Return the log-probabilities of rows, and the gradient of the first parameters, if any.
 
         `sizes`: numbers of rows to compute at a time. TRL's code may need a lot of memory for each.
         """
-        (ids, mask, keep), model, found = rows, self._trainer.model, list[torch.Tensor]()
+        (model, ids, mask, keep), found = rows, list[torch.Tensor]()
         model.zero_grad()
         weights = torch.linspace(1, 2, len(ids) * keep, device=ids.device).view(len(ids), keep)
         for part in zip(ids.split(sizes), mask.split(sizes), weights.split(sizes), strict=True):
             logps = score(model, *part[:2], keep)[0] * part[1][:, -keep:]
-            (logps * part[2]).sum().backward()
+            if torch.is_grad_enabled():
+                (logps * part[2]).sum().backward()
             found.append(logps.detach())
         embedding = model.get_input_embeddings().weight
         trained = [p.grad for p in model.parameters() if p.grad is not None and p is not embedding]
-        return torch.cat(found), torch.cat([each.double().flatten() for each in trained[:12]])
+        parts = [each.double().flatten() for each in trained[:12] or found]
+        return torch.cat(found), torch.cat(parts)
 
 
 def _switch_off(used: Sequence[SpeedUp], difference: Callable[[], str | None]) -> None:

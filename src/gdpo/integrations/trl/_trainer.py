@@ -175,11 +175,7 @@ class GDPOTrainer(GRPOTrainer):
         self._between = BetweenCalls()
         bound_memory(self)
         self._head, self._packer = head_of(self), packer_of(self)
-        self._speed_ups = Trial(
-            self,
-            self._trls_scores,
-            [self._packer, self._packer and self._packer.flat, self._head],
-        )
+        self._speed_ups = Trial(self, self._trls_scores, self._packer, self._head)
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         self._filter = GroupFilter(self, self._ranks)
         self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
@@ -293,6 +289,8 @@ class GDPOTrainer(GRPOTrainer):
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         generated = super()._generate(*args, **kwargs)
+        if is_training(self) and self._between.is_checked:  # not of a made-up batch
+            self._speed_ups.run(*(max(map(len, ids)) for ids in generated[:2]))
         self._between.masks = generated[2]
         ends = [self._located.decode(ids[-_TAIL:]) for ids in generated[0]]
         self._located.opened = list(map(left_open, ends))

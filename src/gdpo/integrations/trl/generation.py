@@ -71,14 +71,12 @@ def not_covered(trainer: Any) -> str | None:
         return "prompts may contain images"
     if trainer.args.neftune_noise_alpha is not None:
         return "neftune_noise_alpha is set, and all rows of a prompt would share its noise"
-    more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
-    if more:
+    if more := set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}:
         return f"the tokenizer returns more than token ids: {', '.join(sorted(more))}"
     model = without_adapter(trainer.model)
-    reason = kind_not_covered(model) or _setting_not_covered(
+    if reason := kind_not_covered(model) or _setting_not_covered(
         trainer.generation_config, model.generation_config
-    )
-    if reason:
+    ):
         return reason
     from gdpo.integrations.trl._sampling import difference_from_generate
 

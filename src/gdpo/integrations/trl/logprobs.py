@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from gdpo.integrations.trl._adapter import lacks, without_adapter
+from gdpo.integrations.trl._adapter import computed_in, lacks, without_adapter
 from gdpo.integrations.trl._probe import Score, SpeedUp
 
 KERNELS = 64
@@ -37,9 +37,7 @@ def bound_memory(trainer: Any) -> None:
     Call this after the model is loaded and before anything is computed: the libraries read their
     cache sizes when they compile the first kernel. Sizes set by the user are kept.
     """
-    mixed = trainer.accelerator.mixed_precision == "bf16"
-    in_bfloat16 = mixed or trainer.model.dtype == torch.bfloat16
-    if trainer.accelerator.device.type != "cpu" or not in_bfloat16:
+    if trainer.accelerator.device.type != "cpu" or computed_in(trainer) != torch.bfloat16:
         return
     bound_kernels()
     try:
