@@ -328,10 +328,10 @@ def test_the_package_does_not_grow():
     budget = {
         "core": 209_526,
         "lab": 115_878,
-        "tests": 422_385,
+        "tests": 422_381,
         "benchmarks": 97_073,
         "files": 264,
-        "functions": 2_700,
+        "functions": 2_696,
     }
     found = {
         "core": tokens_of(core),
