@@ -105,9 +105,9 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": colours}]
         self.call("Emulation.setEmulatedMedia", media=kind, features=features)
 
-    def open(self, file):
+    def open(self, file, fragment=""):
         self.loaded = False
-        self.call("Page.navigate", url=Path(file).absolute().as_uri())
+        self.call("Page.navigate", url=Path(file).absolute().as_uri() + fragment)
         while not self.loaded:
             self._read()
 

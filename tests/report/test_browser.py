@@ -1,5 +1,10 @@
 """The page in a browser: nothing runs that is not ours, and it is used without a mouse."""
 
+import csv
+import json
+import shutil
+import time
+
 import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, unrecorded
@@ -128,10 +133,10 @@ def test_rollouts_are_sorted_by_disagreement_and_by_any_column(page):
     for column in (2, 3, 4, 5):
         press = f"document.querySelectorAll('#list thead button')[{column}].click()"
         page.ask(press)
-        found = [float(cell.replace("−", "-")) for cell in cells(page, column)]
+        found = [float(cell) for cell in cells(page, column)]
         assert found == sorted(found, reverse=True)
         page.ask(press)
-        found = [float(cell.replace("−", "-")) for cell in cells(page, column)]
+        found = [float(cell) for cell in cells(page, column)]
         assert found == sorted(found)
 
 
@@ -193,3 +198,73 @@ def test_names_in_sentences_are_code(browser, tmp_path):
     for place in (".answer", ".findings"):
         code = f"[...document.querySelectorAll('{place} code')].map(c => c.textContent)"
         assert "brevity" in browser.ask(code)
+
+
+def test_a_link_opens_its_rollout_at_once_and_despite_a_filter(page, compared, tmp_path):
+    page.ask("document.querySelectorAll('tr.row button')[20].click()")
+    opened = "document.querySelector('tr.detail').textContent"
+    link, text = page.ask(f"[document.querySelector('tr.detail a').hash, {opened}]")
+    set_field(page, 7, "nobody wrote this")
+    page.ask(f"location.hash = {link!r}")
+    assert page.ask(opened) == text
+    page.ask("location.hash = '#rollout=gdpo/9/9/9/9'")
+    assert count(page) == "The linked rollout is not on this page."
+    page.open(shutil.copy(compared[1], tmp_path / "copy.html"), link)
+    assert page.ask(opened) == text
+    top = "document.activeElement.getBoundingClientRect().top"
+    assert page.ask(f"Math.abs({top}) < 20")
+
+
+def test_without_scripts_a_link_shows_its_section_and_no_control_is_there(browser, compared):
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(compared[1], "#numbers")
+    assert browser.ask("document.querySelector('#numbers').getBoundingClientRect().top") < 20
+    shown = "[...document.querySelectorAll('form, button')].filter(e => e.checkVisibility())"
+    assert browser.ask(f"{shown}.length") == 0
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_the_name_of_a_line_hides_it_in_all_charts(page):
+    page.ask("document.querySelector('.values button').focus()")
+    drawn = "[...document.querySelectorAll('g[data-line]')].filter(g => getComputedStyle(g).display !== 'none')"
+    names = f"[...new Set({drawn}.map(g => g.dataset.line))].sort()"
+    assert page.ask(names) == ["gdpo", "grpo"]
+    page.press("Enter", "\r")
+    assert page.ask(names) == ["gdpo"]
+    assert page.ask("document.activeElement.ariaPressed") == "false"
+    page.point(".chart svg")
+    assert page.ask("document.querySelectorAll('.cursor circle').length") == 1
+    assert page.ask("document.querySelector('.values output').textContent") == ""
+    page.press("Enter", "\r")
+    assert page.ask(names) == ["gdpo", "grpo"]
+
+
+def test_curves_and_all_data_are_saved_without_formulas(browser, tmp_path):
+    measured = (Measured('=1+"1",', -1.0, 1.0, 1.0),)
+    runs = [
+        unrecorded(label, 0, tmp_path, steps=steps, rewards=measured)
+        for label, steps in (("grpo", 12), ("@gdpo", 4))
+    ]
+    write_report(analyse(experiment_of(tmp_path, runs, rewards=measured)), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    browser.complaints.clear()
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.ask("document.querySelectorAll('#save button').forEach(button => button.click())")
+    names = {"curves.csv", "data.json"}
+    while not names <= {file.name for file in tmp_path.iterdir()}:
+        time.sleep(0.01)
+    with (tmp_path / "curves.csv").open(encoding="utf-8") as file:
+        first, *rows = csv.DictReader(file)
+    assert (first["chart"], first["line"], first["axis"], first["at"]) == (
+        '\'=1+"1",',
+        "grpo",
+        "step",
+        "1",
+    )
+    assert float(first["value"]) == pytest.approx(runs[0].means['=1+"1",'][0])
+    assert float(first["value"]) < 0
+    assert [row["line"] for row in rows] == ["grpo"] * 11 + ["'@gdpo"] * 4
+    saved = json.loads((tmp_path / "data.json").read_text("utf-8"))
+    assert saved["charts"][0]["lines"][0]["value"][0] == float(first["value"])
+    assert saved["tables"]["results"][0][1][0] == "grpo"
+    assert browser.complaints == []

@@ -66,7 +66,7 @@ def page(dump):
 def test_it_answers_and_adds_up(page):
     text = page.read_text()
     assert MARK in text[:4096]
-    assert "<h1>" in text
+    assert "<h1><bdi>Influence of each reward in run</bdi></h1>" in text
     assert "768 rows: 768 read, 0 skipped" in text
     assert len(text.encode()) < 2_000_000
     sections = ("findings", "curves", "influence", "correlation", "lengths", "advantages", "read")
@@ -115,7 +115,9 @@ def test_a_constant_of_any_size_lies_in_the_middle_of_its_chart(tmp_path, value)
     rows = [{"prompt": "a", "step": i // 4, "x": value} for i in range(16)]
     written.lines(tmp_path / "a.jsonl", rows)
     page = page_of(tmp_path / "a.jsonl", tmp_path / "a.html", rewards=["x"])
-    assert data(page)["charts"][0]["lines"][0]["py"] == [97.0] * 4
+    mean, _, constant = data(page)["charts"]
+    assert mean["lines"][0]["py"] == [97.0] * 4
+    assert constant["lines"][0]["value"] == [100.0] * 4
     picture = page.read_text().split("mean reward, by step")[1].split("</svg>")[0]
     labels = re.findall(r'<text class="tick y"[^>]*>([^<]*)</text>', picture)
     assert len(set(labels)) == len(labels) > 2
@@ -275,9 +277,11 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     charts = [chart for chart in data(page)["charts"] if chart["unit"] == "turn"]
     assert [chart["x"] for chart in charts] == [[1, 2, 3, 4, 5, 6]] * 2
     shown = [float(each.split()[0]) for each in charts[0]["lines"][0]["text"]]
-    wanted = [turn.rewards[0].influence_share for turn in run.turns()]
-    assert shown == pytest.approx(wanted, abs=1e-3)
-    assert f"({second.groups} groups)" in charts[1]["lines"][0]["text"][1]
+    wanted = [100 * turn.rewards[0].influence_share for turn in run.turns()]
+    assert shown == pytest.approx(wanted, abs=0.5)
+    value, _, groups = charts[1]["lines"][0]["text"][1].partition(" ")
+    assert float(value) == pytest.approx(100 * second.rewards[0].zero_variance_groups, abs=0.5)
+    assert groups == f"({second.groups} groups)"
 
 
 def test_without_turns_there_is_no_section_about_turns(page):

@@ -42,6 +42,9 @@ _POINTS = 16_000
 _TURNS = 40
 """Maximum number of turns in a chart."""
 
+_INFLUENCE, _CONSTANT = "influence share, %", "zero-variance groups, %"
+"""Labels of charts of shares."""
+
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
 
@@ -71,7 +74,8 @@ def write_rollouts_report(
         for chart in block.charts
     ]
     paths = analysis.report.paths
-    where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
+    only = visible(paths[0].absolute().name)[-120:]
+    where = only if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
     (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
     answer = f"{capitalized(shortened(verdict, 1_200))}."
@@ -174,12 +178,12 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
             for n, label in labels.items()
         ]
         constant = [
-            (steps, label, run.over_time(name, "zero_variance_groups")[None])
+            (steps, label, 100 * run.over_time(name, "zero_variance_groups")[None])
             for name, label in labels.items()
         ]
         charts += [
-            _over_steps(title, "influence share", shares, points, smooth=False, ends=[0.0]),
-            _over_steps(title, "zero-variance groups", constant, points, ends=[0.0]),
+            _over_steps(title, _INFLUENCE, shares, points, smooth=False, ends=[0.0]),
+            _over_steps(title, _CONSTANT, constant, points, ends=[0.0]),
         ]
     return charts
 
@@ -201,13 +205,13 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
             share, margin, zero = np.array(rows, np.float64).T
             value, *band = _band(share, margin)
             notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
-            influence.append(Line(label, colour, value, *np.clip(band, -1.0, 1.0), note=notes))
+            influence.append(Line(label, colour, value, *np.clip(band, -100, 100), note=notes))
             notes = tuple(f"({each.groups:,} groups)" for each in at)
-            constant.append(Line(label, colour, zero, note=notes))
+            constant.append(Line(label, colour, 100 * zero, note=notes))
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
-        for what, lines in (("influence share", influence), ("zero-variance groups", constant)):
-            chart = _chart(title, what, x, lines, ends=[0.0, 1.0])
+        for what, lines in ((_INFLUENCE, influence), (_CONSTANT, constant)):
+            chart = _chart(title, what, x, lines, ends=[0.0, 100.0])
             charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts
 
@@ -235,7 +239,8 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
 
 
 def _band(value: Points, margin: Points) -> Curves:
-    return np.stack([value, value - margin, value + margin])
+    """Return a share and its band, in percent."""
+    return 100 * np.stack([value, value - margin, value + margin])
 
 
 def _over_steps(
@@ -260,7 +265,7 @@ def _over_steps(
         if smooth:
             drawn = binned(running_mean(placed, smoothing(len(steps))), points)
         else:
-            drawn = np.clip(binned(placed, points), -1.0, 1.0)
+            drawn = np.clip(binned(placed, points), -100, 100)
         lines.append(Line(name, place % COLOURS, *drawn))
     return _chart(title, label, binned(steps[None], points)[0], lines, ends=ends)
 
