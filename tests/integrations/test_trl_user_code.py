@@ -437,6 +437,10 @@ def keyed(completions, **columns):
     return [float(text == columns["gold"]) for text in completions]
 
 
+def in_words(completions, **columns):
+    return ["0.5"] * len(completions)
+
+
 def adds_text(completions, **columns):
     return [1 + text for text in completions]
 
@@ -446,9 +450,10 @@ def adds_text(completions, **columns):
     [
         (keyed, r"'keyed' raised KeyError.*'gold'.*add it.*'answer'"),
         (adds_text, "catch the exception, and return None"),
+        (in_words, r"'in_words' returned '0\.5' for completion 0 of 12: .* finite number, or None"),
     ],
 )
-def test_an_exception_of_a_reward_has_its_remedy(reward, named, place):
+def test_an_exception_or_a_text_of_a_reward_has_its_remedy(reward, named, place):
     data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
     trainer = trainer_of(*place, rewards=[reward], how={"train_dataset": data})
     with reward_error(named):

@@ -311,6 +311,13 @@ def test_a_trainer_is_watched_once(place, caplog):
     assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
 
 
+def test_a_watch_after_the_training_says_so(place, caplog):
+    trainer, _ = make("grpo", *place, max_steps=1)
+    trainer.train()
+    watch(trainer)
+    assert caplog.messages[-1].startswith("watch missed 1 step of this training: call it before")
+
+
 def random_numbers(rewards, weights):
     return torch.rand(*rewards.shape[:2]).to(rewards)
 

@@ -226,7 +226,8 @@ def test_without_scripts_a_link_shows_its_section_and_no_control_is_there(browse
 
 def test_the_name_of_a_line_hides_it_in_all_charts(page):
     page.ask("document.querySelector('.values button').focus()")
-    drawn = "[...document.querySelectorAll('g[data-line]')].filter(g => getComputedStyle(g).display !== 'none')"
+    lines = "[...document.querySelectorAll('g[data-line]')]"
+    drawn = f"{lines}.filter(g => getComputedStyle(g).display !== 'none')"
     names = f"[...new Set({drawn}.map(g => g.dataset.line))].sort()"
     assert page.ask(names) == ["gdpo", "grpo"]
     page.press("Enter", "\r")
