@@ -143,7 +143,8 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     _refuse_absent(reading.report)
     main = (primary,) if primary else ()
     ranges = (*(low or ()), *(high or ()))
-    refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
+    given = {"weights": weights, "range": ranges, "primary": main}
+    refuse_unnamed(given, names, reading.report.fields)
     for run in done.runs:
         run.sort()
     done.sample = [] if sample is None else sample.groups
