@@ -22,6 +22,8 @@ class PriorityOverall:
 
     run: str
     primary: str
+    recorded: bool = False
+    """Whether a step has recorded advantages."""
     groups: int = 0
     """Number of groups with recorded advantages in which the primary reward varies."""
     broken: int = 0
@@ -61,7 +63,7 @@ class PriorityOverall:
             if np.any(there & np.isnan(values)):
                 self._missing.add(name)
         if batch.advantages is not None:
-            a = batch.advantages
+            self.recorded, a = True, batch.advantages
             more = main[:, :, None] > main[:, None, :]
             self.groups += int(np.sum(np.any(more, axis=(1, 2))))
             broken = more & (a[:, :, None] <= a[:, None, :] + 1e-9)

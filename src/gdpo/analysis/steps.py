@@ -1,6 +1,6 @@
 """Analyzes one step of a run: rewards, completion lengths and truncation."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
@@ -13,7 +13,6 @@ from gdpo.advantages import AdvantageRule
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
-from gdpo.errors import ConfigError
 from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, Ends, RewardArrays, RolloutTable
 
 
@@ -166,18 +165,10 @@ def _diagnose_turns(
     )
 
 
-def refuse_unnamed(
-    given: Mapping[str, Iterable[str] | None], names: Iterable[str], fields: Collection[str] = ()
-) -> None:
-    """Raise a ConfigError if an option, given with its rewards, names an unknown reward.
-
-    `fields` are those of the files, also of files that are not read.
-    """
+def refuse_unnamed(given: Mapping[str, Iterable[str] | None], names: Iterable[str]) -> None:
+    """Raise a ConfigError if an option, given with its rewards, names an unknown reward."""
     known = list(names)
     for what, rewards in given.items() if known else ():
-        for name in rewards or ():
-            if name in fields and name not in known:
-                raise ConfigError(f"{what}: {name!r} is not read as a reward: add it to rewards")
         refuse_unknown(rewards or (), known, f"{what}: unknown reward")
 
 

@@ -44,11 +44,10 @@ class Line:
     """Steps at which a run ended without reaching the threshold, marked with a cross."""
 
     @property
-    def shown(self) -> tuple[Points | None, Points | None, Points | None]:
+    def numbers(self) -> Curves:
         """The value of each point and the ends of its band, which the page shows and saves."""
-        if self.own is not None:
-            return self.own, None, None
-        return self.value, self.low, self.high
+        rows = (self.value, self.low, self.high) if self.own is None else (self.own, None, None)
+        return np.stack([np.full_like(self.value, np.nan) if r is None else r for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class Chart:
                     "colour": line.colour,
                     "py": [self.up(v) if isfinite(v) else None for v in line.value.tolist()],
                     "text": list(self._texts(line)),
-                    **dict(zip(("value", "low", "high"), map(_rounded, line.shown), strict=True)),
+                    "numbers": [[float(f"{v:.6g}") for v in r] for r in line.numbers.tolist()],
                 }
                 for line in self.lines
             ],
@@ -155,10 +154,8 @@ class Chart:
             yield f"M{x} {y - 5}V{y + 5}M{x - 5} {y}H{x + 5}"
 
     def _texts(self, line: Line) -> Iterator[str]:
-        nothing = np.full(len(line.value), np.nan)
-        columns = [nothing if each is None else each for each in line.shown]
         scale = self.declared or (self.low, self.high)
-        for i, (value, low, high) in enumerate(np.transpose(columns).tolist()):
+        for i, (value, low, high) in enumerate(line.numbers.T.tolist()):
             if line.own is not None:
                 yield as_number(value, "+.3g")
                 continue
@@ -177,10 +174,6 @@ class Chart:
             if not flat:
                 corners.append(f"{self.across(self.x[i]):g} {self.up(values[i]):g}")
         return corners
-
-
-def _rounded(values: Points | None) -> list[float] | None:
-    return None if values is None else [float(f"{value:.6g}") for value in values.tolist()]
 
 
 def _runs(known: Bool[np.ndarray, " point"]) -> Iterator[tuple[int, int]]:

@@ -169,13 +169,13 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
     for run in runs:
         title, steps = shown.runs[run.run] or "all rewards", run.steps
         labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+        found = {
+            label: (run.over_time(name, "influence_share"), run.over_time(name, "influence_margin"))
+            for name, label in labels.items()
+        }
         shares = [
-            (
-                steps,
-                label,
-                _band(run.over_time(n, "influence_share"), run.over_time(n, "influence_margin")),
-            )
-            for n, label in labels.items()
+            (steps, label, 100 * np.stack([share, share - margin, share + margin]))
+            for label, (share, margin) in found.items()
         ]
         constant = [
             (steps, label, 100 * run.over_time(name, "zero_variance_groups")[None])
@@ -202,12 +202,12 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
             at = [turn.rewards[place] for turn in turns]
             label, colour = shown.rewards[reward.name], place % COLOURS
             rows = [(r.influence_share, r.influence_margin, r.zero_variance_groups) for r in at]
-            share, margin, zero = np.array(rows, np.float64).T
-            value, *band = _band(share, margin)
+            share, margin, zero = 100 * np.array(rows, np.float64).T
+            band = np.clip([share - margin, share + margin], -100, 100)
             notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
-            influence.append(Line(label, colour, value, *np.clip(band, -100, 100), note=notes))
+            influence.append(Line(label, colour, share, *band, note=notes))
             notes = tuple(f"({each.groups:,} groups)" for each in at)
-            constant.append(Line(label, colour, 100 * zero, note=notes))
+            constant.append(Line(label, colour, zero, note=notes))
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
         for what, lines in ((_INFLUENCE, influence), (_CONSTANT, constant)):
@@ -236,11 +236,6 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
         chart = _chart(label, "mean reward", x, lines)
         charts.append(replace(chart, unit="tokens", rest="the longest"))
     return charts
-
-
-def _band(value: Points, margin: Points) -> Curves:
-    """Return a share and its band, in percent."""
-    return 100 * np.stack([value, value - margin, value + margin])
 
 
 def _over_steps(

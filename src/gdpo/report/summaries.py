@@ -91,7 +91,6 @@ def priority_blocks(analysis: Analysis) -> Iterator[Block]:
 
     Yields nothing if no primary reward was named.
     """
-    recorded = {run.run for run in analysis.runs if run.recorded}
     for run in analysis.priorities.values():
         name = one_line(run.primary)
         where = f" of {short_name(run.run)}" if len(analysis.priorities) > 1 else ""
@@ -112,7 +111,7 @@ def priority_blocks(analysis: Analysis) -> Iterator[Block]:
             low = f"{counted(run.below(gate), 'rollout')} with {name} below {gate.at_least:g}"
             said.append(f"{gated} was 0 or missing in all {low}: a gate")
         text = f"not checked: {name} varies in no group with recorded advantages"
-        if run.run not in recorded:
+        if not run.recorded:
             text = f"not checked whether {name} won: the files contain no advantages"
         if run.groups:
             text = (

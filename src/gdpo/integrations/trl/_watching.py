@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from gdpo._text import counted
 from gdpo.advantages import AdvantageRule
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
@@ -80,10 +79,7 @@ def watch(
         logger.warning("watch(trainer) changes nothing, and training continues: %s", reason)
         return
     if steps := trainer.state.global_step:
-        logger.warning(
-            "watch missed %s of this training: call it before trainer.train()",
-            counted(steps, "step"),
-        )
+        logger.warning("watch missed all steps up to %d: call it before trainer.train()", steps)
     check_detail(diagnostics, "diagnostics")
     names = numbered(trainer.reward_func_names)
     if isinstance(estimators, str):

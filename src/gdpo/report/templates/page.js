@@ -40,7 +40,7 @@
 
   function curves() {
     const points = data.charts.flatMap(({ title, label, unit, x, lines }) =>
-      lines.flatMap((line) => x.map((at, i) => [title, label, line.label, unit, at, line.value[i], line.low?.[i] ?? null, line.high?.[i] ?? null])));
+      lines.flatMap((line) => x.map((at, i) => [title, label, line.label, unit, at, ...line.numbers.map((row) => row[i])])));
     const rows = [["chart", "quantity", "line", "axis", "at", "value", "low", "high"], ...points.filter((row) => row[5] !== null)];
     return rows.map((row) => `${row.map(cell).join(",")}\n`).join("");
   }
@@ -53,7 +53,7 @@
       [...section.querySelectorAll("table")].map((table) => [...table.rows].map((row) => [...row.cells].map(said))),
     ]);
     const charts = data.charts.map(({ title, label, unit, x, lines }) =>
-      ({ title, label, unit, x, lines: lines.map(({ label, value, low, high }) => ({ label, value, low, high })) }));
+      ({ title, label, unit, x, lines: lines.map(({ label, numbers: [value, low, high] }) => ({ label, value, low, high })) }));
     const [question, answer] = ["h1", ".answer"].map((name) => said(document.querySelector(name)));
     return { question, answer, tables: Object.fromEntries(shown), charts, rollouts: data.rollouts };
   }
