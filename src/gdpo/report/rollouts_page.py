@@ -28,7 +28,7 @@ from gdpo.report.charts import (
 from gdpo.report.html import render
 from gdpo.report.summaries import contents, read_sentences
 from gdpo.report.text import as_number, shortened
-from gdpo.report.viewer import Labels, count_shown, viewer_data
+from gdpo.report.viewer import Labels, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
@@ -74,7 +74,7 @@ def write_rollouts_report(
         for chart in block.charts
     ]
     paths = analysis.report.paths
-    only = visible(paths[0].absolute().name)[-120:]
+    only = visible(paths[0].absolute().name)
     where = only if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
     (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
@@ -90,7 +90,7 @@ def write_rollouts_report(
         said=blocks,
         window=smoothing(max(len(run.steps) for run in analysis.runs[:_RUNS])),
         lasting=LASTING,
-        sampled=count_shown(viewer),
+        sampled=viewer["count"],
         read=analysis.report.read,
         spread="over the whole run",
     )
@@ -155,7 +155,7 @@ def _estimators(analysis: Analysis) -> list[str]:
 
 
 def _correlations(run: RunAnalysis, shown: Labels) -> Table:
-    labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+    labels = shown.of(run.names)
     rows = [
         (label, *(as_number(run.correlation(name, other)) for other in labels))
         for name, label in labels.items()
@@ -168,7 +168,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
     charts: list[Chart] = []
     for run in runs:
         title, steps = shown.runs[run.run] or "all rewards", run.steps
-        labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+        labels = shown.of(run.names)
         found = {
             label: (run.over_time(name, "influence_share"), run.over_time(name, "influence_margin"))
             for name, label in labels.items()

@@ -94,8 +94,10 @@ def total_of(name: str, value: Any, index: int, count: int) -> Any:
 
 def finite(name: str, value: Any, place: str) -> float | None:
     """Return what a reward returned for a place, which must be a finite number or None."""
-    number = None if value is None else as_number(value)
-    if value is not None and (number is None or not math.isfinite(number)):
+    if value is None:
+        return None
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
         raise RewardError(
             f"reward {name!r} returned {value!r:.200} for {place}: return a finite number, or None "
             "if the reward does not apply"
