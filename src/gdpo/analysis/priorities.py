@@ -22,8 +22,6 @@ class PriorityOverall:
 
     run: str
     primary: str
-    recorded: bool = False
-    """Whether a step has recorded advantages."""
     groups: int = 0
     """Number of groups with recorded advantages in which the primary reward varies."""
     broken: int = 0
@@ -63,7 +61,7 @@ class PriorityOverall:
             if np.any(there & np.isnan(values)):
                 self._missing.add(name)
         if batch.advantages is not None:
-            self.recorded, a = True, batch.advantages
+            a = batch.advantages
             more = main[:, :, None] > main[:, None, :]
             self.groups += int(np.sum(np.any(more, axis=(1, 2))))
             broken = more & (a[:, :, None] <= a[:, None, :] + 1e-9)

@@ -42,9 +42,6 @@ _POINTS = 16_000
 _TURNS = 40
 """Maximum number of turns in a chart."""
 
-_INFLUENCE, _CONSTANT = "influence share, %", "zero-variance groups, %"
-"""Labels of charts of shares."""
-
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its magnitude is drawn as constant."""
 
@@ -74,8 +71,7 @@ def write_rollouts_report(
         for chart in block.charts
     ]
     paths = analysis.report.paths
-    only = visible(paths[0].absolute().name)
-    where = only if len(paths) == 1 else f"{len(paths):,} paths"
+    where = visible(paths[0].absolute().name) if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
     (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
     answer = f"{capitalized(shortened(verdict, 1_200))}."
@@ -182,8 +178,8 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
             for name, label in labels.items()
         ]
         charts += [
-            _over_steps(title, _INFLUENCE, shares, points, smooth=False, ends=[0.0]),
-            _over_steps(title, _CONSTANT, constant, points, ends=[0.0]),
+            _over_steps(title, "influence share, %", shares, points, smooth=False, ends=[0.0]),
+            _over_steps(title, "zero-variance groups, %", constant, points, ends=[0.0]),
         ]
     return charts
 
@@ -210,7 +206,10 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
             constant.append(Line(label, colour, zero, note=notes))
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
-        for what, lines in ((_INFLUENCE, influence), (_CONSTANT, constant)):
+        for what, lines in (
+            ("influence share, %", influence),
+            ("zero-variance groups, %", constant),
+        ):
             chart = _chart(title, what, x, lines, ends=[0.0, 100.0])
             charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts

@@ -78,8 +78,8 @@ def watch(
     if reason := _not_watched_because(trainer):
         logger.warning("watch(trainer) changes nothing, and training continues: %s", reason)
         return
-    if steps := trainer.state.global_step:
-        logger.warning("watch missed all steps up to %d: call it before trainer.train()", steps)
+    if trainer.state.global_step:
+        logger.warning("watch missed the steps before it: call it before trainer.train()")
     check_detail(diagnostics, "diagnostics")
     names = numbered(trainer.reward_func_names)
     if isinstance(estimators, str):
