@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gdpo.lab.recipes.read import load_recipe
-from gdpo.lab.recipes.recipe import Recipe
 
 settings.register_profile(
     "ci",
@@ -110,7 +109,7 @@ def short_or(most=10, *, name="short"):
 
 
 @pytest.fixture
-def rows(tmp_path) -> Path:
+def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     lines = [
         json.dumps({"question": f"What is {i} + {i}?", "answer": f"Twice {i}. #### {2 * i}"})
@@ -121,7 +120,7 @@ def rows(tmp_path) -> Path:
 
 
 @pytest.fixture
-def own_rewards(tmp_path, monkeypatch) -> str:
+def own_rewards(tmp_path, monkeypatch):
     """The name of a module with rewards of a user's own."""
     folder = tmp_path / "own"
     folder.mkdir()
@@ -132,7 +131,7 @@ def own_rewards(tmp_path, monkeypatch) -> str:
 
 
 @pytest.fixture
-def recipe_file(tmp_path, tiny_policy, rows, own_rewards) -> Path:
+def recipe_file(tmp_path, tiny_policy, rows, own_rewards):
     """A recipe that trains in two seconds: 4 steps of 2 prompts x 4 samples, 5 steps per epoch."""
     path = tmp_path / "recipe.yaml"
     path.write_text(
@@ -169,7 +168,7 @@ def load(recipe_file):
 
 
 @pytest.fixture
-def recipe(recipe_file) -> Recipe:
+def recipe(recipe_file):
     return load_recipe(recipe_file)
 
 

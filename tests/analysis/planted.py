@@ -10,14 +10,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.analysis import Analysis, analyze
+from gdpo.analysis import analyze
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -64,12 +63,14 @@ def _easy_and_hard(random, step, size):
     return {"correctness": _bernoulli(random, size, rate), "tone": tone}
 
 
+_NOTHING = ("nothing", None, [])
+
 PLANTED = {
     "correctness is all or nothing per prompt, format varies within groups": Run(
         _all_or_nothing, ("check", "constant", ["correctness"]), {"format": (1, 1)}
     ),
     "format is learned, correctness is rare": Run(
-        _format_is_learned, ("nothing", None, []), {"correctness": (0.95, 1)}
+        _format_is_learned, _NOTHING, {"correctness": (0.95, 1)}
     ),
     "a judge with a std of 20 beside correctness": Run(
         _judge, ("train", "ignored", ["correctness"]), {"judge": (0.95, 1)}
@@ -117,20 +118,18 @@ QUESTIONS = {
         )
         for rate, samples in ((0.02, 8), (0.05, 4))
     },
-    "healthy: two rewards of 0 or 1": Run(
-        _of_kinds("bb"), ("nothing", None, []), {}, steps=32, size=(8, 8)
-    ),
+    "healthy: two rewards of 0 or 1": Run(_of_kinds("bb"), _NOTHING, {}, steps=32, size=(8, 8)),
     "healthy: three rewards of 0 or 1, by difficulty": Run(
-        _of_kinds("ddd"), ("nothing", None, []), {}, steps=32, size=(8, 8)
+        _of_kinds("ddd"), _NOTHING, {}, steps=32, size=(8, 8)
     ),
     "healthy: four units, trained with gdpo": Run(
-        _of_kinds("d3un"), ("nothing", None, []), {}, steps=32, size=(8, 8), estimator="gdpo"
+        _of_kinds("d3un"), _NOTHING, {}, steps=32, size=(8, 8), estimator="gdpo"
     ),
 }
 """Runs on which the rule of docs/explanation/do_i_need_this.md must give the right answer."""
 
 
-def write_run(folder: Path, run: Run, seed: int = 0) -> Path:
+def write_run(folder, run, seed=0):
     """Write the completions of a run as TRL does, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
@@ -150,13 +149,13 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Path:
     return folder
 
 
-def analyzed(run: Run, seed: int = 0, **options: Any) -> Analysis:
+def analyzed(run, seed=0, **options):
     """Return the analysis of a run."""
     with tempfile.TemporaryDirectory() as folder:
         return analyze(read_rollout_files([write_run(Path(folder), run, seed)]), **options)
 
 
-def main() -> None:
+def main():
     for name, run in {**PLANTED, **QUESTIONS}.items():
         analysis = analyzed(run)
         (found,) = analysis.runs

@@ -1,6 +1,6 @@
 """Drawn runs, written in several layouts and orders, and what `gdpo analyze` says of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gdpo.rollouts.readers import read_rollout_files
 Rows = list[dict[str, Any]]
 
 
-def drawn(seed: int) -> Rows:
+def drawn(seed):
     """Return the rows of a run: several tasks with rewards of their own, and uneven groups.
 
     A row has step, group, prompt, completion, advantage, and rewards by name, None where a reward
@@ -59,16 +59,16 @@ def drawn(seed: int) -> Rows:
     return rows
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def _flat(row):
     kept = {name: row[name] for name in ("step", "prompt", "completion")}
     return kept | row["rewards"] | {"advantage": row["advantage"]}
 
 
-def _lines(folder: Path, rows: Rows) -> None:
+def _lines(folder, rows):
     written.lines(folder / "rows.jsonl", rows)
 
 
-def flat(folder: Path, rows: Rows) -> None:
+def flat(folder, rows):
     """Leave a reward out where it does not apply, unless it never applies."""
     there = {name for row in rows for name, value in row["rewards"].items() if value is not None}
     kept = [
@@ -77,43 +77,43 @@ def flat(folder: Path, rows: Rows) -> None:
     _lines(folder, kept)
 
 
-def nulls(folder: Path, rows: Rows) -> None:
+def nulls(folder, rows):
     _lines(folder, [_flat(row) for row in rows])
 
 
-def nested(folder: Path, rows: Rows) -> None:
+def nested(folder, rows):
     own = ("group_id", "sample")
     _lines(folder, [{k: v for k, v in row.items() if k not in own} for row in rows])
 
 
-def in_csv(folder: Path, rows: Rows) -> None:
+def in_csv(folder, rows):
     written.rows(folder / "rows.csv", [*map(_flat, rows)])
 
 
-def _table(rows: Rows) -> pa.Table:
+def _table(rows):
     floats = [(name, pa.float64()) for name in rows[0]["rewards"]]
     texts = [("prompt", pa.string()), ("completion", pa.string())]
     schema = pa.schema([("step", pa.int64()), *texts, *floats, ("advantage", pa.float64())])
     return pa.Table.from_pylist([*map(_flat, rows)], schema)
 
 
-def parquet(folder: Path, rows: Rows) -> None:
+def parquet(folder, rows):
     table = _table(rows)
     names = [{"completion": "response"}.get(name, name) for name in table.column_names]
     pq.write_table(table.rename_columns(names), folder / "rows.parquet")
 
 
-def _by_step(rows: Rows) -> Iterator[tuple[int, Rows]]:
+def _by_step(rows):
     for step in dict.fromkeys(row["step"] for row in rows):
         yield step, [row for row in rows if row["step"] == step]
 
 
-def trl(folder: Path, rows: Rows) -> None:
+def trl(folder, rows):
     for step, of_step in _by_step(rows):
         pq.write_table(_table(of_step), folder / f"completions_{step:05d}.parquet")
 
 
-def record(folder: Path, rows: Rows) -> None:
+def record(folder, rows):
     for step, of_step in _by_step(rows):
         kept = [
             rollout(
@@ -130,14 +130,14 @@ LAYOUTS: tuple[Callable[[Path, Rows], None], ...]
 LAYOUTS = (flat, nulls, nested, in_csv, parquet, trl, record)
 
 
-def orders(rows: Rows, seed: int) -> Iterator[Rows]:
+def orders(rows, seed):
     """Yield the rows as written, in reverse and shuffled."""
     yield rows
     yield rows[::-1]
     yield [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
 
 
-def said(folder: Path) -> tuple[Any, Any]:
+def said(folder):
     """Return what is said of a run, with the options that an unknown verdict proposes.
 
     Numbers are rounded: another order of the rows may change the last digits.

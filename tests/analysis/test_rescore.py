@@ -33,6 +33,14 @@ def read(path, name, **options):
     return tables, reading.report
 
 
+OF_RIGHT_AND_WRONG = [[1, 1, 1], [0, 1, 0]]
+
+
+def told(report):
+    """Return the line and the number of rows of each notice."""
+    return {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
+
+
 def verl_v1(path, truth):
     record = {"input": "2+2", "gts": truth, "score": 0.5, "step": 1}
     uids = [f"p_1_{i}_0" for i in range(2)]
@@ -46,7 +54,7 @@ def verl_v1(path, truth):
 def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
     (table,), report = read(verl_v1(tmp_path / "1.jsonl", truth), "gsm8k")
     assert table.names == ("correctness", "integer", "format")
-    assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert table.rewards.tolist() == OF_RIGHT_AND_WRONG
     assert table.total.tolist() == [0.5, 0.5]
     assert report.files[0].given.rewards.how == "rescored"
     assert not report.notices
@@ -55,7 +63,7 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
 def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_path):
     (table,), report = read(verl_v1(tmp_path / "1.jsonl", None), "gsm8k")
     assert_array_equal(table.rewards, [[np.nan, 1, 1], [np.nan, 1, 0]])
-    found = {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
+    found = told(report)
     assert found[NO_REFERENCE] == (1, 2)
     assert found["reward 'correctness' failed: raised KeyError"] == (1, 2)
 
@@ -96,7 +104,7 @@ def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):
     path = written.lines(tmp_path / "a.jsonl", records)
     (table,), report = read(path, f"{__name__}:size")
     assert_array_equal(table.rewards, [[np.nan], [1.0]])
-    found = {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
+    found = told(report)
     assert found[NO_TEXT] == (1, 1)
 
 
@@ -115,7 +123,7 @@ def test_columns_of_parquet_give_the_row_of_the_task(tmp_path):
     path = tmp_path / "completions_00001.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     (table,), _ = read(path, "gsm8k")
-    assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert table.rewards.tolist() == OF_RIGHT_AND_WRONG
     assert len(set(table.groups.tolist())) == 1
 
 
@@ -127,7 +135,7 @@ def test_our_own_record_has_its_reference(tmp_path):
     ]
     write_rollouts(rollout_file(tmp_path, 1), rollouts)
     (table,), report = read(tmp_path, "gsm8k")
-    assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert table.rewards.tolist() == OF_RIGHT_AND_WRONG
     assert table.weights is None  # those of the old rewards
     assert not report.notices
 

@@ -11,12 +11,12 @@ Says = Callable[..., tuple[int, str, str]]
 _COMMAND = re.compile(r"(?:^|: |with )((?:gdpo analyze|iconv|python -c) .+)$", re.MULTILINE)
 
 
-def commands_in(text: str) -> list[str]:
+def commands_in(text):
     """The commands in a message, each up to the end of its line."""
     return _COMMAND.findall(text)
 
 
-def run_printed(command: str, says: Says) -> tuple[int, str, str]:
+def run_printed(command, says):
     """Run a printed command in the current folder; return the exit code, stdout and stderr."""
     program, *arguments = shlex.split(command)
     if program == "gdpo":

@@ -32,6 +32,10 @@ def dump(tmp_path):
     return tmp_path / "run"
 
 
+def flat(out):
+    return " ".join(out.split())
+
+
 def ignored(folder, steps=6):
     """Two rewards that are independent; the spread of one is 50 times that of the other."""
     rng = np.random.default_rng(0)
@@ -551,7 +555,7 @@ def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
     out = shown(folder, *asked, "--output", "none")
     assert "no difference" not in out
     assert f"{judges}:{name} failed after {after} step" in out
-    assert why in " ".join(out.split())
+    assert why in flat(out)
     found, _ = machine(folder, *asked)
     assert [each["same"] for each in found["estimators"]] == [True, False]
 
@@ -742,7 +746,7 @@ def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, f
     said = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert all("differs on every step" in said[name] for name in ("grpo_no_std", "rloo"))
     assert "differs" not in said["gdpo"]
-    assert "those without a per-group std still differ" in " ".join(out.split())
+    assert "those without a per-group std still differ" in flat(out)
     assert "these files contain only a scalar reward" in (here / "analysis.html").read_text()
 
 
@@ -755,7 +759,7 @@ def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, 
     assert ". --rescore" not in out
     code, out, _ = analyze(dump, "--rescore", "gsm8k")
     assert code == 2
-    assert "contain no texts that could be rescored" in " ".join(out.split())
+    assert "contain no texts that could be rescored" in flat(out)
 
 
 def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, folder, here):
@@ -769,9 +773,9 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, fold
     written.lines(folder / "step_1.jsonl", rows)
     asked = (folder, "--rewards", "a,b", "--estimators", "recorded,grpo,gdpo")
     out = shown(*asked)
-    assert "rerun with --weights" in " ".join(out.split())
+    assert "rerun with --weights" in flat(out)
     out = shown(*asked, "--weights", "a=1,b=0.1")
-    assert "rerun with --weights" not in " ".join(out.split())
+    assert "rerun with --weights" not in flat(out)
     assert "no difference from the baseline, up to a factor: grpo" in out
 
 
@@ -785,7 +789,7 @@ def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(refused, folder
 def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, folder):
     run = run_of(folder, LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
     out = shown(run, "--output", "none")
-    told = " ".join(out.split())
+    told = flat(out)
     assert "`format` is constant in 100 % of its 64 groups from step 7, at 1, the top" in told
     assert "no action needed: keep" in told
     assert "verdict: nothing to do: `format` is learned" in told
@@ -796,10 +800,10 @@ def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, folder
 def test_a_reward_whose_range_is_said_is_learned(shown, folder):
     run = run_of(folder, LEARNED)
     out = shown(run, "--output", "none")
-    assert "at 1, the highest value of this run" in " ".join(out.split())
+    assert "at 1, the highest value of this run" in flat(out)
     said = ("--range", "format=0:1")
     out = shown(run, "--output", "none", *said)
-    assert "at 1, the top of its range" in " ".join(out.split())
+    assert "at 1, the top of its range" in flat(out)
 
 
 def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, judges, folder):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.printed import commands_in, run_printed
-from tests.rollouts.readers.written import lines
+from tests.rollouts.readers.written import lines, trl
 
 FORMS = Path(__file__).parents[1] / "analysis" / "logs" / "golden_forms"
 ROWS = [
@@ -125,6 +125,16 @@ def test_rows_without_a_step_are_proposed_as_metrics_too(gdpo_says, here):
     for command in commands_in(err):
         assert run_printed(command, gdpo_says)[0] == 0
     assert commands_in(err)[1] == "gdpo analyze x.jsonl --columns format=metrics"
+
+
+def test_files_of_trl_are_read_by_the_names_of_their_columns_and_repeated_as_printed(
+    shown, gdpo_says, here
+):
+    trl(here, [row | {"completion": "c", "advantage": row["good_reward"] - 1.0} for row in ROWS])
+    out = shown("completions", "--columns", "format=columns")
+    assert "6 groups of 4, by equal prompts" in out
+    (command,) = commands_in(out)
+    assert "6 groups of 4, by equal prompts" in run_printed(command, gdpo_says)[1]
 
 
 def test_no_group_size_is_proposed_if_each_step_has_one_rollout(analyze, here):

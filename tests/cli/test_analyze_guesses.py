@@ -30,6 +30,14 @@ def made(more, **sizes):
     return [{"step": s} | text(s, p, g) | more(s, p, g, a, b) for s, p, g, a, b in found]
 
 
+def weight_shares(run):
+    return [reward["weight_share"] for reward in run["rewards"]]
+
+
+def names_of(run):
+    return [reward["name"] for reward in run["rewards"]]
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -63,8 +71,7 @@ def test_weights_in_the_total_are_used(found_in, kind):
     found = found_in(kind, rows)
     (run,) = found["runs"]
     assert run["weights_from"] == "found in the total"
-    shares = [reward["weight_share"] for reward in run["rewards"]]
-    assert shares == pytest.approx([1 / 1.1, 0.1 / 1.1])
+    assert weight_shares(run) == pytest.approx([1 / 1.1, 0.1 / 1.1])
     assert found["notices"] == []
 
 
@@ -79,16 +86,19 @@ def test_rollouts_whose_total_has_other_weights_are_reported(found_in, kind):
     assert "'reward' is not the sum" in str(notice)
 
 
-@of_every_kind
-@pytest.mark.parametrize("ids", ["restart", "worker"])
-def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(found_in, kind, ids):
-    rows = [
+def with_ids(ids):
+    return [
         ({"group_id": p} if ids == "restart" else {"step": s, "rank": p % 2, "group_id": p // 2})
         | text(s, p, g)
         | {"reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
-    found = found_in(kind, rows)
+
+
+@of_every_kind
+@pytest.mark.parametrize("ids", ["restart", "worker"])
+def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(found_in, kind, ids):
+    found = found_in(kind, with_ids(ids))
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["group id and prompt"]
     assert len(found["notices"]) == 1
@@ -101,11 +111,7 @@ def test_ids_that_restart_between_parts_of_a_file_are_told_apart(found_in, kind,
     for name in ("_CHUNK", "_BATCH"):
         monkeypatch.setattr(batches, name, 32)
     monkeypatch.setattr(rewards, "LOOKED_AT", 32)
-    rows = [
-        {"group_id": p} | text(s, p, g) | {"reward_a": a, "reward_b": b}
-        for s, p, g, a, b in rollouts()
-    ]
-    found = found_in(kind, rows)
+    found = found_in(kind, with_ids("restart"))
     assert found["groups"]["sizes"] == {"4": 64}
 
 
@@ -244,7 +250,7 @@ def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_sa
         ]
         written(folder / f"completions_{s:05d}", "parquet", rows)
     (run,) = analyzed(gdpo_says, tmp_path)["runs"]
-    assert [reward["name"] for reward in run["rewards"]] == ["correct", "short"]
+    assert names_of(run) == ["correct", "short"]
 
 
 @of_every_kind
@@ -267,8 +273,7 @@ def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says,
     with pa.ipc.new_file(tmp_path / "run.arrow", table.schema) as file:
         file.write_table(table)
     (run,) = analyzed(gdpo_says, tmp_path / "run.arrow")["runs"]
-    shares = [reward["weight_share"] for reward in run["rewards"]]
-    assert shares == pytest.approx([1 / 1.1, 0.1 / 1.1])
+    assert weight_shares(run) == pytest.approx([1 / 1.1, 0.1 / 1.1])
 
 
 @of_every_kind
@@ -311,15 +316,14 @@ def test_a_refusal_holds_for_all_files_of_a_run(analyze, folder, kind):
     ids=["verifiers-results", "open-instruct", "ms-swift-ray"],
 )
 def test_a_file_of_own_fields_is_not_taken_for_a_format_with_a_scalar_reward(found_in, fields):
-    rows = [
-        {"step": s}
-        | text(s, p, g)
-        | {name: s * 8 + p if "id" in name else s for name in fields}
-        | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(
+        lambda s, p, g, a, b: (
+            {name: s * 8 + p if "id" in name else s for name in fields}
+            | {"a_reward": a, "b_reward": b, "reward": a + 0.1 * b}
+        )
+    )
     (run,) = found_in("jsonl", rows)["runs"]
-    assert [reward["name"] for reward in run["rewards"]] == ["a_reward", "b_reward"]
+    assert names_of(run) == ["a_reward", "b_reward"]
 
 
 def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyze, folder):
@@ -372,16 +376,15 @@ WEIGHED = {"object": {"a": 0.25, "b": 1}, "list": [0.25, 1]}
 @pytest.mark.parametrize("name", ["weights", "reward_weights"])
 @pytest.mark.parametrize("form", WEIGHED)
 def test_weights_beside_the_rewards_are_read(found_in, kind, name, form):
-    rows = [
-        {"step": s, name: WEIGHED[form]}
-        | text(s, p, g)
-        | ({"rewards": [a, b], "reward_names": ["a", "b"]} if form == "list" else {})
-        | ({"rewards": {"a": a, "b": b}} if form == "object" else {})
-        for s, p, g, a, b in rollouts()
-    ]
+    rows = made(
+        lambda s, p, g, a, b: (
+            {name: WEIGHED[form]}
+            | ({"rewards": [a, b], "reward_names": ["a", "b"]} if form == "list" else {})
+            | ({"rewards": {"a": a, "b": b}} if form == "object" else {})
+        )
+    )
     (run,) = found_in(kind, rows)["runs"]
-    shares = [reward["weight_share"] for reward in run["rewards"]]
-    assert shares == pytest.approx([0.2, 0.8])
+    assert weight_shares(run) == pytest.approx([0.2, 0.8])
 
 
 @of_lines_and_columns

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from tests.rollouts.built import rollout
+from tests.rollouts.readers.written import lines
 
 from gdpo.advantages import AdvantageRule
 from gdpo.rollouts import read_rollouts, write_rollouts
@@ -74,6 +75,18 @@ def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(
     folder = recorded(tmp_path)
     assert "priority" not in analyze(folder, "--output", "none")[1]
     assert "did you mean 'right'" in refused(folder, "--output", "none", "--primary", "rigth")
+
+
+def test_files_without_advantages_and_fields_that_are_not_read_as_rewards_are_told(
+    tmp_path, analyze, refused
+):
+    rows = [{"prompt": i // 4, "right": i % 3, "style": i % 2} for i in range(16)]
+    file = lines(tmp_path / "x.jsonl", rows)
+    asked = (file, "--output", "none", "--rewards", "right", "--primary")
+    said = "not checked whether right won: the files contain no advantages"
+    assert said in analyze(*asked, "right")[1]
+    said = "primary: 'style' is not read as a reward: add it to rewards"
+    assert said in refused(*asked, "style")
 
 
 def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):

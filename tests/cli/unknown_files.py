@@ -1,7 +1,6 @@
 """Drawn files of a run in layouts that no framework writes, and the same run in gdpo's record."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ NAMES = ("correct", "format", "style", "brevity", "safety", "accuracy", "judge",
 STEPS, GROUPS, SAMPLES = 12, 8, 4
 
 
-def _others(rng: np.random.Generator, total: str) -> dict[str, Any]:
+def _others(rng, total):
     """Return functions for fields that are no rewards: constants, flags, lengths, copies, lists."""
     fields = {
         "reward_penalty": lambda _: 0.0,
@@ -30,7 +29,7 @@ def _others(rng: np.random.Generator, total: str) -> dict[str, Any]:
     return {name: make for name, make in fields.items() if rng.random() < 0.25}
 
 
-def write_unknown(folder: Path, seed: int) -> tuple[Path, Path]:
+def write_unknown(folder, seed):
     """Write a run of two to four rewards. Return the unknown file, and the folder of the record.
 
     Rewards may stand in an object, and a total, their weights, or both beside them. The rewards may
@@ -82,7 +81,7 @@ def write_unknown(folder: Path, seed: int) -> tuple[Path, Path]:
     return written.rows(folder / f"rows.{kind}", rows), folder / "record"
 
 
-def conclusion(printed: str) -> tuple[Any, ...]:
+def conclusion(printed):
     """Return what the JSON of an analysis concludes, without the words."""
     verdict = json.loads(printed)["runs"][0]["verdict"]
     share = verdict["influence_share"]

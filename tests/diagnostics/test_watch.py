@@ -33,6 +33,10 @@ def of_two(rewards, **options):
     return diagnose(rewards, None, ["a", "b"], **options)
 
 
+def said_of(held):
+    return held.finding.kind, held.finding.rewards
+
+
 def history_of(diagnoses):
     history = FindingHistory()
     for diagnosis in diagnoses:
@@ -70,7 +74,7 @@ MORE = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)]
 def test_a_reward_that_is_ignored_on_every_step_is_found_whichever_of_two_others_dominates(seed):
     history = history_of(steps(20, 64, seed=seed, samples=64))
     (held,) = [held for held in history.held() if held.finding.severity is Severity.WARNING]
-    assert (held.finding.kind, held.finding.rewards) == (Kind.IGNORED, ("tiny",))
+    assert said_of(held) == (Kind.IGNORED, ("tiny",))
     assert (held.steps, held.of, held.spans) == (20, 20, ((1, 20),))
     assert held.lasting
     assert held.certain
@@ -122,7 +126,7 @@ def test_long_blocks_find_what_short_ones_are_too_few_for():
     many = steps(80, 256, stds=[10, 0.1], weights=[1, 0.05], samples=16)
     assert not history_of(few).held()
     (held,) = history_of(many).held()
-    assert (held.finding.kind, held.finding.rewards) == (Kind.IGNORED, ("mid",))
+    assert said_of(held) == (Kind.IGNORED, ("mid",))
     assert held.finding.evidence["groups"] == 256
     assert held.spans[0][0] == 1
 
@@ -208,7 +212,7 @@ def test_a_reward_that_stops_varying_is_constant_once_whole_blocks_are():
 def test_a_finished_run_shows_at_once_what_a_short_one_could_not_measure():
     assert not history_of(steps(2, 40)).held()
     (held,) = at_the_end(steps(2, 40))
-    assert (held.finding.kind, held.finding.rewards) == (Kind.IGNORED, ("tiny",))
+    assert said_of(held) == (Kind.IGNORED, ("tiny",))
     assert (held.spans, held.at_once, held.lasting, held.certain) == (((1, 2),), True, True, False)
     longer = at_the_end(steps(8, 40))
     assert [(each.at_once, each.finding.evidence["groups"]) for each in longer] == [(False, 320)]

@@ -17,6 +17,9 @@ def said(found):
     return f"{headline(found)} {further(found)}"
 
 
+PAIRS = [(label, seed) for label in ("grpo", "gdpo") for seed in range(5)]
+
+
 def run(label, seed, state="finished", why="", **means):
     curves = {name: np.array(values, dtype=float) for name, values in means.items()}
     return ComparedRun(label, seed, Path(f"{label}/{seed}"), state, why, curves)
@@ -198,7 +201,7 @@ def test_a_run_that_failed_after_its_last_step_did_not_fail():
 
 
 def test_an_experiment_that_has_just_begun_says_so():
-    runs = [run(label, s, "waiting") for label in ("grpo", "gdpo") for s in range(5)]
+    runs = [run(label, s, "waiting") for label, s in PAIRS]
     found = analysed(runs)
     assert found.outcomes[0].runs == found.differences[0].pairs == 0
     assert np.isnan([found.differences[0].p_value, *found.outcomes[0].survival.share]).all()
@@ -222,7 +225,7 @@ def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
 
 
 def test_runs_that_are_all_alike_from_the_first_step_on():
-    runs = [run(label, s, format=[1.0] * 100) for label in ("grpo", "gdpo") for s in range(5)]
+    runs = [run(label, s, format=[1.0] * 100) for label, s in PAIRS]
     found = analysed(runs)
     (d,) = found.differences
     assert (d.final.value, d.p_value, d.p_time) == (0.0, 1.0, 1.0)
@@ -232,7 +235,7 @@ def test_runs_that_are_all_alike_from_the_first_step_on():
 
 
 def test_runs_of_one_step_can_reach_it():
-    runs = [run(label, s, format=[1.0]) for label in ("grpo", "gdpo") for s in range(5)]
+    runs = [run(label, s, format=[1.0]) for label, s in PAIRS]
     found = analysed(runs, total_steps=1)
     assert found.outcomes[0].survival.median.value == 1
 
@@ -254,8 +257,7 @@ def test_seeds_are_paired_by_number_and_only_those_of_both_labels():
 def test_a_reward_that_applied_to_no_step_is_left_out_of_its_own_comparison_only():
     runs = [
         run(label, s, format=rising(0.9 - 0.01 * s), correctness=[np.nan] * 100)
-        for label in ("grpo", "gdpo")
-        for s in range(5)
+        for label, s in PAIRS
     ]
     found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
     format_d, correctness_d = found.differences

@@ -24,7 +24,7 @@ SHOWN = 12
 """Number of lines that are printed of a difference."""
 
 
-def outputs(tree: Path, part: str) -> dict[str, str]:
+def outputs(tree, part):
     """Return what the package in a tree does, by name. The inputs are always those of this tree."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{ROOT}", "COLUMNS": "80"}
@@ -34,7 +34,7 @@ def outputs(tree: Path, part: str) -> dict[str, str]:
         return json.loads(Path(folder, "out.json").read_text(encoding="utf-8"))
 
 
-def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
+def differing(before, after):
     """Print how each output differs, and return the names of those that do."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     for name in names:
@@ -46,7 +46,7 @@ def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
     return names
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commit")
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}. Default: all")

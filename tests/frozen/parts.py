@@ -37,7 +37,7 @@ VARYING = re.compile(r"_time$|runtime|per_second|memory|^perf/|/seconds")
 """Names of metrics that no two runs share."""
 
 
-def run(*arguments: str) -> str:
+def run(*arguments):
     """Return the exit code and everything that a command prints."""
     from gdpo.cli import main
 
@@ -50,13 +50,13 @@ def run(*arguments: str) -> str:
     return f"exit code {code}\n{printed.getvalue()}"
 
 
-def train(*changes: str) -> str:
+def train(*changes):
     """Train the starter project for three steps, and return what is printed."""
     small = ("trainer.max_steps=3", "batch.prompts=4", "batch.samples=4", "batch.micro_batch=8")
     return run("train", "recipe.yaml", *(x for c in (*small, *changes) for x in ("--set", c)))
 
 
-def analyze() -> Iterator[tuple[str, str]]:
+def analyze():
     """Every golden file, as JSON and as the page's summary, with and without other estimators."""
     for folder in GOLDEN:
         for path in sorted(TESTS.joinpath(folder).iterdir()):
@@ -72,7 +72,7 @@ def analyze() -> Iterator[tuple[str, str]]:
                 yield name, run("analyze", str(path), *options)
 
 
-def estimators() -> Iterator[tuple[str, str]]:
+def estimators():
     """Every estimator on random, missing, constant and padded rewards, as exact floats."""
     from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 
@@ -96,7 +96,7 @@ def estimators() -> Iterator[tuple[str, str]]:
             yield f"{name} {case}", got
 
 
-def exact(compute: Callable[[], np.ndarray]) -> str:
+def exact(compute):
     """Return every number in hexadecimal, or the error."""
     try:
         return "\n".join(value.hex() for value in np.asarray(compute(), float).ravel().tolist())
@@ -104,7 +104,7 @@ def exact(compute: Callable[[], np.ndarray]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def trainings() -> Iterator[tuple[str, str]]:
+def trainings():
     """Tiny trainings: all metrics, recorded numbers and texts, and the digest of the weights."""
     import pyarrow.parquet as pq
 
@@ -126,7 +126,7 @@ def trainings() -> Iterator[tuple[str, str]]:
             yield f"{name} weights", hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def checks() -> Iterator[tuple[str, str]]:
+def checks():
     """`gdpo check` of the starter project and of broken recipes, with what each error says."""
     run("init")
     broken = {
@@ -148,7 +148,7 @@ def checks() -> Iterator[tuple[str, str]]:
         yield recipe.parent.name, run("check", str(recipe), "--rows", "20")
 
 
-def pages() -> Iterator[tuple[str, str]]:
+def pages():
     """The pages of the example, of a run and of rollouts with turns."""
     yield "printed", run("analyze", "--example", "--output", "example.html")
     run("init")
@@ -160,7 +160,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield page.name, page.read_text(encoding="utf-8")
 
 
-def help() -> Iterator[tuple[str, str]]:
+def help():
     """The help of every command."""
     printed = run("--help")
     yield "gdpo", printed
@@ -171,7 +171,7 @@ def help() -> Iterator[tuple[str, str]]:
         yield f"recipes {verb}", run("recipes", verb, "--help")
 
 
-def placeless(text: str) -> str:
+def placeless(text):
     """Return a text without the paths of the folder and the tree, which differ from run to run."""
     text = text.replace("<wbr>", "")
     for tree in (Path(gdpo.__file__).parents[2], ROOT):

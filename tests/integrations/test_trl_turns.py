@@ -30,7 +30,7 @@ def test_the_total_of_turns_is_their_sum_or_missing(value, total):
     ("value", "named"),
     [
         ([1, 2, 3], "has 3 numbers .* completion 7.* 2 turns"),
-        ([1.0, "one"], "returned 'one'.* turn 1 of completion 7"),
+        ([1.0, "0.5"], "returned '0.5'.* turn 1 of completion 7"),
         ([1.0, float("inf")], "returned inf.* turn 1 of completion 7"),
     ],
 )

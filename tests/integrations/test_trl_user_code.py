@@ -397,6 +397,7 @@ def takes_no_more(prompts, completions):
     return [0.0] * len(completions)
 
 
+ANSWERED = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
 PARAMETERS = [
     (needs_columns, r"'needs_columns' needs the argument 'gold', 'hint'.*Columns: 'answer'"),
     (needs_prompt, r"'needs_prompt' needs the argument 'prompt'.*'prompts'"),
@@ -407,12 +408,11 @@ PARAMETERS = [
 @pytest.mark.parametrize(("reward", "named"), PARAMETERS)
 @pytest.mark.parametrize("known", [True, False], ids=["before", "stream"])
 def test_parameters_that_do_not_fit_are_named(known, reward, named, place):
-    data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
     if known:
         with reward_error(named):
-            trainer_of(*place, rewards=[reward], how={"train_dataset": data})
+            trainer_of(*place, rewards=[reward], how={"train_dataset": ANSWERED})
         return
-    stream = {"train_dataset": data.to_iterable_dataset().map(dict)}
+    stream = {"train_dataset": ANSWERED.to_iterable_dataset().map(dict)}
     trainer = trainer_of(*place, rewards=[reward], how=stream)
     with reward_error(named):
         trainer.train()
@@ -437,6 +437,10 @@ def keyed(completions, **columns):
     return [float(text == columns["gold"]) for text in completions]
 
 
+def in_words(completions, **columns):
+    return ["0.5"] * len(completions)
+
+
 def adds_text(completions, **columns):
     return [1 + text for text in completions]
 
@@ -446,11 +450,11 @@ def adds_text(completions, **columns):
     [
         (keyed, r"'keyed' raised KeyError.*'gold'.*add it.*'answer'"),
         (adds_text, "catch the exception, and return None"),
+        (in_words, r"'in_words' returned '0\.5' for completion 0 of 12: .* finite number, or None"),
     ],
 )
-def test_an_exception_of_a_reward_has_its_remedy(reward, named, place):
-    data = Dataset.from_dict({"prompt": ["a", "b"] * 6, "answer": ["c"] * 12})
-    trainer = trainer_of(*place, rewards=[reward], how={"train_dataset": data})
+def test_an_exception_or_a_text_of_a_reward_has_its_remedy(reward, named, place):
+    trainer = trainer_of(*place, rewards=[reward], how={"train_dataset": ANSWERED})
     with reward_error(named):
         trainer.train()
 

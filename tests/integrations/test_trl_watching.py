@@ -24,6 +24,11 @@ NAMES = ("bytes_written", "digits", "sometimes_vowels")
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "num_generations_eval": 2}
 
 
+def only(caplog, words):
+    (message,) = [message for message in caplog.messages if words in message]
+    return message
+
+
 def constant(completions, **columns):
     return [0.5] * len(completions)
 
@@ -133,7 +138,7 @@ def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_to
         both = ([row.get(f"{prefix}/{key}") for row in rows] for prefix in ("rewards", "one_file"))
         assert next(both) == pytest.approx(next(both), abs=1e-6)
     assert any(0 < row["one_file/digits/zero_variance_groups"] < 1 for row in rows)
-    (message,) = [m for m in caplog.messages if "is constant" in m]
+    message = only(caplog, "is constant")
     assert message.startswith("gdpo, step 4: ")
     assert "`red⟨U+001B⟩[31m line`" in message
     assert "Check the function first" in message
@@ -199,7 +204,7 @@ def test_an_error_in_the_watch_does_not_end_the_training(estimator, why, place, 
     watch(trainer, estimators=[f"tests.integrations.test_trl_watching:{estimator.__name__}"])
     trainer.train()
     assert trainer.state.global_step == 2
-    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
+    message = only(caplog, "watch is switched off")
     assert why in message
     assert not logged(trainer, "diagnostics/warnings")
 
@@ -214,7 +219,7 @@ def test_a_batch_with_an_infinite_reward_is_left_out_once(tiny_policy, tmp_path,
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=3, rewards=[once_infinite])
     watch(trainer, rollouts_dir=tmp_path / "rollouts")
     trainer.train()
-    (message,) = [m for m in caplog.messages if "leaves a batch out" in m]
+    message = only(caplog, "leaves a batch out")
     assert "once_infinite" in message
     assert "infinite" in message
     assert not [m for m in caplog.messages if "switched off" in m]
@@ -255,7 +260,7 @@ def test_a_trainer_with_another_batch_is_not_watched(change, why, place, caplog)
     watch(trainer)
     trainer._generate_and_score_completions = after(trainer._generate_and_score_completions)
     trainer.train()
-    (message,) = [m for m in caplog.messages if "watch is switched off" in m]
+    message = only(caplog, "watch is switched off")
     assert why in message
 
 
@@ -267,7 +272,7 @@ def test_rewards_of_one_name_are_numbered(tiny_policy, tmp_path, caplog):
     own = {"rewards": rewards, "reward_weights": [1.0] * 4}
     trainer, _ = make("grpo", tiny_policy, tmp_path, max_steps=1, **own)
     watch(trainer, rollouts_dir=tmp_path / "rollouts")
-    (message,) = [m for m in caplog.messages if "share a name" in m]
+    message = only(caplog, "share a name")
     names = ["digits", "digits_2", "digits_3", "digits_4"]
     assert ", ".join(names) in message
     trainer.train()
@@ -294,7 +299,7 @@ def test_a_state_that_cannot_be_restored_does_not_end_the_training(place, tmp_pa
 def test_a_gdpo_trainer_needs_no_watch_and_trains(place, caplog):
     trainer = make_variant("ours", *place, max_steps=1)
     watch(trainer)
-    (message,) = [m for m in caplog.messages if "changes nothing" in m]
+    message = only(caplog, "changes nothing")
     assert "rollouts_dir and diagnostics in its GDPOConfig" in message
     trainer.train()
     assert trainer.state.global_step == 1
@@ -309,6 +314,13 @@ def test_a_trainer_is_watched_once(place, caplog):
     assert any("already watched" in message for message in caplog.messages)
     trainer.train()
     assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
+
+
+def test_a_watch_after_the_training_says_so(place, caplog):
+    trainer, _ = make("grpo", *place, max_steps=1)
+    trainer.train()
+    watch(trainer)
+    assert caplog.messages[-1].startswith("watch missed the steps before it: call it before")
 
 
 def random_numbers(rewards, weights):

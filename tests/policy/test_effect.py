@@ -40,10 +40,14 @@ def passes(model, cut):
     return Batch(*rows("both"), np.empty(0)).passes(model, cut, TEMPERATURE)
 
 
-def found(made, *, cut=3, **settings):
+def begun(made, batches, **settings):
     model, optimizer = made
     step = OptimizerStep.live(optimizer, model.named_parameters())
-    vectors = Vectors(model, rewards=REWARDS, batches=BATCHES, **settings)
+    return model, step, Vectors(model, rewards=REWARDS, batches=batches, **settings)
+
+
+def found(made, *, cut=3, **settings):
+    model, step, vectors = begun(made, BATCHES, **settings)
     for each in batches():
         vectors.add(passes(model, cut), **each, step=step, max_norm=MAX_NORM)
     return vectors, vectors.products()
@@ -135,9 +139,7 @@ def test_sketched_products_are_right_in_the_mean_over_seeds(size):
 
 
 def test_a_reward_that_changes_no_advantage_adds_nothing(made):
-    model, optimizer = made
-    step = OptimizerStep.live(optimizer, model.named_parameters())
-    vectors = Vectors(model, rewards=REWARDS, batches=1)
+    model, step, vectors = begun(made, 1)
     batch = next(batches())
     batch["presence"][0] = 0
     vectors.add(passes(model, 2), **batch, step=step, max_norm=MAX_NORM)
@@ -147,9 +149,7 @@ def test_a_reward_that_changes_no_advantage_adds_nothing(made):
 
 
 def test_coefficients_of_other_rollouts_are_refused(made):
-    model, optimizer = made
-    step = OptimizerStep.live(optimizer, model.named_parameters())
+    model, step, vectors = begun(made, 1)
     few = [next(passes(model, 3))]
-    vectors = Vectors(model, rewards=REWARDS, batches=1)
     with pytest.raises(AssertionError, match="the rollouts of the coefficients"):
         vectors.add(few, **next(batches()), step=step, max_norm=1.0)

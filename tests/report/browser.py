@@ -105,9 +105,13 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": colours}]
         self.call("Emulation.setEmulatedMedia", media=kind, features=features)
 
-    def open(self, file):
+    def open(self, file, fragment="", width=1280):
+        self.size(width)
+        self.media()
+        self.complaints.clear()
+        self.requests.clear()
         self.loaded = False
-        self.call("Page.navigate", url=Path(file).absolute().as_uri())
+        self.call("Page.navigate", url=Path(file).absolute().as_uri() + fragment)
         while not self.loaded:
             self._read()
 
@@ -119,11 +123,7 @@ class Page:
 
     def open_wholly(self, file, width):
         """Open a page with all its rollouts. Nothing may run, be asked for or stick out."""
-        self.size(width)
-        self.media()
-        self.complaints.clear()
-        self.requests.clear()
-        self.open(file)
+        self.open(file, width=width)
         while not self.ask("document.querySelector('#more').hidden"):
             self.ask("document.querySelector('#more').click()")
         self.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")

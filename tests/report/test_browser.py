@@ -1,5 +1,10 @@
 """The page in a browser: nothing runs that is not ours, and it is used without a mouse."""
 
+import csv
+import json
+import shutil
+import time
+
 import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, unrecorded
@@ -14,8 +19,6 @@ from gdpo.rollouts.readers import read_rollout_files
 
 @pytest.fixture
 def page(browser, compared):
-    browser.size(1280)
-    browser.media()
     browser.open(compared[1])
     return browser
 
@@ -52,12 +55,7 @@ def test_hostile_rollouts_run_nothing_and_break_nothing(browser, hostile_rollout
 
 def test_hostile_names_run_nothing_and_break_nothing(browser, hostile_names):
     for width in (1280, 400):
-        browser.size(width)
-        browser.complaints.clear()
-        browser.open(hostile_names[1])
-        assert browser.complaints == []
-        assert browser.ask("window.broken") is None
-        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        browser.open_wholly(hostile_names[1], width)
 
 
 @pytest.mark.parametrize(("labels", "rewards"), [(2, 1), (2, 2), (5, 3)])
@@ -71,7 +69,6 @@ def test_which_by_how_much_and_how_sure_need_no_scrolling(browser, tmp_path, lab
     ]
     comparison = analyse(experiment_of(tmp_path, runs, rewards=measured))
     write_report(comparison, tmp_path / "report.html")
-    browser.size(1280, 800)
     browser.open(tmp_path / "report.html")
     bottom = "Math.max(...[...document.querySelectorAll('.answer, .results table')]"
     assert browser.ask(f"{bottom}.map(e => e.getBoundingClientRect().bottom))") <= 800
@@ -128,10 +125,10 @@ def test_rollouts_are_sorted_by_disagreement_and_by_any_column(page):
     for column in (2, 3, 4, 5):
         press = f"document.querySelectorAll('#list thead button')[{column}].click()"
         page.ask(press)
-        found = [float(cell.replace("−", "-")) for cell in cells(page, column)]
+        found = [float(cell) for cell in cells(page, column)]
         assert found == sorted(found, reverse=True)
         page.ask(press)
-        found = [float(cell.replace("−", "-")) for cell in cells(page, column)]
+        found = [float(cell) for cell in cells(page, column)]
         assert found == sorted(found)
 
 
@@ -171,8 +168,7 @@ def test_dark_light_and_print_differ_and_print_leaves_the_viewer_out(page):
 def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_path):
     analysis = analyze(read_rollout_files(EXAMPLE))
     write_rollouts_report(analysis, tmp_path / "page.html")
-    browser.size(400)
-    browser.open(tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", width=400)
     for column in (0, 1, 2):
         table = "document.querySelector('[aria-labelledby=rewards] table')"
         box = f"[...{table}.rows].map(r => r.cells[{column}].getBoundingClientRect().right)"
@@ -193,3 +189,67 @@ def test_names_in_sentences_are_code(browser, tmp_path):
     for place in (".answer", ".findings"):
         code = f"[...document.querySelectorAll('{place} code')].map(c => c.textContent)"
         assert "brevity" in browser.ask(code)
+
+
+def test_a_link_opens_its_rollout_at_once_and_despite_a_filter(page, compared, tmp_path):
+    page.ask("document.querySelectorAll('tr.row button')[20].click()")
+    opened = "document.querySelector('tr.detail').textContent"
+    link, text = page.ask(f"[document.querySelector('tr.detail a').hash, {opened}]")
+    set_field(page, 7, "nobody wrote this")
+    page.ask(f"location.hash = {link!r}")
+    assert page.ask(opened) == text
+    page.ask("location.hash = '#rollout=gdpo/9/9/9/9'")
+    assert count(page) == "The linked rollout is not on this page."
+    page.open(shutil.copy(compared[1], tmp_path / "copy.html"), link)
+    assert page.ask(opened) == text
+    top = "document.activeElement.getBoundingClientRect().top"
+    assert page.ask(f"Math.abs({top}) < 20")
+
+
+def test_without_scripts_a_link_shows_its_section_and_no_control_is_there(browser, compared):
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(compared[1], "#numbers")
+    assert browser.ask("document.querySelector('#numbers').getBoundingClientRect().top") < 20
+    shown = "[...document.querySelectorAll('form, button')].filter(e => e.checkVisibility())"
+    assert browser.ask(f"{shown}.length") == 0
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_the_name_of_a_line_hides_it_in_all_charts(page):
+    page.ask("document.querySelector('.values button').focus()")
+    lines = "[...document.querySelectorAll('g[data-line]')]"
+    drawn = f"{lines}.filter(g => getComputedStyle(g).display !== 'none')"
+    names = f"[...new Set({drawn}.map(g => g.dataset.line))].sort()"
+    assert page.ask(names) == ["gdpo", "grpo"]
+    page.press("Enter", "\r")
+    assert page.ask(names) == ["gdpo"]
+    assert page.ask("document.activeElement.ariaPressed") == "false"
+    page.point(".chart svg")
+    assert page.ask("document.querySelectorAll('.cursor circle').length") == 1
+    assert page.ask("document.querySelector('.values output').textContent") == ""
+    page.press("Enter", "\r")
+    assert page.ask(names) == ["gdpo", "grpo"]
+
+
+def test_curves_and_all_data_are_saved_without_formulas(browser, tmp_path):
+    name = '=1+"1",'
+    measured = (Measured(name, -1.0, 1.0, 1.0),)
+    runs = [
+        unrecorded(label, 0, tmp_path, steps=steps, rewards=measured)
+        for label, steps in (("grpo", 12), ("@gdpo", 4))
+    ]
+    write_report(analyse(experiment_of(tmp_path, runs, rewards=measured)), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.ask("document.querySelectorAll('#save button').forEach(button => button.click())")
+    curves, whole = tmp_path / "curves.csv", tmp_path / "data.json"
+    while not (curves.exists() and whole.exists()):
+        time.sleep(0.01)
+    _, first, *others = csv.reader(curves.read_text("utf-8").splitlines())
+    assert first[:5] == [f"'{name}", "mean reward", "grpo", "step", "1"]
+    assert float(first[5]) == pytest.approx(runs[0].means[name][0])
+    assert first[5][0] == "-"
+    assert [row[2] for row in others] == ["grpo"] * 11 + ["'@gdpo"] * 4
+    saved = json.loads(whole.read_text("utf-8"))
+    assert saved["charts"][0]["lines"][0]["value"][0] == float(first[5])
+    assert saved["tables"]["results"][0][1][0] == "grpo"

@@ -66,7 +66,7 @@ def page(dump):
 def test_it_answers_and_adds_up(page):
     text = page.read_text()
     assert MARK in text[:4096]
-    assert "<h1>" in text
+    assert "<h1><bdi>Influence of each reward in run</bdi></h1>" in text
     assert "768 rows: 768 read, 0 skipped" in text
     assert len(text.encode()) < 2_000_000
     sections = ("findings", "curves", "influence", "correlation", "lengths", "advantages", "read")
@@ -109,22 +109,25 @@ def test_a_dump_without_tokens_has_no_chart_of_lengths(tmp_path):
     assert "by the length" not in text
 
 
+def page_with(folder, values):
+    rows = [{"prompt": "a", "step": i // 4, "x": value} for i, value in enumerate(values)]
+    return page_of(written.lines(folder / "a.jsonl", rows), folder / "a.html", rewards=["x"])
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e17, -1e17, 1e30])
 def test_a_constant_of_any_size_lies_in_the_middle_of_its_chart(tmp_path, value):
     """Also where the means of equal numbers differ by rounding, as those of 1e30 do."""
-    rows = [{"prompt": "a", "step": i // 4, "x": value} for i in range(16)]
-    written.lines(tmp_path / "a.jsonl", rows)
-    page = page_of(tmp_path / "a.jsonl", tmp_path / "a.html", rewards=["x"])
-    assert data(page)["charts"][0]["lines"][0]["py"] == [97.0] * 4
+    page = page_with(tmp_path, [value] * 16)
+    mean, _, constant = data(page)["charts"]
+    assert mean["lines"][0]["py"] == [97.0] * 4
+    assert constant["lines"][0]["numbers"][0] == [100.0] * 4
     picture = page.read_text().split("mean reward, by step")[1].split("</svg>")[0]
     labels = re.findall(r'<text class="tick y"[^>]*>([^<]*)</text>', picture)
     assert len(set(labels)) == len(labels) > 2
 
 
 def test_values_that_no_tick_can_part_are_drawn(tmp_path):
-    rows = [{"prompt": "a", "step": i // 4, "x": 5e-324 * (i // 8)} for i in range(16)]
-    written.lines(tmp_path / "a.jsonl", rows)
-    page = page_of(tmp_path / "a.jsonl", tmp_path / "a.html", rewards=["x"])
+    page = page_with(tmp_path, [0.0] * 8 + [5e-324] * 8)
     assert [184.0, 184.0, 10.0, 10.0] in [chart["lines"][0]["py"] for chart in data(page)["charts"]]
 
 
@@ -180,9 +183,6 @@ def test_nothing_runs_that_is_not_ours(browser, tmp_path):
 
 
 def test_charts_and_rollouts_are_used(browser, page):
-    browser.size(1280)
-    browser.media()
-    browser.complaints.clear()
     browser.open(page)
     browser.point(".chart svg", share=0.5)
     assert browser.ask("document.querySelector('.values .at').textContent") in ("step 6", "step 7")
@@ -215,7 +215,6 @@ def test_runs_of_different_length_share_a_chart_by_length_with_counts(tmp_path):
 
 
 def test_a_chart_at_rest_says_what_its_values_are_of(browser, page):
-    browser.size(1280)
     browser.open(page)
     said = "[...document.querySelectorAll('.values .at')].map(e => e.textContent)"
     assert browser.ask(said) == ["at the end"] * 4 + ["the longest"] * 2
@@ -236,8 +235,7 @@ def test_names_break_between_their_words_only_and_the_details_are_not_cut_off(
     dump = drifting(tmp_path / "run_with_a_name", steps=2, rewards=LONG)
     page = page_of(tmp_path, tmp_path / "a.html", rewards=list(LONG))
     assert len(list(dump.iterdir())) == 2
-    browser.size(width)
-    browser.open(page)
+    browser.open(page, width=width)
     browser.ask("document.querySelector('tr.row button').click()")
     torn = (
         "[...document.querySelectorAll('th bdi')].flatMap(name => [...name.childNodes])"
@@ -275,9 +273,11 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     charts = [chart for chart in data(page)["charts"] if chart["unit"] == "turn"]
     assert [chart["x"] for chart in charts] == [[1, 2, 3, 4, 5, 6]] * 2
     shown = [float(each.split()[0]) for each in charts[0]["lines"][0]["text"]]
-    wanted = [turn.rewards[0].influence_share for turn in run.turns()]
-    assert shown == pytest.approx(wanted, abs=1e-3)
-    assert f"({second.groups} groups)" in charts[1]["lines"][0]["text"][1]
+    wanted = [100 * turn.rewards[0].influence_share for turn in run.turns()]
+    assert shown == pytest.approx(wanted, abs=0.5)
+    value, _, groups = charts[1]["lines"][0]["text"][1].partition(" ")
+    assert float(value) == pytest.approx(100 * second.rewards[0].zero_variance_groups, abs=0.5)
+    assert groups == f"({second.groups} groups)"
 
 
 def test_without_turns_there_is_no_section_about_turns(page):
@@ -288,11 +288,7 @@ def test_without_turns_there_is_no_section_about_turns(page):
 def test_a_page_with_turns_is_drawn_without_complaints(browser, tmp_path):
     page = page_of(recorded(tmp_path / "run", steps=2), tmp_path / "page.html")
     for width in (1280, 400):
-        browser.size(width)
-        browser.complaints.clear()
-        browser.open(page)
-        assert browser.complaints == []
-        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        browser.open_wholly(page, width)
     browser.point("[aria-labelledby=turns] .chart", 0.0)
     at = "document.querySelector('[aria-labelledby=turns] .values .at').textContent"
     assert browser.ask(at) == "turn 1"

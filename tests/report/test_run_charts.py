@@ -108,7 +108,7 @@ def test_only_five_runs_have_a_band(tmp_path, seeds, bands):
 def test_there_is_no_band_once_all_runs_have_reached_the_threshold(tmp_path):
     curve = {"grpo": [stepping(5 + k) for k in range(5)], "gdpo": [constant(0.1)] * 5}
     grpo, gdpo = survival(compared(tmp_path, curve), REWARDS[0]).lines
-    assert (grpo.value[8], grpo.value[9]) == (pytest.approx(0.2), 0.0)
+    assert (grpo.value[8], grpo.value[9]) == (pytest.approx(20), 0.0)
     assert np.isfinite(grpo.low[5:9]).all()
     assert np.isnan(grpo.high[9:]).all()
     assert np.isfinite(gdpo.high).all()
@@ -167,7 +167,7 @@ def test_the_account_of_a_reward_is_stacked_in_its_windows(tmp_path):
     assert lines["measured change"].value[[1, 2, 4, 5]].tolist() == [-0.2, -0.2, 0.3, 0.3]
     assert all(np.isnan(line.value[[0, 3]]).all() for line in chart.lines)
     assert (chart.low, chart.high) == pytest.approx((-0.5, 0.35))
-    assert [line["text"][1] for line in chart.data()["lines"]] == ["+0.25", "−0.5", "+0.1", "−0.2"]
+    assert [line["text"][1] for line in chart.data()["lines"]] == ["+0.25", "-0.5", "+0.1", "-0.2"]
     write_report(comparison, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "What changed each reward" in page

@@ -168,8 +168,6 @@ def test_hostile_texts_and_names_of_rewards_are_shown_with_their_turns_and_run_n
 
 def test_a_turn_is_read_next_to_its_text(browser, tmp_path):
     folder = recorded(tmp_path / "run", [(chat(2), turns_of(2)), (chat(3), turns_of(2))])
-    browser.size(1280)
-    browser.media()
     browser.open(page_of(folder, tmp_path / "page.html", replayed=["recorded"]))
     browser.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")
     said = "[...document.querySelectorAll('.message')].filter(m => m.querySelector('.turn'))"

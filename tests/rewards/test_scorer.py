@@ -49,6 +49,14 @@ class Unreadable:
         raise RuntimeError
 
 
+def failing_at_x(function, name):
+    """Return the failure of a reward for the completion x, and the result. No other entry fails."""
+    result = score([Reward(name, function, 0, 1), IS_A], ["a", "x", "a"], [{}] * 3)
+    assert np.isnan(result.values).tolist() == [[False, False], [True, False], [False, False]]
+    (failure,) = result.failures
+    return failure, result
+
+
 @pytest.mark.parametrize(
     ("returned", "kind"),
     [
@@ -65,10 +73,7 @@ class Unreadable:
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_that_is_no_reward_is_nan_and_a_failure(returned, kind):
-    reward = Reward("odd", lambda completion, _: returned if completion == "x" else 1, 0, 1)
-    result = score([reward, IS_A], ["a", "x", "a"], [{}] * 3)
-    assert np.isnan(result.values).tolist() == [[False, False], [True, False], [False, False]]
-    (failure,) = result.failures
+    failure, _ = failing_at_x(lambda completion, _: returned if completion == "x" else 1, "odd")
     assert (failure.reward, failure.index, failure.kind) == ("odd", 1, kind)
     assert "allowed" in failure.message
 
@@ -84,9 +89,7 @@ def test_a_reward_that_raises_costs_its_own_entry_only():
     def fragile(completion, reference):
         return reference["missing"] if completion == "x" else 1.0
 
-    result = score([Reward("fragile", fragile, 0, 1), IS_A], ["a", "x", "a"], [{}] * 3)
-    assert np.isnan(result.values).tolist() == [[False, False], [True, False], [False, False]]
-    (failure,) = result.failures
+    failure, result = failing_at_x(fragile, "fragile")
     assert failure.kind == "raised KeyError"
     assert "missing" in failure.message
     assert (result.failed("fragile"), result.failed("is_a")) == (1, 0)

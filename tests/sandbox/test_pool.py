@@ -191,6 +191,10 @@ def test_a_closed_sandbox_runs_nothing():
         sandbox.run(GOOD, ONE)
 
 
+def ended(process):
+    return *process.communicate(timeout=300), process.returncode
+
+
 def script(text):
     """Run this code in a separate process."""
     names = (
@@ -226,8 +230,7 @@ def test_nothing_is_left_of_a_process_that_is_killed():
 
 def test_a_process_that_forgets_its_sandbox_ends_quietly():
     process = script("sandbox = Sandbox(workers=1)\nprint(sandbox.run(GOOD, ONE).pass_all)")
-    out, err = process.communicate(timeout=300)
-    assert (out, err, process.returncode) == ("True\n", "", 0)
+    assert ended(process) == ("True\n", "", 0)
 
 
 def test_after_a_fork_parent_and_child_have_workers_of_their_own():
@@ -248,8 +251,7 @@ def test_after_a_fork_parent_and_child_have_workers_of_their_own():
         assert family() == mine
         """
     )
-    out, err = process.communicate(timeout=300)
-    assert (out, err, process.returncode) == ("", "", 0)
+    assert ended(process) == ("", "", 0)
 
 
 def test_a_fork_in_the_middle_of_a_job_disturbs_neither():
@@ -271,8 +273,7 @@ def test_a_fork_in_the_middle_of_a_job_disturbs_neither():
         assert os.waitpid(child, 0)[1] == 0
         """
     )
-    out, err = process.communicate(timeout=300)
-    assert (out, err, process.returncode) == ("", "", 0)
+    assert ended(process) == ("", "", 0)
 
 
 def test_the_default_sandbox_is_one_per_process_and_made_anew_when_it_was_closed():

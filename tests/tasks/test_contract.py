@@ -73,6 +73,10 @@ def scores_of(task, samples, completions):
     return result.values
 
 
+def gold_scores(task, samples):
+    return scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "path", "rows"),
@@ -86,7 +90,7 @@ def scores_of(task, samples, completions):
 def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows, real):
     task = TASKS[name]
     samples = load_problems(task, real(path), limit=rows + 1 if rows > 100 else rows)
-    values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+    values = gold_scores(task, samples)
     assert len(samples) == rows
     high = np.array([reward.high for reward in task.rewards])
     assert np.all((values == high) | np.isnan(values))
@@ -106,9 +110,8 @@ def test_the_bad_completion_misses_a_maximum_for_every_row(name, path, real):
 def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply(real):
     task = TASKS["tool_calling"]
     samples = load_problems(task, real(TOOLS))
-    golds = [task.gold_completion(s.reference) for s in samples]
-    values = scores_of(task, samples, golds)
-    silent = ["<tool_call>\n" not in gold for gold in golds]
+    values = gold_scores(task, samples)
+    silent = ["<tool_call>\n" not in task.gold_completion(s.reference) for s in samples]
     assert np.array_equal(np.isnan(values[:, 1]), silent)
     assert sum(silent) == 54
 
@@ -116,7 +119,7 @@ def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply(re
 def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more(real):
     task = TASKS["tool_calling_compatible"]
     samples = load_problems(task, real(TOOLS))
-    values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+    values = gold_scores(task, samples)
     named = ["<tool_call>" in s.reference["output"].split("</think>")[0] for s in samples]
     talk = ["<tool_call>" not in s.reference["output"] for s in samples]
     assert np.array_equal(values[:, 0] == 0, named)  # a tag named in the thinking: 17
@@ -129,7 +132,7 @@ def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more(real):
 def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign(real):
     task = TASKS["gsm8k_compatible"]
     samples = load_problems(task, real(MATHS))
-    values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+    values = gold_scores(task, samples)
     written = ["," in s.reference["answer"] or "-" in s.reference["answer"] for s in samples]
     assert np.all(values[:, [0, 2]] == 1)
     assert np.array_equal(values[:, 1] == 0, written)

@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,25 +22,25 @@ NOT_REPEATABLE = (
 """Figures that no two runs share."""
 
 
-def repeatable(run: RunDirectory) -> list[dict]:
+def repeatable(run):
     return [
         {key: value for key, value in row.items() if key not in NOT_REPEATABLE}
         for row in read_metrics(run)
     ]
 
 
-def weights(run: RunDirectory) -> dict[str, torch.Tensor]:
+def weights(run):
     return load_file(run.model / "model.safetensors")
 
 
-def rollouts(run: RunDirectory) -> dict[str, pa.Table]:
+def rollouts(run):
     """The tables of all steps; only the name of the run, which is another one, is left out."""
     files = sorted(run.rollouts.rglob("*.parquet"))
     tables = {str(file.relative_to(run.rollouts)): pq.read_table(file) for file in files}
     return {name: table.drop_columns(["run"]) for name, table in tables.items()}
 
 
-def assert_equal_runs(run: RunDirectory, other: RunDirectory) -> None:
+def assert_equal_runs(run, other):
     """All that can be repeated is the same, to the bit."""
     assert repeatable(run) == repeatable(other)
     assert rollouts(run) == rollouts(other)
@@ -50,7 +49,7 @@ def assert_equal_runs(run: RunDirectory, other: RunDirectory) -> None:
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 
-def forget_checkpoints_after(run: RunDirectory, step: int) -> None:
+def forget_checkpoints_after(run, step):
     """What is left of a run that died after this step's checkpoint."""
     for folder in run.checkpoints.iterdir():
         if int(folder.name.rpartition("-")[2]) > step:

@@ -141,7 +141,7 @@ def interval(share: float, margin: float) -> str:
     """Return a share ± its margin (NaN: unknown), or an upper bound if the interval contains 0.
 
     >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
-    ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
+    ('48 % ± 3', '-12 % ± 3', 'under 2 %', '100 %')
     >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
     ('48 %', 'under 8 %', '–')
     >>> interval(-0.03, 0.05), interval(0.85, 1.22)
@@ -152,7 +152,7 @@ def interval(share: float, margin: float) -> str:
     if margin == margin and (abs(share) < _SMALL or margin > abs(share)):
         highest = abs(share) + margin
         return f"under {100 * max(_SMALL, highest):.0f} %" if highest < 1 else "unclear"
-    sign = "−" if share < 0 else ""
+    sign = "-" if share < 0 else ""
     if margin != margin or margin < _EXACT:
         return f"{sign}{percent(abs(share))}"
     digits = 0 if margin >= 0.01 else 1

@@ -35,6 +35,10 @@ WHOLE = 500
 """Maximum width of the verdict, and of the sentence about a file, which ends with a remedy."""
 
 
+Lines: TypeAlias = Iterator[Text]
+"""Lines of a terminal."""
+
+
 class Terminal(NamedTuple):
     """Stores how blocks are printed."""
 
@@ -61,7 +65,7 @@ class Sentences:
     lines: int = 0
     """Maximum number of lines that a terminal prints of a sentence. 0: all."""
 
-    def printed(self, on: Terminal) -> Iterator[Text]:
+    def printed(self, on: Terminal) -> Lines:
         """Yield the lines in a terminal."""
         texts, room = list(self.texts[: self.most]), self.lines * on.width - 4
         if (more := len(self.texts) - self.most) > 0:
@@ -85,7 +89,7 @@ class Notices:
         """The sentences of a page."""
         return [each.line(options=True) for each in self.found]
 
-    def printed(self, on: Terminal) -> Iterator[Text]:
+    def printed(self, on: Terminal) -> Lines:
         """Yield the lines in a terminal."""
         found = list(self.found)
         if len(found) > _NOTICES:
@@ -105,7 +109,7 @@ class Verdict:
     kind: ClassVar[str] = "verdict"
     text: str
 
-    def printed(self, on: Terminal) -> Iterator[Text]:  # noqa: ARG002 (a block)
+    def printed(self, on: Terminal) -> Lines:  # noqa: ARG002 (a block)
         """Yield the line in a terminal."""
         yield Text(self.text, style="bold")
 
@@ -139,7 +143,7 @@ class Table:
         ordered = sorted(columns, key=lambda c: (c[0] not in NAMES, c[0] not in self.first))
         return list(zip(*ordered, strict=True))
 
-    def printed(self, on: Terminal) -> Iterator[Text]:
+    def printed(self, on: Terminal) -> Lines:
         """Yield the lines in a terminal."""
         if not self.most:
             return
@@ -200,7 +204,7 @@ class Findings:
     most: int = 3
     """Maximum number of findings that a terminal prints. The others are counted."""
 
-    def printed(self, on: Terminal) -> Iterator[Text]:
+    def printed(self, on: Terminal) -> Lines:
         """Yield the lines in a terminal."""
         for row in self.rows[: self.most]:
             severity = row.finding.severity

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gdpo._shapes import Bool, Float
+from gdpo._text import visible
 from gdpo.report.text import as_number, number
 
 COLOURS = 8
@@ -37,10 +38,16 @@ class Line:
     """Curves drawn as thin lines."""
     note: tuple[str, ...] = ()
     """Text to show after the value of each point."""
-    text: tuple[str, ...] = ()
-    """Text to show for each point. If empty, its value, band and note are shown."""
+    own: Points | None = None
+    """What the line adds to a stack of lines, shown instead of its value and band."""
     censored: tuple[float, ...] = ()
     """Steps at which a run ended without reaching the threshold, marked with a cross."""
+
+    @property
+    def numbers(self) -> Curves:
+        """The value of each point and the ends of its band, which the page shows and saves."""
+        rows = (self.value, self.low, self.high) if self.own is None else (self.own, None, None)
+        return np.stack([np.full_like(self.value, np.nan) if r is None else r for r in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +109,19 @@ class Chart:
     def data(self) -> dict[str, Any]:
         """Return the data for the page's script: every line's values."""
         return {
+            "title": visible(self.title),
+            "label": self.label,
             "unit": self.unit,
             "rest": self.rest,
             "x": [round(float(step), 1) for step in self.x],
             "px": [self.across(float(step)) for step in self.x],
             "lines": [
                 {
+                    "label": visible(line.label),
                     "colour": line.colour,
                     "py": [self.up(v) if isfinite(v) else None for v in line.value.tolist()],
-                    "text": list(line.text or self._texts(line)),
+                    "text": list(self._texts(line)),
+                    "numbers": [[float(f"{v:.6g}") for v in r] for r in line.numbers.tolist()],
                 }
                 for line in self.lines
             ],
@@ -143,11 +154,11 @@ class Chart:
             yield f"M{x} {y - 5}V{y + 5}M{x - 5} {y}H{x + 5}"
 
     def _texts(self, line: Line) -> Iterator[str]:
-        nothing = np.full(len(line.value), np.nan)
-        ends = (nothing if each is None else each for each in (line.low, line.high))
         scale = self.declared or (self.low, self.high)
-        rows = zip(line.value.tolist(), *(each.tolist() for each in ends), strict=True)
-        for i, (value, low, high) in enumerate(rows):
+        for i, (value, low, high) in enumerate(line.numbers.T.tolist()):
+            if line.own is not None:
+                yield as_number(value, "+.3g")
+                continue
             shown = [number(v, *scale) for v in (value, low, high)]
             band = f" ({shown[1]} to {shown[2]})" if isfinite(low) and low != high else ""
             yield f"{shown[0]}{band} {line.note[i] if line.note else ''}".rstrip()

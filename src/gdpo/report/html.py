@@ -12,7 +12,7 @@ from gdpo._text import visible
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import NAMES, as_number, number, probability, shortened
+from gdpo.report.text import NAMES, as_number, as_share, number, probability, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """Matches characters that could end a script element or that are not valid text."""
 
-_WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
+_WORD_ENDS = re.compile(r"(?<=[^\W\d])[_.:/-]+(?=[^_.:/-])|(?<=\d)[_.:/-]+(?=[^_.:/\d-])")
 
 _IN_BACKTICKS = re.compile("`([^`]+)`")
 
@@ -68,6 +68,7 @@ def _environment(package: str) -> "Environment":
         number=number,
         probability=probability,
         as_number=as_number,
+        as_share=as_share,
         shortened=shortened,
         ticks=ticks,
     )
@@ -106,12 +107,12 @@ def in_words(spans: Sequence[Span]) -> str:
 
 
 def breakable(name: str) -> "Markup":
-    """Return a name that can wrap between its words, but never inside a number.
+    """Return a name that can wrap between its words, but never inside a number or an option.
 
     >>> breakable("match_format")
     Markup('match_<wbr>format')
-    >>> breakable("is 0.98")
-    Markup('is 0.98')
+    >>> breakable("is -0.98 with --weights")
+    Markup('is -0.98 with --weights')
     """
     from markupsafe import Markup, escape
 

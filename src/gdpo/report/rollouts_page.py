@@ -28,7 +28,7 @@ from gdpo.report.charts import (
 from gdpo.report.html import render
 from gdpo.report.summaries import contents, read_sentences
 from gdpo.report.text import as_number, shortened
-from gdpo.report.viewer import Labels, count_shown, viewer_data
+from gdpo.report.viewer import Labels, viewer_data
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
@@ -71,7 +71,7 @@ def write_rollouts_report(
         for chart in block.charts
     ]
     paths = analysis.report.paths
-    where = visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
+    where = visible(paths[0].absolute().name) if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
     (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
     answer = f"{capitalized(shortened(verdict, 1_200))}."
@@ -86,7 +86,7 @@ def write_rollouts_report(
         said=blocks,
         window=smoothing(max(len(run.steps) for run in analysis.runs[:_RUNS])),
         lasting=LASTING,
-        sampled=count_shown(viewer),
+        sampled=viewer["count"],
         read=analysis.report.read,
         spread="over the whole run",
     )
@@ -151,7 +151,7 @@ def _estimators(analysis: Analysis) -> list[str]:
 
 
 def _correlations(run: RunAnalysis, shown: Labels) -> Table:
-    labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+    labels = shown.of(run.names)
     rows = [
         (label, *(as_number(run.correlation(name, other)) for other in labels))
         for name, label in labels.items()
@@ -164,22 +164,22 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
     charts: list[Chart] = []
     for run in runs:
         title, steps = shown.runs[run.run] or "all rewards", run.steps
-        labels = {name: shown.rewards[name] for name in run.names if name in shown.rewards}
+        labels = shown.of(run.names)
+        found = {
+            label: (run.over_time(name, "influence_share"), run.over_time(name, "influence_margin"))
+            for name, label in labels.items()
+        }
         shares = [
-            (
-                steps,
-                label,
-                _band(run.over_time(n, "influence_share"), run.over_time(n, "influence_margin")),
-            )
-            for n, label in labels.items()
+            (steps, label, 100 * np.stack([share, share - margin, share + margin]))
+            for label, (share, margin) in found.items()
         ]
         constant = [
-            (steps, label, run.over_time(name, "zero_variance_groups")[None])
+            (steps, label, 100 * run.over_time(name, "zero_variance_groups")[None])
             for name, label in labels.items()
         ]
         charts += [
-            _over_steps(title, "influence share", shares, points, smooth=False, ends=[0.0]),
-            _over_steps(title, "zero-variance groups", constant, points, ends=[0.0]),
+            _over_steps(title, "influence share, %", shares, points, smooth=False, ends=[0.0]),
+            _over_steps(title, "zero-variance groups, %", constant, points, ends=[0.0]),
         ]
     return charts
 
@@ -198,16 +198,19 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
             at = [turn.rewards[place] for turn in turns]
             label, colour = shown.rewards[reward.name], place % COLOURS
             rows = [(r.influence_share, r.influence_margin, r.zero_variance_groups) for r in at]
-            share, margin, zero = np.array(rows, np.float64).T
-            value, *band = _band(share, margin)
+            share, margin, zero = 100 * np.array(rows, np.float64).T
+            band = np.clip([share - margin, share + margin], -100, 100)
             notes = tuple(f"({turn.groups:,} groups)" for turn in turns)
-            influence.append(Line(label, colour, value, *np.clip(band, -1.0, 1.0), note=notes))
+            influence.append(Line(label, colour, share, *band, note=notes))
             notes = tuple(f"({each.groups:,} groups)" for each in at)
             constant.append(Line(label, colour, zero, note=notes))
         title = shown.runs[run.run] or "all rewards"
         x = np.array([turn.turn for turn in turns], np.float64)
-        for what, lines in (("influence share", influence), ("zero-variance groups", constant)):
-            chart = _chart(title, what, x, lines, ends=[0.0, 1.0])
+        for what, lines in (
+            ("influence share, %", influence),
+            ("zero-variance groups, %", constant),
+        ):
+            chart = _chart(title, what, x, lines, ends=[0.0, 100.0])
             charts.append(replace(chart, unit="turn", rest="at the last turn"))
     return charts
 
@@ -234,10 +237,6 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
     return charts
 
 
-def _band(value: Points, margin: Points) -> Curves:
-    return np.stack([value, value - margin, value + margin])
-
-
 def _over_steps(
     title: str,
     label: str,
@@ -260,7 +259,7 @@ def _over_steps(
         if smooth:
             drawn = binned(running_mean(placed, smoothing(len(steps))), points)
         else:
-            drawn = np.clip(binned(placed, points), -1.0, 1.0)
+            drawn = np.clip(binned(placed, points), -100, 100)
         lines.append(Line(name, place % COLOURS, *drawn))
     return _chart(title, label, binned(steps[None], points)[0], lines, ends=ends)
 

@@ -111,6 +111,8 @@ def priority_blocks(analysis: Analysis) -> Iterator[Block]:
             low = f"{counted(run.below(gate), 'rollout')} with {name} below {gate.at_least:g}"
             said.append(f"{gated} was 0 or missing in all {low}: a gate")
         text = f"not checked: {name} varies in no group with recorded advantages"
+        if not any(each.recorded for each in analysis.runs):
+            text = f"not checked whether {name} won: the files contain no advantages"
         if run.groups:
             text = (
                 f"in {run.broken:,} of {counted(run.groups, 'group')}, a sample with less {name} "

@@ -28,7 +28,7 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
         return "–"
     digits = min(6, max(0, 3 - ceil(log10(high - low)))) if high > low else 3
     text = f"{value:{'+' if sign else ''}.{digits}f}"
-    return text.replace("-", "−") if float(text) else f"{0:.{digits}f}"
+    return text if float(text) else f"{0:.{digits}f}"
 
 
 def probability(p: float) -> str:
@@ -45,7 +45,7 @@ def as_share(value: float) -> str:
 
 def as_number(value: float, form: str = ".3g") -> str:
     """Return a number, with three significant digits by default. NaN becomes –."""
-    return "–" if value != value else f"{value:{form}}".replace("-", "−")
+    return "–" if value != value else f"{value:{form}}"
 
 
 def as_trend(change: float, margin: float) -> str:

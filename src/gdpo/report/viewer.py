@@ -45,6 +45,10 @@ class Labels:
     seeds: Mapping[str, int] | None = None
     """Seeds of the runs, if the runs are labelled by estimator. None: the seeds are unknown."""
 
+    def of(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the labels of those rewards that are shown."""
+        return {name: self.rewards[name] for name in names if name in self.rewards}
+
 
 def viewer_data(
     groups: Sequence[SampledGroup], labels: Labels, estimators: Sequence[str], **reading: Any
@@ -77,12 +81,8 @@ def viewer_data(
         "runs": [{"label": label, "seed": seeds.get(run)} for run, label in labels.runs.items()],
         "prompts": [json.loads(prompt) for prompt in prompts],
         "groups": shown,
+        "count": sum(len(group["samples"]) for group in shown),
     }
-
-
-def count_shown(data: Mapping[str, Any]) -> int:
-    """Return the number of rollouts in the result of `viewer_data`."""
-    return sum(len(group["samples"]) for group in data["groups"])
 
 
 def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
@@ -123,7 +123,7 @@ def _group(
     group: SampledGroup, texts: _Texts, labels: Labels, estimators: Sequence[str]
 ) -> dict[str, Any]:
     table, written = group.table, [texts[group.file, row] for row in group.rows]
-    named = {name: labels.rewards[name] for name in table.names if name in labels.rewards}
+    named = labels.of(table.names)
     chats = [_chat(text.completion) for text in written]
     data: dict[str, Any] = {} if table.turns is None else {"turn_rewards": list(named.values())}
     return data | {

@@ -136,7 +136,7 @@ def checked(reward: Reward, value: object) -> Result:
     """Return a reward's value as a float in the reward's range, `None`, or a failure."""
     if value is None:
         return None
-    number = _as_number(value)
+    number = as_number(value)
     if number is None:
         message = f"returned {type(value).__name__}; allowed: a number, or None"
         return RewardFailure(reward.name, "not a number", message)
@@ -172,7 +172,8 @@ def _place(error: BaseException) -> str:
     return ""
 
 
-def _as_number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
+    """Return a score as a float. None: it is no number, such as a text."""
     # float() accepts some strings, which are not valid scores. For an array or a tensor, float()
     # runs library code, which may raise any exception.
     if isinstance(value, (str, bytes, bytearray)):

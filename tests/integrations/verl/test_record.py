@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.integrations.verl import configs
 from tests.integrations.verl.configs import Config, Queue, Trainer, batch_of, scored
 from tests.refusals import config_error
 
@@ -17,7 +18,7 @@ KEYS = ["b_1_0", "b_0_0", "a_1_0", "a_1_1", "a_0_0", "pad_0_0"]
 UIDS = ["b", "b", "a", "a", "a", "pad"]
 CORRECT = [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
 FORMAT = [1.0, 0.0, None, None, 1.0, 0.0]
-MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1], [1, 1, 1], [1, 0, 0]])
+MASK = configs.MASK[[0, 1, 2, 3, 1, 2]]
 SETTINGS = {"gdpo_reward_keys": ["correct", "format"], "gdpo_reward_weights": [1.0, 0.5]}
 
 

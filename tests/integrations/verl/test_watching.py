@@ -30,6 +30,10 @@ KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct", "format"])
 
 
+THEIRS = ROWS[:, None] * MASK
+"""The advantages of verl's estimator."""
+
+
 def batch(columns=COLUMNS, **tensors):
     return SimpleNamespace(
         batch={"response_mask": MASK, **tensors}, non_tensor_batch={"uid": UIDS, **columns}
@@ -38,7 +42,7 @@ def batch(columns=COLUMNS, **tensors):
 
 def by_verl(data, adv_estimator, config):
     """Stand in for verl's `compute_advantage`."""
-    data.batch["advantages"] = ROWS[:, None] * MASK
+    data.batch["advantages"] = THEIRS
     return data
 
 
@@ -49,7 +53,7 @@ def watched(run, data=None, config=VERLS):
 
 def test_the_rewards_of_a_watched_estimator_are_logged_with_its_own_advantages(run):
     done = watched(run)
-    assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+    assert torch.equal(done.batch["advantages"], THEIRS)
     assert set(done.batch) == {"response_mask", "advantages"}
     metrics = with_metrics(run, lambda: {"critic/score/mean": 2.0})()
     assert metrics["critic/score/mean"] == 2
@@ -65,7 +69,7 @@ def test_an_estimator_that_is_not_watched_logs_nothing(run):
 def test_what_goes_wrong_while_watching_is_said_once_and_the_training_goes_on(run, caplog):
     for _ in range(3):
         done = watched(run, batch({"correct": COLUMNS["correct"]}))
-        assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+        assert torch.equal(done.batch["advantages"], THEIRS)
         assert run.metrics() == {}
     (message,) = caplog.messages
     assert "'format', but no rollout in this batch has this reward" in message
@@ -85,7 +89,7 @@ def test_a_batch_whose_advantages_are_not_numbers_is_left_out(run, caplog):
 
 
 def test_the_value_of_the_trained_tokens_is_the_advantage_of_a_rollout(run):
-    rows = of_rows(run, ROWS[:, None] * MASK, MASK, "rloo")
+    rows = of_rows(run, THEIRS, MASK, "rloo")
     assert rows.tolist() == ROWS.double().tolist()
 
 
@@ -130,7 +134,7 @@ def on_v1(run, folder=None, config=VERLS, padding=(), seen=None):
 
 def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_path):
     done = on_v1(run, tmp_path)
-    assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+    assert torch.equal(done.batch["advantages"], THEIRS)
     found = read_rollouts(tmp_path / "step_000001.parquet")
     assert [each.advantage for each in found] == ROWS.double().tolist()
     assert dict(found[0].rewards) == {"correct": 0.0, "format": 1.0}
@@ -140,7 +144,7 @@ def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_
 def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(run, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     done = on_v1(run, tmp_path / "file" / "rollouts")
-    assert torch.equal(done.batch["advantages"], ROWS[:, None] * MASK)
+    assert torch.equal(done.batch["advantages"], THEIRS)
     assert "cannot write" in caplog.messages[-1]
 
 

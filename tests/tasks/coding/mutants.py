@@ -1,7 +1,6 @@
 """Mutates programs by one edit of their syntax tree."""
 
 import ast
-import random
 import warnings
 
 _OPPOSITE = {
@@ -18,7 +17,7 @@ _OPPOSITE = {
 }
 
 
-def empty_body(source: str, _rng: random.Random) -> str | None:
+def empty_body(source, _rng):
     """Empty the body of every function."""
     tree = _parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -27,7 +26,7 @@ def empty_body(source: str, _rng: random.Random) -> str | None:
     return ast.unparse(tree) if functions else None
 
 
-def wrong_constant(source: str, rng: random.Random) -> str | None:
+def wrong_constant(source, rng):
     """Increase one whole number by 1."""
     tree = _parse(source)
     places = [node for node in ast.walk(tree) if _is_whole(node)]
@@ -37,7 +36,7 @@ def wrong_constant(source: str, rng: random.Random) -> str | None:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def wrong_comparison(source: str, rng: random.Random) -> str | None:
+def wrong_comparison(source, rng):
     """Negate one comparison."""
     tree = _parse(source)
     places = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
@@ -56,11 +55,11 @@ MUTATIONS = {
 }
 
 
-def _parse(source: str) -> ast.Module:
+def _parse(source):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some solutions have escapes that Python does not know
         return ast.parse(source)
 
 
-def _is_whole(node: ast.AST) -> bool:
+def _is_whole(node):
     return isinstance(node, ast.Constant) and type(node.value) is int

@@ -15,6 +15,7 @@ from transformers import set_seed
 from gdpo.errors import ConfigError, RewardError
 from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._turns import Located, total_of
+from gdpo.rewards.calls import as_number
 from gdpo.rewards.reward import DeclaredRange
 
 _TURN_REWARDS = "get_turn_rewards"
@@ -111,7 +112,8 @@ class _Hidden:
         if total is None or turns is None:
             return turns
         added = total_of(self._name, turns, index, len(turns)) if is_per_turn(turns) else turns
-        if not _equal(added, total):
+        a, b = as_number(added), as_number(total)
+        if a is None or b is None or not math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9):
             raise RewardError(
                 f"environment {self._name!r}, completion {index}: get_turn_rewards returned "
                 f"{turns!r:.200}, with the total {added!r:.80}, but get_reward returned "
@@ -120,13 +122,6 @@ class _Hidden:
                 "`environments`"
             )
         return turns
-
-
-def _equal(added: Any, total: Any) -> bool:
-    try:
-        return math.isclose(float(added), float(total), rel_tol=1e-6, abs_tol=1e-9)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return False
 
 
 def _for_trl(environment: type) -> type:

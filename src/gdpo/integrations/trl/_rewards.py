@@ -23,7 +23,7 @@ from gdpo.errors import ConfigError, RewardError, boundary
 from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
-from gdpo.integrations.trl._turns import Located, spread, total_of
+from gdpo.integrations.trl._turns import Located, finite, spread, total_of
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.rewards.weights_column import weights_of_cells
 
@@ -275,26 +275,21 @@ def _checked(function: RewardFunction) -> RewardFunction:
 def _check_values(name: str, values: Any, count: int) -> list[Any]:
     """Return a function's values as numbers, None, or one number or None for each turn."""
     try:
-        checked = [
-            value if value is None or is_per_turn(value) else float(value) for value in values
-        ]
-    except (TypeError, ValueError, OverflowError) as error:
+        returned = list(values)
+    except TypeError as error:
         raise RewardError(
             f"reward {name!r} returned {values!r:.200} ({error}): return a list with one float or "
             "None per completion"
         ) from error
-    if len(checked) != count:
+    if len(returned) != count:
         raise RewardError(
-            f"reward {name!r} returned {len(checked)} values for {count} completions: return one "
+            f"reward {name!r} returned {len(returned)} values for {count} completions: return one "
             "float or None per completion, in the same order"
         )
-    for i, value in enumerate(checked):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RewardError(
-                f"reward {name!r} returned {value} for completion {i} of {count}: return a finite "
-                "number, or None if the reward does not apply"
-            )
-    return checked
+    return [
+        value if is_per_turn(value) else finite(name, value, f"completion {i} of {count}")
+        for i, value in enumerate(returned)
+    ]
 
 
 _ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")

@@ -21,6 +21,7 @@ from gdpo.integrations._turns import (
     messages_of,
     spans_of,
 )
+from gdpo.rewards.calls import as_number
 from gdpo.rewards.text import after_tag, is_from_model
 
 Messages: TypeAlias = list[dict[str, Any]]
@@ -84,23 +85,24 @@ def total_of(name: str, value: Any, index: int, count: int) -> Any:
     if not is_per_turn(value):
         return value
     check_count(name, value, count, rollout=f"completion {index}", error=RewardError)
-    known = list[float]()
-    for turn, each in enumerate(value):
-        place = f"turn {turn} of completion {index}"
-        try:
-            number = None if each is None else float(each)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RewardError(
-                f"reward {name!r} returned {each!r:.200} for {place} ({error}): return a float, or "
-                "None if the reward does not apply"
-            ) from error
-        if number is not None and not math.isfinite(number):
-            raise RewardError(
-                f"reward {name!r} returned {number} for {place}: return a finite number, or None "
-                "if the reward does not apply"
-            )
-        known += [] if number is None else [number]
+    numbers = [
+        finite(name, each, f"turn {turn} of completion {index}") for turn, each in enumerate(value)
+    ]
+    known = [number for number in numbers if number is not None]
     return sum(known, 0.0) if len(known) == count else None
+
+
+def finite(name: str, value: Any, place: str) -> float | None:
+    """Return what a reward returned for a place, which must be a finite number or None."""
+    if value is None:
+        return None
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
+        raise RewardError(
+            f"reward {name!r} returned {value!r:.200} for {place}: return a finite number, or None "
+            "if the reward does not apply"
+        )
+    return number
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,8 @@ def watch(
     rests on sums over groups, otherwise after five steps in a row. A batch with an infinite reward
     is left out of these metrics. Any other error switches the watch off, and training continues.
     For a trainer that cannot be watched, is watched already, or is a `GDPOTrainer`, which logs all
-    of this itself, the call only logs that. If rewards share a name, later ones are numbered
-    (`tags`,
-    `tags_2`).
+    of this itself, the call only logs that. It also logs if steps were trained before it. If
+    rewards share a name, later ones are numbered (`tags`, `tags_2`).
 
     Args:
         trainer: TRL's `GRPOTrainer` or `RLOOTrainer`, or a subclass, which may compute its own
@@ -79,6 +78,8 @@ def watch(
     if reason := _not_watched_because(trainer):
         logger.warning("watch(trainer) changes nothing, and training continues: %s", reason)
         return
+    if trainer.state.global_step:
+        logger.warning("watch missed the steps before it: call it before trainer.train()")
     check_detail(diagnostics, "diagnostics")
     names = numbered(trainer.reward_func_names)
     if isinstance(estimators, str):

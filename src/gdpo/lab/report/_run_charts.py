@@ -22,7 +22,6 @@ from gdpo.report.charts import (
     smoothing,
 )
 from gdpo.report.colours import styles
-from gdpo.report.text import as_number
 
 _POINTS = 20_000
 """Maximum total number of points in all thin lines, which limits the size of the page."""
@@ -130,7 +129,7 @@ def _stacked(title: str, labels: Sequence[str], rows: Curves) -> Chart:
                 place % COLOURS,
                 value,
                 *((value - own, value) if place < len(edges) else ()),
-                text=tuple(as_number(each, "+.3g") for each in own),
+                own=own,
             )
             for place, (label, value, own) in enumerate(
                 zip(labels, [*edges, values[-1]], values, strict=True)
@@ -167,10 +166,10 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | None:
     places = styles(experiment.labels)
     return Chart(
         title=reward.name,
-        label="share of runs that have not reached the threshold",
+        label="runs that have not reached the threshold, %",
         x=grid,
         low=0.0,
-        high=1.0,
+        high=100.0,
         lines=[
             _stairs(
                 comparison.outcome(label, reward.name),
@@ -243,7 +242,7 @@ def _drawn(lines: Sequence[Line]) -> Points:
 def _stairs(outcome: Outcome, place: int, grid: Points, censored: set[float]) -> Line:
     found = outcome.survival
     at = np.searchsorted(found.steps, grid, side="right") - 1
-    share = np.asarray(found.share, dtype=np.float64)
+    share, *ends = (100 * np.asarray(each) for each in (found.share, found.low, found.high))
     if not outcome.runs or not len(share):
         share, at = np.full(1, np.nan), np.zeros(len(grid), dtype=int)
     bands = outcome.runs >= FEWEST_SEEDS and len(found.low) == len(found.high) == len(share)
@@ -251,7 +250,7 @@ def _stairs(outcome: Outcome, place: int, grid: Points, censored: set[float]) ->
         label=outcome.label,
         colour=place,
         value=share[at],
-        low=np.where(share > 0, found.low, np.nan)[at] if bands else None,
-        high=np.where(share > 0, found.high, np.nan)[at] if bands else None,
+        low=np.where(share > 0, ends[0], np.nan)[at] if bands else None,
+        high=np.where(share > 0, ends[1], np.nan)[at] if bands else None,
         censored=tuple(sorted(censored)) if np.isfinite(share[at]).all() else (),
     )

@@ -22,7 +22,7 @@ from gdpo.report.charts import smoothing
 from gdpo.report.colours import styles
 from gdpo.report.html import render
 from gdpo.report.text import as_number, number, probability
-from gdpo.report.viewer import Labels, count_shown, viewer_data
+from gdpo.report.viewer import Labels, viewer_data
 
 _LISTED = 10
 """Maximum number of seeds that are listed individually."""
@@ -107,7 +107,7 @@ def _page(comparison: Comparison) -> str:
             (label, recorded, Findings(found))
             for label, recorded, found in lasting_findings(experiment, analysis)
         ],
-        sampled=count_shown(viewer),
+        sampled=viewer["count"],
         read=analysis.rollouts,
         spread="evenly over runs and steps",
     )

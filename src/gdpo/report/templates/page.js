@@ -23,19 +23,72 @@
     return element;
   }
 
-  // Charts: a cursor shows the values of every line at a step.
+  // Downloads: what the page shows. A spreadsheet takes text with these beginnings for a formula.
+  const FORMULA = /^[=+\-@\t\r＝＋－＠]/;
+
+  function cell(value) {
+    if (value === null) return "";
+    if (typeof value === "number") return String(value);
+    return `"${FORMULA.test(value) ? "'" : ""}${value.replaceAll('"', '""')}"`;
+  }
+
+  function save(file, type, text) {
+    const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: file });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href));
+  }
+
+  function curves() {
+    const points = data.charts.flatMap(({ title, label, unit, x, lines }) =>
+      lines.flatMap((line) => x.map((at, i) => [title, label, line.label, unit, at, ...line.numbers.map((row) => row[i])])));
+    const rows = [["chart", "quantity", "line", "axis", "at", "value", "low", "high"], ...points.filter((row) => row[5] !== null)];
+    return rows.map((row) => `${row.map(cell).join(",")}\n`).join("");
+  }
+
+  /** Everything on the page: its answer, its tables as they are shown, its curves and its rollouts. */
+  function whole() {
+    const said = (element) => element.textContent.trim().replace(/\s+/g, " ");
+    const shown = [...document.querySelectorAll("main section:not(.viewer)")].map((section) => [
+      section.getAttribute("aria-labelledby"),
+      [...section.querySelectorAll("table")].map((table) => [...table.rows].map((row) => [...row.cells].map(said))),
+    ]);
+    const charts = data.charts.map(({ title, label, unit, x, lines }) =>
+      ({ title, label, unit, x, lines: lines.map(({ label, numbers: [value, low, high] }) => ({ label, value, low, high })) }));
+    const [question, answer] = ["h1", ".answer"].map((name) => said(document.querySelector(name)));
+    return { question, answer, tables: Object.fromEntries(shown), charts, rollouts: data.rollouts };
+  }
+
+  const downloads = document.getElementById("save");
+  const [csv, json] = downloads.querySelectorAll("button");
+  csv.addEventListener("click", () => save("curves.csv", "text/csv", curves()));
+  json.addEventListener("click", () => save("data.json", "application/json", JSON.stringify(whole())));
+  downloads.hidden = false;
+
+  // Charts: a cursor shows the values of every line at a step. The name of a line hides it.
+  const hidden = new Set();
+  const redraw = [];
+
+  function toggle(name) {
+    if (!hidden.delete(name)) hidden.add(name);
+    for (const each of redraw) each();
+  }
+
   for (const box of document.querySelectorAll(".chart")) {
     const chart = data.charts[box.dataset.chart];
     const cursor = box.querySelector(".cursor");
     const svg = box.querySelector("svg");
     const outputs = box.nextElementSibling.querySelectorAll("output");
-    const names = box.nextElementSibling.querySelectorAll("bdi");
+    const buttons = [...box.nextElementSibling.querySelectorAll("li")].map((entry) => {
+      const button = make("button", { type: "button" }, ...[...entry.childNodes].slice(0, -2));
+      entry.prepend(button, " ");
+      return button;
+    });
     const at = box.nextElementSibling.querySelector(".at");
     const last = chart.x.length - 1;
     let place = last;
 
     function write(where) {
-      chart.lines.forEach((line, i) => (outputs[i].textContent = line.text[place]));
+      chart.lines.forEach((line, i) => (outputs[i].textContent = hidden.has(line.label) ? "" : line.text[place]));
       at.textContent = where;
     }
 
@@ -43,12 +96,13 @@
       place = Math.max(0, Math.min(last, next));
       const x = chart.px[place];
       cursor.replaceChildren(shape("path", { d: `M${x} 10V${svg.viewBox.baseVal.height - 36}` }));
-      for (const line of chart.lines) {
+      const shown = chart.lines.filter((line) => !hidden.has(line.label));
+      for (const line of shown) {
         if (line.py[place] === null) continue;
         cursor.append(shape("circle", { class: `a${line.colour}`, cx: x, cy: line.py[place], r: 4 }));
       }
       write(`${chart.unit} ${chart.x[place]}`);
-      const words = chart.lines.map((line, i) => `${names[i].textContent} ${line.text[place]}`);
+      const words = shown.map((line) => `${line.label} ${line.text[place]}`);
       box.setAttribute("aria-valuenow", chart.x[place]);
       box.setAttribute("aria-valuetext", `${chart.unit} ${chart.x[place]}: ${words.join("; ")}`);
     }
@@ -82,7 +136,13 @@
       event.preventDefault();
       show(moves[event.key]);
     });
-    write(chart.rest);
+    buttons.forEach((button, i) => button.addEventListener("click", () => toggle(chart.lines[i].label)));
+    redraw.push(() => {
+      buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(!hidden.has(chart.lines[i].label))));
+      for (const line of svg.querySelectorAll("[data-line]")) line.style.display = hidden.has(line.dataset.line) ? "none" : "";
+      hide();
+    });
+    redraw.at(-1)();
   }
 
   // Rollouts: a table to filter and sort. Opening a row shows details below the row.
@@ -94,6 +154,8 @@
   for (const row of rows) {
     row.text = `${texts(viewer.prompts[row.group.prompt])}\n${texts(row.sample.completion)}`.toLowerCase();
     row.run = viewer.runs[row.group.run];
+    const names = [row.run.label, row.run.seed ?? "", row.group.step, row.group.id, row.sample.id];
+    row.link = `#rollout=${names.map(encodeURIComponent).join("/")}`;
   }
 
   // Runs of other frameworks have no estimator and no seed.
@@ -102,7 +164,7 @@
   function shown(value, sign) {
     if (value === null || value === undefined) return "–";
     const text = String(Math.abs(value) < 1000 ? Number(value.toFixed(3)) : value);
-    return (sign && value > 0 ? "+" : "") + text.replace("-", "−");
+    return (sign && value > 0 ? "+" : "") + text;
   }
 
   const columns = [
@@ -183,8 +245,10 @@
     body.querySelectorAll("tr.row button")[before]?.focus();
   });
 
+  const matching = () => rows.filter(matches).sort(compare);
+
   function draw() {
-    const found = rows.filter(matches).sort(compare);
+    const found = matching();
     [...head.children].forEach((cell, i) => {
       const way = order.down ? "descending" : "ascending";
       cell.setAttribute("aria-sort", i === order.column ? way : "none");
@@ -204,6 +268,7 @@
       const text = typeof value === "string" ? value : shown(value, column.sign);
       return make("td", column.advantage && against ? { class: "against" } : {}, make("bdi", {}, text));
     });
+    row.button = button;
     const element = make("tr", { class: "row" }, make("th", { scope: "row" }, button), ...cells);
     button.addEventListener("click", () => {
       const open = button.getAttribute("aria-expanded") === "true";
@@ -214,10 +279,11 @@
     return element;
   }
 
-  function detail({ group, sample }) {
+  function detail({ group, sample, link }) {
     const chat = (title, list, turns = []) =>
       make("div", {}, make("h3", {}, title), ...list.map((m, i) => message(m, turns[i] && credit(group, turns[i]))));
     return [
+      make("p", { class: "small" }, make("a", { href: link }, "link to this rollout")),
       make("div", { class: "texts" }, chat("prompt", viewer.prompts[group.prompt]), chat("completion", sample.completion, sample.turns)),
       ...(sample.unplaced_turns ? unplaced(group, sample.unplaced_turns) : []),
       make("h3", {}, `group of this rollout: ${group.samples.length} of ${group.size} samples`),
@@ -268,5 +334,25 @@
     return make("table", {}, make("thead", {}, heads), make("tbody", {}, ...lines));
   }
 
+  /** Open the rollout that the address names, below all rollouts that come before it. */
+  function follow() {
+    if (!location.hash.startsWith("#rollout=")) return;
+    const row = rows.find((each) => each.link === location.hash);
+    if (!row) {
+      document.getElementById("count").textContent = "The linked rollout is not on this page.";
+      document.getElementById("rollouts").scrollIntoView();
+      return;
+    }
+    if (row.button?.isConnected && row.button.getAttribute("aria-expanded") === "true") return;
+    form.reset();
+    limit = Math.max(limit, matching().indexOf(row) + 1);
+    draw();
+    row.button.click();
+    row.button.focus();
+    row.button.scrollIntoView();
+  }
+
   draw();
+  follow();
+  window.addEventListener("hashchange", follow);
 })();

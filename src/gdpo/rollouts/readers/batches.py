@@ -158,7 +158,8 @@ def _format_of(
     if (named := is_like_rollouts(fields)) or len(words) > 1:
         file.numbers = tuple(numbers[:MOST])
     known = NOTHING_KNOWN
-    if asked.format in (None, "columns") and (unknown or asked.columns is not None):
+    by_name = asked.format is None and (unknown or asked.columns is not None)
+    if by_name or asked.format == "columns":
         known = layout(asked.columns, fields)
         file.inferred = _inferred(known, asked)
         if not (named or asked.rewards or asked.columns) and len(words) > 1:

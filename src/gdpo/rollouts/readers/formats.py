@@ -5,7 +5,7 @@ row of `FORMATS`.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -32,6 +32,7 @@ from gdpo.rollouts.readers.records import (
     ONE_TURN,
     ParsedRollout,
     Record,
+    Rollouts,
     RowTurns,
     as_object,
     at,
@@ -44,7 +45,7 @@ from gdpo.rollouts.readers.records import (
 from gdpo.rollouts.readers.report import NotReadError
 from gdpo.rollouts.readers.sources import LoadPt
 
-Rows: TypeAlias = Callable[[Record], Iterator[ParsedRollout]]
+Rows: TypeAlias = Callable[[Record], Rollouts]
 """Function that converts a record to its rollouts."""
 Place: TypeAlias = str | Callable[[Record], Any]
 """Path of a field in a record or a table, or function of a record."""
@@ -81,7 +82,7 @@ _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
 
 
-def _verl(record: Record) -> Iterator[ParsedRollout]:
+def _verl(record: Record) -> Rollouts:
     """Yield the rollout in a line of verl. Its V1 trainer writes a uid, and no rewards."""
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
@@ -106,7 +107,7 @@ def _measured(record: Record) -> dict[str, Any]:
     return numbers_in(as_object(record.get("metrics")), but=_METRICS)
 
 
-def _nemo_rl(record: Record) -> Iterator[ParsedRollout]:
+def _nemo_rl(record: Record) -> Rollouts:
     """Yield the rollout in a line. The prompt is the part excluded from the loss.
 
     With dynamic sampling, only `filtered_rewards` corresponds to the tokens on that line. The
@@ -135,7 +136,7 @@ def _nemo_rl(record: Record) -> Iterator[ParsedRollout]:
     )
 
 
-def _swift(record: Record) -> Iterator[ParsedRollout]:
+def _swift(record: Record) -> Rollouts:
     """Yield the rollouts in a line, whose fields are lists with one value per rollout."""
     columns = {
         name: cast("list[Any]", value) for name, value in record.items() if isinstance(value, list)
@@ -163,7 +164,7 @@ def _swift(record: Record) -> Iterator[ParsedRollout]:
         )
 
 
-def _tinker(record: Record) -> Iterator[ParsedRollout]:
+def _tinker(record: Record) -> Rollouts:
     """Yield the rollout in a line, with metrics as rewards, and with the steps as turns.
 
     A metric `stop/<reason>` is not a reward, but the reason why the episode ended.
@@ -200,7 +201,7 @@ def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTu
     return RowTurns(len(steps), found, [int(step["ac_len"]) for step in steps])
 
 
-def _art(record: Record) -> Iterator[ParsedRollout]:
+def _art(record: Record) -> Rollouts:
     """Yield the rollout of a trajectory, whose metrics are the rewards."""
     prompt, completion = _content(record.get("messages"))
     measured = numbers_in(as_object(record["metrics"]))
@@ -214,7 +215,7 @@ def _art(record: Record) -> Iterator[ParsedRollout]:
     )
 
 
-def _slime(record: Record) -> Iterator[ParsedRollout]:
+def _slime(record: Record) -> Rollouts:
     """Yield the rollout of a sample, whose reward is a number or an object of rewards."""
     reward = record["reward"]
     parts = numbers_in(reward) if isinstance(reward, Mapping) else {}
@@ -236,7 +237,7 @@ def _slime(record: Record) -> Iterator[ParsedRollout]:
     )
 
 
-def _skyrl(record: Record) -> Iterator[ParsedRollout]:
+def _skyrl(record: Record) -> Rollouts:
     """Yield the rollout of an evaluation. A list of scores, one per token, is summed."""
     score, extras = record["score"], as_object(record.get("env_extras"))
     judged_by = extras.get("reward_spec")
@@ -265,7 +266,7 @@ def _content(content: Any) -> tuple[Any, Any]:
     return prompt, turns[len(prompt) :]
 
 
-def _episodes(record: Record) -> Iterator[ParsedRollout]:
+def _episodes(record: Record) -> Rollouts:
     """Yield a rollout for each trace of an episode, or for a trace without an episode."""
     traces = cast("list[Record]", record.get("traces", [record]))
     agents = {_agent(trace) for trace in traces} if "traces" in record else ()
@@ -273,7 +274,7 @@ def _episodes(record: Record) -> Iterator[ParsedRollout]:
         yield _trace(trace, record, several=len(agents) > 1)
 
 
-def _platform(record: Record) -> Iterator[ParsedRollout]:
+def _platform(record: Record) -> Rollouts:
     """Yield the rollout in a row of prime-rl's parquet file, whose `info` may contain a trace.
 
     The rewards are in the trace, or else among the metrics.
@@ -396,7 +397,7 @@ def rows_at(places: Mapping[str, Place], required: Collection[str] = ()) -> Rows
             place = itemgetter(place) if place in required else partial(at, path=place)
         readings[name] = place
 
-    def rows(record: Record) -> Iterator[ParsedRollout]:
+    def rows(record: Record) -> Rollouts:
         yield ParsedRollout(**{name: read(record) for name, read in readings.items()})
 
     return rows

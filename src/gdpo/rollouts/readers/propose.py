@@ -71,6 +71,8 @@ _NAMED = "function"
 """Place of rewards that the format names, so that constant ones are rewards, too."""
 _GUESSED = ("other", "every", "function")
 """Places of rewards whose names need not say that they are rewards."""
+Numbers: TypeAlias = Mapping[str, Values]
+"""The numbers of each column or field in the first rows."""
 Reason: TypeAlias = Literal["name", "dataset", "weight 0", "constant", "list"]
 """Why a numeric field is not a reward: its name, constant in every group, without weight in the
 total, the same in all rollouts, or a list whose other form is read."""
@@ -206,7 +208,7 @@ NOTHING_GIVEN = Given(NOTHING_KNOWN)
 
 
 def propose(
-    numbers: Mapping[str, Values],
+    numbers: Numbers,
     groups: Int[np.ndarray, " rollout"],
     *,
     known: Layout,
@@ -262,7 +264,7 @@ def propose(
     return replace(found, left_out={**left, **out, **found.left_out})
 
 
-def _totals(free: Sequence[str], numbers: Mapping[str, Values], known: Layout) -> list[str]:
+def _totals(free: Sequence[str], numbers: Numbers, known: Layout) -> list[str]:
     named = [known.total] if known.total is not None and known.total in numbers else []
     named += [path for path in free if path != known.total and may_be_total(path)]
     varying = [path for path in named if _varies(numbers[path])]
@@ -270,7 +272,7 @@ def _totals(free: Sequence[str], numbers: Mapping[str, Values], known: Layout) -
     return varying or [path for path in named[:1] if np.isfinite(numbers[path]).any()]
 
 
-def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
+def _other_forms(numbers: Numbers) -> dict[str, Reason]:
     """Return the positions of lists that are added up, and the sums of the other lists.
 
     A list has a value for each turn if its name says so, or its length varies.
@@ -288,7 +290,7 @@ def _other_forms(numbers: Mapping[str, Values]) -> dict[str, Reason]:
     return out
 
 
-def _constants(rest: Sequence[str], numbers: Mapping[str, Values], kind: Where) -> list[str]:
+def _constants(rest: Sequence[str], numbers: Numbers, kind: Where) -> list[str]:
     """Return the fields that are the same in all of enough rollouts, if a reward varies."""
     varying = {path for path in rest if _varies(np.nan_to_num(numbers[path]))}
     if kind == _NAMED or not any(map(fits_reward, varying)):
@@ -337,7 +339,7 @@ class _Candidates:
     others: list[str]
     """Further numbers that may be rewards."""
     totals: list[str]
-    numbers: Mapping[str, Values]
+    numbers: Numbers
     left_out: Mapping[str, Reason]
     described: bool
 
@@ -444,9 +446,7 @@ def _by_names(found: _Candidates) -> Proposal:
     return found.refused(why, parts, sure, [*parts, *more], *copies, found.totals[:1])
 
 
-def _without_one(
-    paths: Sequence[str], numbers: Mapping[str, Values], least: int = 1
-) -> list[list[str]]:
+def _without_one(paths: Sequence[str], numbers: Numbers, least: int = 1) -> list[list[str]]:
     """Return, for each field that `least` or more of the others explain, these others."""
     found = list[list[str]]()
     for path in paths:
@@ -475,7 +475,7 @@ class Fit:
         return self.weights.get(path, 1.0)
 
 
-def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
+def explained(paths: Sequence[str], numbers: Numbers, total: str) -> Fit | None:
     """Return the weights with which fields explain a total, or None if they do not.
 
     The total must be their weighted sum plus a constant, up to a thousandth of its deviation. A
@@ -493,7 +493,7 @@ def explained(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -
     return replace(one, weights={**one.weights, idle: 0.0})
 
 
-def _fit(paths: Sequence[str], numbers: Mapping[str, Values], total: str) -> Fit | None:
+def _fit(paths: Sequence[str], numbers: Numbers, total: str) -> Fit | None:
     rows = np.flatnonzero(np.isfinite(numbers[total]))
     rows = rows[:: max(1, len(rows) // _COMPARED)]
     varying = [p for p in paths if _varies(np.nan_to_num(numbers[p][rows]))]
@@ -564,9 +564,7 @@ def _varies(values: Values) -> bool:
     return len(known) > 0 and bool(np.any(known != known[0]))
 
 
-def named_totals(
-    names: Mapping[str, str], numbers: Mapping[str, Values], known: Layout
-) -> list[str]:
+def named_totals(names: Mapping[str, str], numbers: Numbers, known: Layout) -> list[str]:
     """Return the numbers that are a total by their names, and no rewards, the known one first."""
     other = {*names.values(), *_other_forms(numbers)}
     named = [p for p in numbers if p not in other and (p == known.total or may_be_total(p))]
@@ -574,7 +572,7 @@ def named_totals(
 
 
 def found_in_total(
-    names: Mapping[str, str], numbers: Mapping[str, Values], totals: Sequence[str]
+    names: Mapping[str, str], numbers: Numbers, totals: Sequence[str]
 ) -> InTotal | None:
     """Return the weights of rewards in the first total that is their sum, or None."""
     paths = [path for path in names.values() if path in numbers]
@@ -592,9 +590,7 @@ def found_in_total(
     return None
 
 
-def contradicting(
-    names: Mapping[str, str], numbers: Mapping[str, Values], totals: Collection[str]
-) -> str:
+def contradicting(names: Mapping[str, str], numbers: Numbers, totals: Collection[str]) -> str:
     """Return a number that is a total by its name and contains a reward, but is not the sum."""
     parts = [numbers[path] for path in names.values() if path in numbers]
     for total in filter(may_be_total, totals):

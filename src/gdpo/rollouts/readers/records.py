@@ -90,6 +90,10 @@ class ParsedRollout:
     """Whether the completion is one text that also contains tool results."""
 
 
+Rollouts: TypeAlias = Iterator[ParsedRollout]
+"""The rollouts in a record."""
+
+
 TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 

@@ -52,6 +52,7 @@ from gdpo.rollouts.readers.propose import (
     GUESSED,
     LOOKED_AT,
     Given,
+    Numbers,
     Proposal,
     Reason,
     Where,
@@ -72,7 +73,7 @@ from gdpo.rollouts.readers.records import (
 )
 from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem
 from gdpo.rollouts.record import read_declared
-from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY, Values
+from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY
 
 _SIBLINGS = 64
 """Maximum number of further files of a run whose values are used to infer its rewards."""
@@ -435,9 +436,7 @@ def _proposed(
     return found
 
 
-def _weighed(
-    found: Proposal, numbers: Mapping[str, Values], known: Layout, file: FileReport
-) -> Proposal:
+def _weighed(found: Proposal, numbers: Numbers, known: Layout, file: FileReport) -> Proposal:
     """Return the proposal with the weights of its rewards in a total, if there is one."""
     totals = named_totals(found.names, numbers, known)
     in_total = found_in_total(found.names, numbers, totals)
