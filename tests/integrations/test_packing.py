@@ -279,6 +279,50 @@ def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(changed, reason, p
         assert packed.logged(key) == pytest.approx(trl.logged(key), rel=1e-4)
 
 
+MARKER = 42
+"""The id of a token that only a prompt without signal has."""
+
+
+class Expert(torch.nn.Embedding):
+    """Scales the embedding of one token. For other tokens, its parameter is not used."""
+
+    def __init__(self, like):
+        super().__init__(*like.weight.shape)
+        self.weight, self.own = like.weight, torch.nn.Parameter(torch.ones(()))
+        self.unused = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, ids):
+        states, chosen = super().forward(ids), (ids == MARKER)[..., None]
+        return torch.where(chosen, states * self.own, states) if chosen.any() else states
+
+
+def marked(prompts, trainer):
+    """Return rollouts in which the marker is the last token of the prompts without signal."""
+    found = prepared.prepared(prompts, trainer)
+    for key in ("prompt_ids", "completion_ids"):
+        found[key] = [[each + (each == MARKER) for each in ids] for ids in found[key]]
+    for prompt, ids in zip(prompts, found["prompt_ids"], strict=True):
+        ids[-1] = MARKER if prompt in prepared.DEAD else ids[-1]
+    return found
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_an_expert_of_rollouts_without_signal_gets_trls_gradient(reentrant, place, caplog):
+    """Weight decay changes a parameter with a gradient of 0, but none without a gradient."""
+    settings = {"weight_decay": 0.1, **accumulated("accumulation")}
+    if reentrant is not None:
+        settings |= {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"use_reentrant": reentrant}}
+    found = []
+    for run in (theirs, ours):
+        model = AutoModelForCausalLM.from_pretrained(place[0])
+        model.model.embed_tokens = expert = Expert(model.get_input_embeddings())
+        found.append(run(*place, how={"model": model, "rollout_func": marked}, **settings))
+        assert 0.5 < expert.own < 1.0 == expert.unused
+    trl, packed = found
+    assert max(gap(packed, trl)) < 1e-5
+    assert caplog.text.count("a trained parameter has no gradient") == 1
+
+
 def test_experts_loads_are_balanced_as_in_trl(place, caplog):
     def model():
         torch.manual_seed(2)

@@ -228,6 +228,12 @@ class GDPOTrainer(GRPOTrainer):
             self._speed_ups.run(inputs["prompt_ids"].shape[1], inputs["completion_ids"].shape[1])
         return inputs if self._packer is None else self._packer.packed(inputs)
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)
+        if self._packer is not None:
+            self._packer.complete()
+        return loss
+
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         ids = inputs["completion_ids"]
         if not len(ids):  # the packer has put all rollouts into later micro-batches
