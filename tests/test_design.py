@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_525,
+        "core": 209_820,
         "lab": 115_873,
-        "tests": 422_361,
+        "tests": 422_405,
         "benchmarks": 97_073,
         "files": 264,
-        "functions": 2_696,
+        "functions": 2_698,
     }
     found = {
         "core": tokens_of(core),

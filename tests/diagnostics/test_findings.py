@@ -12,6 +12,7 @@ from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 
 NAN = np.nan
+UNIT = {"low": [0, 0], "high": [1, 1]}
 A, B = ["a"], ["a", "b"]
 
 
@@ -45,6 +46,11 @@ def the(kind, *arguments, **options):
     return finding
 
 
+def assert_says(finding, severity, rewards, *words):
+    assert (finding.severity, *finding.rewards) == (severity, *rewards)
+    assert all(word in finding.message for word in words)
+
+
 def kinds(*arguments, **options):
     return {finding.kind for finding in diagnose(*arguments, **options).findings}
 
@@ -52,19 +58,18 @@ def kinds(*arguments, **options):
 def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
     format_ = varies_in(6, uniform(1) < 0.7, otherwise=True)
     batch = stacked(format_, uniform(2))
-    finding = the(Kind.SATURATED, batch, ["format", "style"], low=[0, 0], high=[1, 1])
-    assert (finding.severity, finding.rewards) == (Severity.NOTE, ("format",))
-    assert all(word in finding.message for word in ("`format`", "91 %", "0.971", "top", "learned"))
+    finding = the(Kind.SATURATED, batch, ["format", "style"], **UNIT)
+    assert_says(finding, Severity.NOTE, ["format"], "`format`", "91 %", "0.971", "top", "learned")
     assert "remove" not in finding.remedy
     assert finding.evidence["zero_variance_groups"] == 58 / 64
     more = stacked(varies_in(7, uniform(1) < 0.7, otherwise=True), uniform(2))
-    assert not found(Kind.SATURATED, more, B, low=[0, 0], high=[1, 1])
+    assert not found(Kind.SATURATED, more, B, **UNIT)
 
 
 @pytest.mark.parametrize("value", [5.0, -5.0])
 def test_a_constant_outside_of_its_declared_range_is_neither_learned_nor_out_of_reach(value):
     batch = stacked(np.full((64, 8), value), uniform(2))
-    finding = the(Kind.CONSTANT, batch, ["format", "style"], low=[0, 0], high=[1, 1])
+    finding = the(Kind.CONSTANT, batch, ["format", "style"], **UNIT)
     assert all(word in finding.message for word in ("`format`", f"{value:.3g}", "[0, 1]"))
 
 
@@ -87,11 +92,8 @@ def test_signal_below_the_resolution_of_its_type_is_a_finding(constant, lost, ze
     findings = found(Kind.BELOW_RESOLUTION, single, B)
     assert bool(findings) == bool(lost)
     for finding in findings:
-        assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
-        assert all(
-            word in finding.message
-            for word in ("`a`", f"{100 * lost:.0f} %", "float32", "rounding")
-        )
+        words = "`a`", f"{100 * lost:.0f} %", "float32", "rounding"
+        assert_says(finding, Severity.WARNING, ["a"], *words)
         assert "float64" in finding.remedy
         assert finding.evidence["below_resolution"] == lost
     assert not found(Kind.CONSTANT, single, B)
@@ -140,7 +142,7 @@ def test_the_position_of_a_constant_reward_in_its_range_gives_one_of_three_kinds
 
 def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_for():
     batch = stacked(np.zeros((64, 8)), uniform())
-    out = the(Kind.OUT_OF_REACH, batch, B, low=[0, 0], high=[1, 1])
+    out = the(Kind.OUT_OF_REACH, batch, B, **UNIT)
     assert out.severity is Severity.WARNING
     assert out.remedy == (
         "check the function first: print what it gives to three rollouts. If it is right, samples "
@@ -173,7 +175,7 @@ def test_a_share_of_few_groups_is_only_a_note(groups, severity):
     """In 36 groups, a reward that varies in a tenth varies in none in 2.3 % of the cases."""
     batch = stacked(np.zeros((groups, 8)), uniform(prompts=groups))
     assert the(Kind.CONSTANT, batch, B).severity is severity
-    assert the(Kind.OUT_OF_REACH, batch, B, low=[0, 0], high=[1, 1]).severity is severity
+    assert the(Kind.OUT_OF_REACH, batch, B, **UNIT).severity is severity
     assert the(Kind.NO_SIGNAL, batch[:, :, :1], A).severity is severity
 
 
@@ -186,7 +188,7 @@ def test_groups_that_a_reward_does_not_apply_to_are_none_of_its_handful():
 def test_a_reward_that_is_missing_everywhere_never_applies():
     batch = stacked(np.full((64, 8), NAN), uniform())
     finding = the(Kind.NEVER_APPLIES, batch, B)
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
+    assert_says(finding, Severity.WARNING, ["a"])
     batch[0, 0, 0] = 1.0
     assert not found(Kind.NEVER_APPLIES, batch, B)
 
@@ -195,8 +197,7 @@ def test_a_reward_that_is_missing_nearly_everywhere_is_noted():
     a = uniform(1, 50, 8)
     a[5:] = NAN
     finding = the(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
-    assert (finding.severity, finding.rewards) == (Severity.NOTE, ("a",))
-    assert all(word in finding.message for word in ("`a`", "missing", "90 %"))
+    assert_says(finding, Severity.NOTE, ["a"], "`a`", "missing", "90 %")
     a[5] = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
     assert not found(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
 
@@ -205,8 +206,7 @@ def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
     batch = stacked(20 * uniform(1), uniform(2))
     names = ["steps", "style"]
     finding = the(Kind.IGNORED, batch, names, estimator="grpo")
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("style",))
-    assert all(word in finding.message for word in ("`style`", "50 %", "of `steps`", "20 times"))
+    assert_says(finding, Severity.WARNING, ["style"], "`style`", "50 %", "of `steps`", "20 times")
     assert finding.remedy.startswith(
         "if the rewards should count equally: gdpo with reward_weights=[1, 1]; if the sizes of the "
         "rewards say what matters (20 : 1): nothing to do"
@@ -260,8 +260,7 @@ def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
     x = uniform(1)
     batch = stacked(x, 0.9 * x + 0.3 * uniform(2), -x + 0.4 * uniform(3))
     finding = the(Kind.REVERSED, batch, list("abc"), [1, 1, 0.5])
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("c",))
-    assert all(word in finding.message for word in ("`c`", "down", "positive", "64 groups"))
+    assert_says(finding, Severity.WARNING, ["c"], "`c`", "down", "positive", "64 groups")
     assert not found(Kind.REVERSED, batch, list("abc"), [1, 1, -0.5])
     heavier = found(Kind.REVERSED, batch, list("abc"), [0.3, 0.3, 1.5])
     assert {finding.rewards for finding in heavier} == {("a",), ("b",)}
@@ -314,7 +313,7 @@ def test_a_pair_is_opposed_or_redundant_in_what_is_asked_and_signs_that_differ_a
 def test_rewards_that_nearly_say_the_same_are_redundant_and_those_that_often_do_are_not():
     x = uniform(1)
     finding = the(Kind.REDUNDANT, stacked(x, x + 0.2 * uniform(2)), B)
-    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a", "b"))
+    assert_says(finding, Severity.WARNING, ["a", "b"])
     assert finding.remedy == "together, they count as one reward with both weights"
     assert not found(Kind.REDUNDANT, stacked(x, x + 0.5 * uniform(2)), B)
 
@@ -335,9 +334,7 @@ def test_nine_of_ten_groups_without_signal_are_too_many():
     ):
         batch = stacked(varies_in(live, uniform(1, 60), otherwise=0.5))
         finding = the(Kind.NO_SIGNAL, batch, A)
-        assert (finding.severity, finding.rewards) == (severity, ())
-        assert f"{share} of the 60 groups" in finding.message
-        assert "exactly 0" in finding.message
+        assert_says(finding, severity, [], f"{share} of the 60 groups", "exactly 0")
     assert not found(Kind.NO_SIGNAL, stacked(varies_in(7, uniform(1, 60), otherwise=0.5)), A)
 
 

@@ -11,6 +11,7 @@ from gdpo.diagnostics.readings import Meaning, Reading, ScoredSteps, readings_of
 
 NAMES = ["correct", "style"]
 GROUPS = 256
+EQUAL = (Meaning.EQUAL, [1, 1])
 
 
 def uniform(seed, groups=GROUPS):
@@ -36,12 +37,12 @@ def as_pairs(readings):
 
 def test_equal_weights_may_mean_that_all_count_equally_or_as_their_sizes_say():
     wide = 4 * (uniform(2) < 0.5)
-    assert as_pairs(said(wide)) == [(Meaning.EQUAL, [1, 1]), (Meaning.SIZES, [0.25, 1])]
+    assert as_pairs(said(wide)) == [EQUAL, (Meaning.SIZES, [0.25, 1])]
     assert as_pairs(said(wide, [-2, -2])) == [
         (Meaning.EQUAL, [-1, -1]),
         (Meaning.SIZES, [-0.25, -1]),
     ]
-    assert as_pairs(said(wide, correct=(0, 4))) == [(Meaning.EQUAL, [1, 1])]
+    assert as_pairs(said(wide, correct=(0, 4))) == [EQUAL]
 
 
 @pytest.mark.parametrize(("width", "count"), [(1.45, 1), (1.55, 2)])
@@ -95,7 +96,7 @@ def test_sizes_are_the_only_reading_if_the_user_says_so_whatever_the_weights():
     assert as_pairs([only]) == [(Meaning.SIZES, [0.25, 1])]
     assert only.condition == "if the sizes of the rewards say what matters (1 : 4)"
     assert as_pairs(said(uniform(2) < 0.5, [1, 3], Meaning.SIZES)) == [(Meaning.SIZES, [0.33, 1])]
-    assert as_pairs(said(uniform(2) < 0.5, None, Meaning.SIZES)) == [(Meaning.EQUAL, [1, 1])]
+    assert as_pairs(said(uniform(2) < 0.5, None, Meaning.SIZES)) == [EQUAL]
 
 
 def test_one_trained_reward_has_no_reading():
@@ -103,11 +104,9 @@ def test_one_trained_reward_has_no_reading():
 
 
 def test_a_reward_without_a_known_range_has_no_size():
-    assert as_pairs(said(4 * (uniform(2) < 0.5), correct=())) == [(Meaning.EQUAL, [1, 1])]
+    assert as_pairs(said(4 * (uniform(2) < 0.5), correct=())) == [EQUAL]
     assert said(4 * (uniform(2) < 0.5), None, Meaning.SIZES, correct=()) == ()
-    assert as_pairs(said(4 * (uniform(2) < 0.5), first=np.ones((GROUPS, 8)))) == [
-        (Meaning.EQUAL, [1, 1])
-    ]
+    assert as_pairs(said(4 * (uniform(2) < 0.5), first=np.ones((GROUPS, 8)))) == [EQUAL]
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [-1, 1], np.tile([[1, 1], [np.nan, 1]], (128, 1))])

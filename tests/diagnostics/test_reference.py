@@ -62,4 +62,4 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         assert words in text, words
     for number in (_LIVE, _SPREAD):
         assert f"{number:.0%}".replace("%", " %") in text.partition("A reward is graded")[2]
-    assert f"and {_PENALTY} for a graded penalty" in text
+    assert f"and at most {_PENALTY} for a graded penalty" in text

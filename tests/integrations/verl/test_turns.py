@@ -56,7 +56,8 @@ def tokens(advantages, mask=MASK):
     return found
 
 
-EXPECTED = tokens(turn_gdpo(grid(), [1.0, 0.5], turns=TURNS))
+ADVANTAGES = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
+EXPECTED = tokens(ADVANTAGES)
 
 
 def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=None, run=None):
@@ -152,13 +153,12 @@ def rows_of_outputs():
     of = [2, 0, None, 1, 2, 3]
     steps = [[9.0] * 5 if i is None else STEPS[i] for i in of]
     won = [0.0 if i is None else WON[i] for i in of]
-    advantages = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
     wanted = torch.zeros(len(rows), MASK.shape[1])
     starts = [2, 0, 0, 0, 0, 0]
     for row, (mask, i, start) in enumerate(zip(rows, of, starts, strict=True)):
         if i is not None:
             own = np.zeros((1, 1, 9))
-            own[0, 0, : 3 - start] = advantages[*divmod(i, 2), start:]
+            own[0, 0, : 3 - start] = ADVANTAGES[*divmod(i, 2), start:]
             wanted[row] = tokens(own, mask[None])[0]
     return torch.stack(rows), {"steps": steps, "won": won}, wanted
 
@@ -215,10 +215,9 @@ def test_tokens_that_verl_rejects_do_not_split_a_turn():
 def test_the_record_has_the_turns_with_their_rewards_advantages_and_tokens(tmp_path):
     through_queue(Trainer(gdpo_rollouts=str(tmp_path)), queue())
     found = read_rollouts(tmp_path / "step_000001.parquet")
-    expected = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
     assert [rollout.rewards["steps"] for rollout in found] == [1.5, 0.25, 3.0, 1.0]
     for rollout, count in zip(found, TURNS.ravel().tolist(), strict=True):
-        own = expected[rollout.group_id, rollout.sample_id, :count]
+        own = ADVANTAGES[rollout.group_id, rollout.sample_id, :count]
         assert [turn.advantage for turn in rollout.turns] == pytest.approx(own)
         assert rollout.advantage == pytest.approx(own.mean())
         assert sum(turn.num_tokens for turn in rollout.turns) == rollout.num_tokens
