@@ -236,7 +236,7 @@ def test_curves_and_all_data_are_saved_without_formulas(browser, tmp_path):
     measured = (Measured(name, -1.0, 1.0, 1.0),)
     runs = [
         unrecorded(label, 0, tmp_path, steps=steps, rewards=measured)
-        for label, steps in (("grpo", 12), ("@gdpo", 4))
+        for label, steps in (("grpo", 12), ("\n=gdpo", 4))
     ]
     write_report(analyse(experiment_of(tmp_path, runs, rewards=measured)), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")
@@ -248,8 +248,9 @@ def test_curves_and_all_data_are_saved_without_formulas(browser, tmp_path):
     _, first, *others = csv.reader(curves.read_text("utf-8").splitlines())
     assert first[:5] == [f"'{name}", "mean reward", "grpo", "step", "1"]
     assert float(first[5]) == pytest.approx(runs[0].means[name][0])
-    assert first[5][0] == "-"
-    assert [row[2] for row in others] == ["grpo"] * 11 + ["'@gdpo"] * 4
+    assert [row[2] for row in others] == ["grpo"] * 11 + ["'=gdpo"] * 4
     saved = json.loads(whole.read_text("utf-8"))
     assert saved["charts"][0]["lines"][0]["value"][0] == float(first[5])
-    assert saved["tables"]["results"][0][1][0] == "grpo"
+    caption, rows = saved["tables"]["results"][0].values()
+    assert name in caption
+    assert rows[1][0] == "grpo"

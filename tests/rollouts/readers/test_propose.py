@@ -281,11 +281,9 @@ def test_a_total_that_contains_a_reward_and_is_no_sum_contradicts_the_weights():
     assert contradicting(names, numbers, ["x"]) == ""  # which is no total by its name
 
 
-@pytest.mark.parametrize(
-    "total", [0.02 * B + 0.01 * A, 0 * A, 1e200 * A], ids=["tiny", "constant", "huge"]
-)
+@pytest.mark.parametrize("total", [0.02 * B + 0.01 * A, 0 * A, 1e200 * A])
 def test_unrelated_fields_explain_no_total(total):
-    assert explained(["b", "c"], {"b": B, "c": C, "total": total}, "total") is None
+    assert explained("bc", {"b": B, "c": np.where(C, np.inf, 0), "total": total}, "total") is None
 
 
 @pytest.mark.parametrize(

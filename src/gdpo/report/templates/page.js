@@ -24,7 +24,7 @@
   }
 
   // Downloads: what the page shows. A spreadsheet takes text with these beginnings for a formula.
-  const FORMULA = /^[=+\-@\t\r＝＋－＠]/;
+  const FORMULA = /^[=+\-@\t\n＝＋－＠]/;
 
   function cell(value) {
     if (value === null) return "";
@@ -50,7 +50,8 @@
     const said = (element) => element.textContent.trim().replace(/\s+/g, " ");
     const shown = [...document.querySelectorAll("main section:not(.viewer)")].map((section) => [
       section.getAttribute("aria-labelledby"),
-      [...section.querySelectorAll("table")].map((table) => [...table.rows].map((row) => [...row.cells].map(said))),
+      [...section.querySelectorAll("table")].map((table) =>
+        ({ caption: table.caption && said(table.caption), rows: [...table.rows].map((row) => [...row.cells].map(said)) })),
     ]);
     const charts = data.charts.map(({ title, label, unit, x, lines }) =>
       ({ title, label, unit, x, lines: lines.map(({ label, numbers: [value, low, high] }) => ({ label, value, low, high })) }));

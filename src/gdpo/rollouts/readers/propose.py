@@ -496,13 +496,13 @@ def explained(paths: Sequence[str], numbers: Numbers, total: str) -> Fit | None:
 def _fit(paths: Sequence[str], numbers: Numbers, total: str) -> Fit | None:
     rows = np.flatnonzero(np.isfinite(numbers[total]))
     rows = rows[:: max(1, len(rows) // _COMPARED)]
-    varying = [p for p in paths if _varies(np.nan_to_num(numbers[p][rows]))]
+    values = {p: np.nan_to_num(numbers[p][rows], posinf=0, neginf=0) for p in paths}
+    varying = [p for p in paths if _varies(values[p])]
     if not 0 < len(varying) <= min(_ADDED_UP, len(rows) - 1):
         return None
     enough = len(rows) >= max(_ENOUGH, 3 * len(varying) + 3)
     whole = numbers[total][rows]
-    columns = [numbers[path][rows] for path in varying]
-    added = np.nan_to_num(np.stack(columns, axis=-1), posinf=0, neginf=0)
+    added = np.stack([values[p] for p in varying], axis=-1)
     shift, middle = (added.mean(axis=0), whole.mean()) if enough else (0.0, 0.0)
     centred = added - shift
     size = np.abs(centred).max(axis=0)
@@ -518,7 +518,7 @@ def _fit(paths: Sequence[str], numbers: Numbers, total: str) -> Fit | None:
     unique = int(np.linalg.matrix_rank(carrying, rtol=_DEPENDENT)) == carrying.shape[1]
     return Fit(
         {path: float(w) for path, w in zip(varying, weights, strict=False)},
-        frozenset(p for p, c in zip(varying, columns, strict=True) if not np.isfinite(c).all()),
+        frozenset(p for p in varying if not np.isfinite(numbers[p][rows]).all()),
         2 * tolerance,
         enough,
         unique or not enough,
