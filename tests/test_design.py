@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_820,
+        "core": 209_740,
         "lab": 115_873,
-        "tests": 422_405,
+        "tests": 422_358,
         "benchmarks": 97_073,
         "files": 264,
-        "functions": 2_698,
+        "functions": 2_699,
     }
     found = {
         "core": tokens_of(core),

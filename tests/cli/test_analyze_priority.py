@@ -85,7 +85,7 @@ def test_files_without_advantages_and_fields_that_are_not_read_as_rewards_are_to
     asked = (file, "--output", "none", "--rewards", "right", "--primary")
     said = "not checked whether right won: the files contain no advantages"
     assert said in analyze(*asked, "right")[1]
-    said = "primary: 'style' is not read as a reward: add it to rewards"
+    said = "primary: 'style' is not read as a reward (rewards: "
     assert said in refused(*asked, "style")
 
 

@@ -279,27 +279,10 @@ def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(changed, reason, p
         assert packed.logged(key) == pytest.approx(trl.logged(key), rel=1e-4)
 
 
-def expert(embedding, given, states):
-    """Multiply the embedding of "hi", which only a prompt without signal has, by a parameter."""
-    chosen = ((given[0] == 75) & (given[0].roll(-1) == 76))[..., None]
-    return torch.where(chosen, states * embedding.own, states) if chosen.any() else states
-
-
-@pytest.mark.parametrize("reentrant", [None, False, True])
-def test_an_expert_of_rollouts_without_signal_gets_trls_gradient(reentrant, place, caplog):
-    """Weight decay changes a parameter with a gradient of 0, but none without a gradient."""
-    settings = {"weight_decay": 0.1, **accumulated("accumulation")}
-    if reentrant is not None:
-        settings |= {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"use_reentrant": reentrant}}
-    found = []
-    for run in (theirs, ours):
-        model = AutoModelForCausalLM.from_pretrained(place[0])
-        words = model.get_input_embeddings()
-        words.own, words.unused = (torch.nn.Parameter(torch.ones(())) for _ in range(2))
-        words.register_forward_hook(expert)
-        found.append(run(*place, how={"model": model}, **settings))
-        assert 0.5 < words.own < 1.0 == words.unused
-    assert max(gap(*found[::-1])) < 1e-5
+def test_a_parameter_without_a_gradient_is_said(place, caplog):
+    model = AutoModelForCausalLM.from_pretrained(place[0])
+    model.expert = torch.nn.Parameter(torch.ones(()))
+    ours(*place, how={"model": model}, **accumulated("accumulation"))
     assert caplog.text.count("a trained parameter has no gradient") == 1
 
 

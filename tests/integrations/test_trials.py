@@ -246,6 +246,22 @@ def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_
     assert "share_prompts: each rollout computes its own prompt, because a hook" in caplog.text
 
 
+class Whole(torch.nn.Sequential):
+    """A model of one's own, which only can be called."""
+
+    def forward(self, **rows):
+        return self[0](**rows)
+
+
+@pytest.mark.parametrize("change", [torch.nn.Module.bfloat16, Whole])
+def test_a_reference_of_another_kind_keeps_what_the_policy_has(change, tiny_policy, tmp_path):
+    trainer = trainer_of(tiny_policy, tmp_path, beta=0.1)
+    trainer.ref_model = change(trainer.ref_model)
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert not any(each.is_off for each in trainer._speed_ups._speed_ups)
+
+
 def test_another_model_is_scored_by_trls_code(tiny_policy, tmp_path):
     trainer, ids = trainer_of(tiny_policy, tmp_path), torch.ones(1, 5)
     trial, other = trainer._speed_ups, copy.deepcopy(trainer.model)

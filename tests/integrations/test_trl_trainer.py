@@ -180,6 +180,10 @@ def words(completions, **columns):
     return ["good"] * len(completions)
 
 
+def generator(completions, **columns):
+    yield from map(float, completions)
+
+
 def one_number(completions, **columns):
     return 1.0
 
@@ -196,6 +200,7 @@ async def too_few_later(completions, **columns):
         (not_a_number, r"'not_a_number' .*nan .*completion 0 of 12"),
         (infinite, r"'infinite' .*inf .*completion 11 of 12"),
         (words, "'words' returned 'good'"),
+        (generator, "'generator' returned"),
         (one_number, r"'one_number' .*1.0"),
         (too_few_later, r"'too_few_later' .*1 values .*12"),
     ],

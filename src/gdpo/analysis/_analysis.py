@@ -144,7 +144,10 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     main = (primary,) if primary else ()
     ranges = (*(low or ()), *(high or ()))
     if names and primary not in names and primary in reading.report.fields:  # even if not read
-        raise ConfigError(f"primary: {primary!r} is not read as a reward: add it to rewards")
+        raise ConfigError(
+            f"primary: {primary!r} is not read as a reward (rewards: {listed(names)}). If it is "
+            "one, add it to rewards"
+        )
     refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
     for run in done.runs:
         run.sort()

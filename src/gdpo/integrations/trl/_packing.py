@@ -153,7 +153,11 @@ _APART = ("cpu",)
 
 _STAY = "pack_micro_batches: micro-batches remain TRL's"
 
-_TOO = "pack_micro_batches: the rows of TRL are also computed"
+_NO_GRADIENT = (
+    "a trained parameter has no gradient after a step. If a skipped rollout uses it, TRL gives it "
+    "a gradient of 0, which weight decay and momentum see: set pack_micro_batches=False. If "
+    "nothing uses it, freeze it"
+)
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 """Methods that TRL's loss calls. An override may depend on the scale of the advantages."""
@@ -195,7 +199,6 @@ class Packer(SpeedUp):
         self._has_unknown = False
         """Whether a batch had entries that cannot be split."""
         self._left_of_window = 0
-        self._window: Sequence[MicroBatch] = ()
         self._packed: list[MicroBatch] = []
 
     def _widths(self, lengths: Sequence[Sequence[int]], padded: Sequence[int]) -> list[int]:
@@ -210,7 +213,7 @@ class Packer(SpeedUp):
         ]
 
     def begin(self, micro_batches: int) -> None:
-        self._left_of_window, self._window, self._packed = micro_batches, (), []
+        self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
         if self._has_unknown or not is_training(self._trainer):
@@ -223,8 +226,8 @@ class Packer(SpeedUp):
             buffered: Any = self._trainer._buffered_inputs
             first = self._trainer._step % len(buffered)
             # Outside the Trainer's loop the window is unknown: pack each micro-batch separately.
-            self._window = buffered[first : first + max(1, self._left_of_window)]
-            self._packed = self.pack(self._window)
+            window = buffered[first : first + max(1, self._left_of_window)]
+            self._packed = self.pack(window)
         self._left_of_window -= 1
         return self._packed.pop(0)
 
@@ -263,30 +266,22 @@ class Packer(SpeedUp):
             micro_batches.append(micro_batch)
         return micro_batches
 
-    def complete(self) -> None:
-        """After the backward pass of a step, give a gradient of 0 to what only TRL's pass reaches.
+    def look_for_gradients(self) -> None:
+        """After the last backward pass of a step, say once if a parameter has no gradient.
 
-        A module of one's own, such as an expert, may be called only for rollouts without signal or
-        for padding. An optimizer applies weight decay and momentum to a gradient of 0, but not to a
-        missing one.
+        A module of one's own, such as an expert, may be called only for rollouts that are skipped.
         """
         trainer = self._trainer
-        missing = [p for p in trainer.model.parameters() if p.requires_grad and p.grad is None]
         is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-        if self._packed or not self._window or not missing or is_sharded:
+        if self._left_of_window > 0 or is_sharded or _NO_GRADIENT in self._said:
             return
-        self.say("a trained parameter has no gradient (if it is never used, freeze it)", _TOO)
-        for batch in self._window:
-            ids, mask = (
-                torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1)
-                for name in ("ids", "mask")
-            )
-            keep = batch["completion_ids"].shape[1]
-            (0 * trainer._trls_scores(trainer.model, ids, mask, keep)[0].sum()).backward()
-        reached = self._of_all_ranks([p.grad is not None for p in missing]).any(0).tolist()
-        for parameter, is_reached in zip(missing, reached, strict=True):
-            if is_reached and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        # A hook may have updated a parameter, and removed its gradient.
+        if any(
+            p.requires_grad and p.grad is None and not p._post_accumulate_grad_hooks
+            for p in trainer.model.parameters()
+        ):
+            say(trainer, _NO_GRADIENT)
+            self._said.add(_NO_GRADIENT)
 
     def _planned(
         self, rows: Sequence[RolloutTokens], parts: int, budget: int

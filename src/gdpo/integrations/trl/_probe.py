@@ -216,10 +216,10 @@ class SpeedUp:
         self._trainer = trainer
         self._said = set[str]()
 
-    def say(self, reason: str, instead: str | None = None) -> None:
+    def say(self, reason: str) -> None:
         """Log once, in the main process, why TRL's code runs."""
         if reason not in self._said:
-            say(self._trainer, f"{instead or self.instead}, because {reason}")
+            say(self._trainer, f"{self.instead}, because {reason}")
         self._said.add(reason)
 
 
@@ -252,10 +252,13 @@ class Trial:
         """Return what TRL's method returns for these arguments."""
         trainer, learns = self._trainer, torch.is_grad_enabled()
         own, width = trainer.accelerator.unwrap_model(model), input_ids.shape[1]
-        if not learns and own is not trainer.model:
+        # A reference of another kind or precision says nothing about the policy's speed-ups.
+        alike = type(own) is type(trainer.model) and own.dtype == trainer.model.dtype
+        is_flat = self._flat and is_training(trainer) and alike
+        if is_flat and not learns and own is not trainer.model:
             self.run(width - logits_to_keep, logits_to_keep, own)  # of the reference
         # A resumed run must have tried what the whole run has, so `_generate` tries it.
-        is_flat = self._flat and not self._flat.is_off and not replaced(trainer, ("_generate",))
+        is_flat = is_flat and not self._flat.is_off and not replaced(trainer, ("_generate",))
         if not is_training(trainer) or width > self._longest[own] or not (learns or is_flat):
             return self._trls(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
@@ -283,7 +286,8 @@ class Trial:
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()):
             _switch_off(used, lambda: "a hook of a parameter would see made-up gradients")
             return
-        with _on_trial(model, used):
+        learns = model is self._trainer.model  # whoever calls `_generate` without gradients
+        with _on_trial(model, used), torch.set_grad_enabled(learns):
             try:
                 size = self._trainer.args.per_device_train_batch_size
                 expected = self._scored(rows, self._trls, size)

@@ -276,7 +276,7 @@ def _check_values(name: str, values: Any, count: int) -> list[Any]:
     """Return a function's values as numbers, None, or one number or None for each turn."""
     try:
         returned = list(values)
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError) as error:  # a generator runs only here
         raise RewardError(
             f"reward {name!r} returned {values!r:.200} ({error}): return a list with one float or "
             "None per completion"

@@ -231,7 +231,7 @@ class GDPOTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         loss = super().training_step(*args, **kwargs)
         if self._packer is not None:
-            self._packer.complete()
+            self._packer.look_for_gradients()
         return loss
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:

@@ -97,7 +97,6 @@ def watch(
         }
     )
     trainer.add_callback(watched)
-    trainer.add_callback(watched.observer)
     if accounting is not None:
         trainer.add_callback(accounting)
 
@@ -155,10 +154,10 @@ class _Watched(TrainerCallback):
     ) -> None:
         self._trainer, self._names = trainer, names
         self._log, self._accounting = log, accounting
-        self.observer = Observer(trainer, rule_of(trainer), detail)
+        self._observer = Observer(trainer, rule_of(trainer), detail)
         self._others = [_Other(rule) for rule in rules]
         others = {f"gdpo.Watch.{other.name}": other.watch for other in self._others}
-        self._kept = KeptState({"gdpo.Watch": self.observer.watch, **others})
+        self._kept = KeptState({"gdpo.Watch": self._observer.watch, **others})
         self._scored: list[torch.Tensor] = []
         self._harmless = Harmless(
             "watch is switched off because of an error, and training continues"
@@ -171,6 +170,9 @@ class _Watched(TrainerCallback):
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         self._harmless(self._kept.on_step_end, *args, **kwargs)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._observer.on_train_end(*args, **kwargs)
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         @functools.wraps(calculate)
@@ -232,8 +234,8 @@ class _Watched(TrainerCallback):
             table = table_of(names, rewards, advantages, given, facts, trained=trained)
             step = trainer.state.global_step + training
             self._log.write(facts, table, mode=mode, step=step)
-        diagnosis = self.observer.diagnosis(rewards, weights, names, advantages)
-        metrics = self.observer.metrics(diagnosis)
+        diagnosis = self._observer.diagnosis(rewards, weights, names, advantages)
+        metrics = self._observer.metrics(diagnosis)
         if training:
             if self._accounting is not None:
                 self._accounting.take(output, rewards, trainer.reward_weights, advantages)
