@@ -108,7 +108,7 @@ def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(found_in, kin
 def test_ids_that_restart_between_parts_of_a_file_are_told_apart(found_in, kind, monkeypatch):
     from gdpo.rollouts.readers import batches, rewards
 
-    for name in ("_CHUNK", "_BATCH"):
+    for name in ("_CHUNK", "_BATCH", "LOOKED_AT"):
         monkeypatch.setattr(batches, name, 32)
     monkeypatch.setattr(rewards, "LOOKED_AT", 32)
     found = found_in(kind, with_ids("restart"))

@@ -144,6 +144,12 @@ def test_links_to_folders_elsewhere_are_told_and_those_to_files_are_read(tmp_pat
     assert len(find_files([here, here / "linked"], {})) == 3
 
 
+def test_a_file_that_is_named_absolutely_and_relatively_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found_at(tmp_path, "a.jsonl")
+    assert len(find_files([tmp_path, Path("a.jsonl")], {})) == 1
+
+
 def test_what_an_earlier_run_left_beside_a_record_is_read_only_where_it_is_named(tmp_path):
     names = [f"r/{folder}step_000001.parquet" for folder in ("", "earlier-1/", "earlier-1/eval/")]
     own, earlier, _ = names
