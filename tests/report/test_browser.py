@@ -206,6 +206,13 @@ def test_a_link_opens_its_rollout_at_once_and_despite_a_filter(page, compared, t
     assert page.ask(f"Math.abs({top}) < 20")
 
 
+def test_a_link_to_a_page_without_rollouts_says_so(browser, tmp_path):
+    runs = [unrecorded("grpo", 0, tmp_path)]
+    write_report(analyse(experiment_of(tmp_path, runs)), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", "#rollout=grpo/0/1/1/1")
+    assert count(browser) == "The linked rollout is not on this page."
+
+
 def test_without_scripts_a_link_shows_its_section_and_no_control_is_there(browser, compared):
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(compared[1], "#numbers")

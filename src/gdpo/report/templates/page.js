@@ -148,7 +148,15 @@
 
   // Rollouts: a table to filter and sort. Opening a row shows details below the row.
   const viewer = data.rollouts;
-  if (!viewer || !viewer.groups.length) return;
+  const linked = () => location.hash.startsWith("#rollout=");
+  function notHere() {
+    document.getElementById("count").textContent = "The linked rollout is not on this page.";
+    document.getElementById("rollouts").scrollIntoView();
+  }
+  if (!viewer || !viewer.groups.length) {
+    if (linked()) notHere();
+    return;
+  }
   const PAGE = 40;
   const rows = viewer.groups.flatMap((group) => group.samples.map((sample) => ({ group, sample })));
   const texts = (list) => list.map((m) => `${m[1]} ${m[3]}`).join("\n");
@@ -337,13 +345,9 @@
 
   /** Open the rollout that the address names, below all rollouts that come before it. */
   function follow() {
-    if (!location.hash.startsWith("#rollout=")) return;
+    if (!linked()) return;
     const row = rows.find((each) => each.link === location.hash);
-    if (!row) {
-      document.getElementById("count").textContent = "The linked rollout is not on this page.";
-      document.getElementById("rollouts").scrollIntoView();
-      return;
-    }
+    if (!row) return notHere();
     if (row.button?.isConnected && row.button.getAttribute("aria-expanded") === "true") return;
     form.reset();
     limit = Math.max(limit, matching().indexOf(row) + 1);
