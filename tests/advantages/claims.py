@@ -34,3 +34,9 @@ SUBJECTS |= {
         {"power": 1},
     ),
 }
+
+
+def options_of(name, rewards):
+    """Return the options of a subject for these rewards."""
+    options = SUBJECTS[name][3]
+    return options(rewards) if callable(options) else options

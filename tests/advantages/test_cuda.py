@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from tests.advantages.claims import SUBJECTS
+from tests.advantages.claims import SUBJECTS, options_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,9 +15,8 @@ pytestmark = [
 
 def case(name):
     """Return the estimator, its options, and rewards of 256 prompts."""
-    estimator, _, _, options = SUBJECTS[name]
     rewards = np.random.default_rng(0).integers(0, 3, (256, 8, 2)).astype("float32")
-    return estimator, options(rewards) if callable(options) else options, rewards
+    return SUBJECTS[name][0], options_of(name, rewards), rewards
 
 
 @pytest.mark.parametrize("name", sorted(SUBJECTS))

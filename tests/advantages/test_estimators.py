@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
-from tests.advantages.claims import SUBJECTS
+from tests.advantages.claims import SUBJECTS, options_of
 from tests.checkout import python
 from tests.refusals import config_error, data_error
 
@@ -46,9 +46,8 @@ eighths = st.integers(-72, 72).map(lambda i: i / 8)
 rewards = arrays(np.float64, (3, 5, 2), elements=eighths)
 
 
-def run(name, r, w):
-    estimator, _, _, options = SUBJECTS[name]
-    return estimator(r, w, **(options(np.asarray(r)) if callable(options) else options))
+def run(name, r, w, **more):
+    return SUBJECTS[name][0](r, w, **(options_of(name, np.asarray(r)) | more))
 
 
 # Precision, and what comes in
@@ -65,9 +64,8 @@ def test_numpy_computes_in_float64_whatever_comes_in(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rewards_keep_their_signal(name, dtype):
     r = torch.tensor([[[0.9], [1.0]], [[0.5], [0.5]]], dtype=dtype)
-    estimator, _, _, options = SUBJECTS[name]
-    like = np.zeros((2, 2, 1))  # NumPy has no bfloat16
-    a = estimator(r, torch.ones(1), **(options(like) if callable(options) else options))
+    options = options_of(name, np.zeros((2, 2, 1)))  # NumPy has no bfloat16
+    a = SUBJECTS[name][0](r, torch.ones(1), **options)
     assert a.dtype == dtype
     assert a[0, 0] < a[0, 1]
 
@@ -232,59 +230,48 @@ def test_leave_one_out_needs_memory_for_some_copies_of_the_rewards_only():
 )
 @given(r=rewards)
 def test_an_option_does_what_the_formula_says(name, options, r):
-    estimator, oracle, _, _ = SUBJECTS[name]
+    estimator, oracle, *_ = SUBJECTS[name]
     r[0, :, 0] = 1.0  # a boost is for a reward that varies in fewer groups
     wanted = oracle(r.tolist(), WEIGHTS.tolist(), **options)
     assert_allclose(estimator(r, WEIGHTS, **options), wanted, rtol=1e-9, atol=1e-9)
 
 
 def takes(option):
-    return [
-        pytest.param(estimator, options, id=name)
-        for name, (estimator, _, _, options) in SUBJECTS.items()
-        if option in inspect.signature(estimator).parameters
-    ]
+    """Run a test for each subject that has this option."""
+    names = [n for n in SUBJECTS if option in inspect.signature(SUBJECTS[n][0]).parameters]
+    return pytest.mark.parametrize("name", names)
 
 
-def keywords(options, r):
-    return options(r) if callable(options) else options
-
-
-@pytest.mark.parametrize(("estimator", "options"), takes("noise_floor"))
-def test_a_noise_floor_below_every_spread_changes_nothing(estimator, options):
+@takes("noise_floor")
+def test_a_noise_floor_below_every_spread_changes_nothing(name):
     r = np.random.default_rng(0).random((6, 8, 2))
-    more = keywords(options, r)
-    assert_array_equal(
-        estimator(r, WEIGHTS, noise_floor=[0.01, 0.01], **more), estimator(r, WEIGHTS, **more)
-    )
+    assert_array_equal(run(name, r, WEIGHTS, noise_floor=[0.01, 0.01]), run(name, r, WEIGHTS))
 
 
-@pytest.mark.parametrize(("estimator", "options"), takes("noise_floor"))
-def test_a_noise_floor_holds_down_a_reward_that_is_only_noise(estimator, options):
+@takes("noise_floor")
+def test_a_noise_floor_holds_down_a_reward_that_is_only_noise(name):
     """Return a constant reward with 0.1 % jitter, and a binary one."""
     rng = np.random.default_rng(0)
     jitter = 0.5 + 0.001 * rng.random((64, 8))
     r = np.stack([np.round(rng.random((64, 8))), jitter], axis=-1)
-    more = keywords(options, r)
-    if estimator is gd2po_hard:
-        more = {"threshold": 0.1}  # it counts signs, and even noise has one
+    # gd2po_hard counts signs, and even noise has one.
+    more = {"threshold": 0.1} if name == "gd2po_hard" else {}
 
     def influence(a):
         return abs(np.corrcoef(a.ravel(), (jitter - jitter.mean(1, keepdims=True)).ravel())[0, 1])
 
-    without = influence(estimator(r, [1, 1], **more))
-    held = influence(estimator(r, [1, 1], noise_floor=[0, 0.05], **more))
+    without = influence(run(name, r, [1, 1], **more))
+    held = influence(run(name, r, [1, 1], noise_floor=[0, 0.05], **more))
     assert held < 0.12
     assert held <= without + 0.01
 
 
-@pytest.mark.parametrize(("estimator", "options"), takes("max_advantage"))
-def test_a_cap_cuts_what_is_larger_and_nothing_else(estimator, options):
+@takes("max_advantage")
+def test_a_cap_cuts_what_is_larger_and_nothing_else(name):
     r = np.random.default_rng(0).random((6, 8, 2))
-    more = keywords(options, r)
-    plain = estimator(r, WEIGHTS, **more)
+    plain = run(name, r, WEIGHTS)
     cap = float(np.median(np.abs(plain)))
-    assert_array_equal(estimator(r, WEIGHTS, max_advantage=cap, **more), np.clip(plain, -cap, cap))
+    assert_array_equal(run(name, r, WEIGHTS, max_advantage=cap), np.clip(plain, -cap, cap))
 
 
 @pytest.mark.parametrize(

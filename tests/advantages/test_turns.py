@@ -13,13 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.oracles import turns as by_hand
 from tests.refusals import config_error, data_error
 
-from gdpo.advantages import (
-    TURN_ESTIMATORS,
-    turn_broadcast,
-    turn_gdpo,
-)
+from gdpo.advantages import TURN_ESTIMATORS, turn_broadcast, turn_gdpo
 from gdpo.advantages import arrays as edge
-from gdpo.errors import ConfigError
 
 ALL = pytest.mark.parametrize("name", sorted(TURN_ESTIMATORS))
 CENTRED = pytest.mark.parametrize("estimator", [turn_gdpo, turn_broadcast])
@@ -292,16 +287,12 @@ def test_an_infinite_reward_is_an_error_that_names_its_place():
         ({"scales": [1, 1], "noise_floor": [1, 1]}, "scales .*noise_floor"),
         ({"noise_floor": [-1, 1]}, "noise_floor"),
         ({"max_advantage": 0}, "max_advantage"),
+        ({"weights": [1.0]}, "weights"),
+        ({"weights": [1.0, np.nan]}, "weights"),
+        ({"weights": [np.inf, 1.0]}, "weights"),
     ],
 )
-def test_a_wrong_option_is_an_error_that_names_it(options, named):
+def test_a_wrong_argument_is_an_error_that_names_it(options, named):
     r, turns = drawn(0)
     with config_error(named):
-        turn_gdpo(r, W, **{"turns": turns, **options})
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1.0, np.nan], [np.inf, 1.0]])
-def test_wrong_weights_are_an_error(weights):
-    r, turns = drawn(0)
-    with pytest.raises(ConfigError):
-        turn_gdpo(r, weights, turns=turns)
+        turn_gdpo(r, **{"weights": W, "turns": turns, **options})

@@ -40,6 +40,30 @@ def gdpo_says(capsys):
 
 
 @pytest.fixture
+def printed(gdpo_says):
+    """Run a command, which ends well. Return what it prints."""
+
+    def run(*arguments):
+        code, out, err = gdpo_says(*arguments)
+        assert code == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def mistake(gdpo_says):
+    """Run a command, which ends with code 2. Return why, on one line."""
+
+    def run(*arguments):
+        code, _, err = gdpo_says(*arguments)
+        assert code == 2
+        return " ".join(err.split())
+
+    return run
+
+
+@pytest.fixture
 def analyze(gdpo_says):
     return partial(gdpo_says, "analyze")
 
@@ -57,12 +81,6 @@ def shown(analyze):
 
 
 @pytest.fixture
-def refused(analyze):
+def refused(mistake):
     """Run `gdpo analyze`, which ends with code 2. Return why, on one line."""
-
-    def run(*arguments):
-        code, _, err = analyze(*arguments)
-        assert code == 2
-        return " ".join(err.split())
-
-    return run
+    return partial(mistake, "analyze")

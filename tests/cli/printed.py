@@ -16,6 +16,13 @@ def commands_in(text):
     return _COMMAND.findall(text)
 
 
+def printed_by(command, says):
+    """Run a printed command, which must work; return what it prints."""
+    code, out, err = run_printed(command, says)
+    assert code == 0, err
+    return out
+
+
 def run_printed(command, says):
     """Run a printed command in the current folder; return the exit code, stdout and stderr."""
     program, *arguments = shlex.split(command)

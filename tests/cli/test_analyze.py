@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.analysis.rows import LEARNED, ROWS, run_of
+from tests.checkout import python
 from tests.report.runs import trained
 from tests.rollouts.readers import written
 
@@ -166,14 +167,6 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     for sure in ("--weights", "loud=1,quiet=1"), ("--sizes-are-weights",):
         verdict = machine(*arguments, *sure)[0]["runs"][0]["verdict"]
         assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
-
-
-def test_weights_and_sizes_as_weights_are_refused_together(refused, folder, here):
-    options = ("--weights", "loud=1,quiet=1", "--sizes-are-weights")
-    assert refused(ignored(folder), *options) == (
-        "gdpo: --weights and --sizes-are-weights both say how much each reward should count: "
-        "remove one of the two"
-    )
 
 
 def test_three_rollouts_are_printed_for_a_function_that_never_varied(
@@ -373,6 +366,11 @@ def test_weights_are_those_asked_for(machine, dump, here):
         (("run", *COLUMNS, "--range", "wide=1:0"), "must have low < high"),
         (("run", "--weights", "wide=1,wide=2"), "--weights lists wide twice"),
         (
+            ("run", "--weights", "wide=1", "--sizes-are-weights"),
+            "--weights and --sizes-are-weights both say how much each reward should count: "
+            "remove one of the two",
+        ),
+        (
             ("run", "--columns", "format=verl", "--columns", "step=a"),
             "does not apply to format=verl",
         ),
@@ -389,6 +387,7 @@ def test_weights_are_those_asked_for(machine, dump, here):
         (("run", "--output", "no/a.html"), "not a writable folder"),
         (("run", "--output", "JSON"), "--output JSON: write json, or ./JSON"),
         (("run", "--columns", "format=metrics,group_size=8"), "group_size=8 does not apply to"),
+        (("run", "--columns", "format=metrics"), "run: no metrics found"),
         (("run", "--columns", "group_size=0"), "write a whole number"),
         (("run", "--no-such-option"), "no-such-option"),
         (("empty",), "no rollout files found"),
@@ -526,10 +525,8 @@ def judges(here, monkeypatch):
 
 def test_what_rewards_print_is_not_among_what_is_found(judges, folder, here):
     path = written.verl(folder)
-    command = [sys.executable, "-m", "gdpo", "analyze", path, "--rescore", f"{judges}:rewards"]
-    done = subprocess.run(
-        [*command, "--output", "json"], capture_output=True, text=True, check=True
-    )
+    options = ("--rescore", f"{judges}:rewards", "--output", "json")
+    done = python("-m", "gdpo", "analyze", path, *options, check=True)
     (run,) = json.loads(done.stdout)["runs"]
     assert [reward["mean"] for reward in run["rewards"]] == [1.0, 1.0]
     assert done.stderr.count("noise") >= 8
@@ -617,9 +614,7 @@ def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
         "except SystemExit: pass\n"
         "print(Out.first, 'torch' in sys.modules, file=real)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(dump)], capture_output=True, text=True, check=True
-    )
+    done = python("-c", script, str(dump), check=True)
     assert done.stdout == f"({f'reading {dump}'!r}, False) False\n"
 
 

@@ -8,12 +8,10 @@ from gdpo.analysis import EXAMPLE
 
 
 def test_the_example_has_a_reward_that_is_ignored_in_every_step(
-    analyze, shown, tmp_path, monkeypatch
+    printed, shown, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    code, out, err = analyze("--example", "--output", "json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = json.loads(printed("analyze", "--example", "--output", "json"))
     assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "not_analyzed": 0}
     (run,) = found["runs"]
     ignored, dominant = run["findings"]
@@ -31,9 +29,8 @@ def test_gdpo_on_the_groups_of_the_example_gives_no_finding(shown, tmp_path):
     assert json.loads(out)["runs"][0]["findings"] == []
 
 
-def test_the_example_is_read_alone_and_an_analysis_without_paths_names_it(gdpo_says, tmp_path):
-    code, _, err = gdpo_says("analyze", tmp_path, "--example")
-    assert (code, "--example" in err) == (2, True)
+def test_the_example_is_read_alone_and_an_analysis_without_paths_names_it(refused, tmp_path):
+    err = refused(tmp_path, "--example")
+    assert "--example" in err
     assert tmp_path.name in err
-    code, _, err = gdpo_says("analyze")
-    assert (code, "--example" in err) == (2, True)
+    assert "--example" in refused()

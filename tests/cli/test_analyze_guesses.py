@@ -24,6 +24,14 @@ def text(step, prompt, sample):
     return {"prompt": f"question {step}-{prompt}", "completion": f"answer {sample}"}
 
 
+def in_files(folder, kind, rows):
+    """Write the rows of each step into a file of its own."""
+    folder.mkdir()
+    for step in {row["step"] for row in rows}:
+        written(folder / f"step_{step}", kind, [row for row in rows if row["step"] == step])
+    return folder
+
+
 def made(more, **sizes):
     """The rollouts of a run, each with its step, its texts, and what a function says of it."""
     found = rollouts(**sizes)
@@ -151,16 +159,7 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, f
     assert [tuple(each) for each in table.rewards] == wanted  # `b` is that of the rollout
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        (
-            "--output",
-            "json",
-        ),
-    ],
-)
+@pytest.mark.parametrize("options", [(), ("--output", "json")])
 def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, folder, options):
     rows = [
         {"step": s, "prompt": f"in /tmp/{RNG.random()} do {p}", "reward_a": a, "reward_b": b}
@@ -202,7 +201,7 @@ READ = {
 def test_a_field_called_rewards_is_read(found_in, kind, form):
     rows = made(lambda s, p, g, a, b: {"score": None, "gen_case": g} | READ[form](a, b))
     found = found_in(kind, rows)
-    assert [reward["name"] for reward in found["runs"][0]["rewards"]] == ["a", "b"]
+    assert names_of(found["runs"][0]) == ["a", "b"]
 
 
 UNREAD = {
@@ -238,17 +237,17 @@ def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, fol
 
 
 def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_says, tmp_path):
-    folder = tmp_path / "completions"
-    folder.mkdir()
-    for s in range(10):
-        rows = [
-            {"step": s}
-            | text(s, p, g)
-            | {"correct": a, "short": b, "rating": s + p / 9}
+    rows = made(
+        lambda s, p, g, a, b: (
+            {"correct": a, "short": b, "rating": s + p / 9}
             | {"difficulty": p / 7, "advantage": 0.1 * g}
-            for _, p, g, a, b in rollouts(steps=1, prompts=4)
-        ]
-        written(folder / f"completions_{s:05d}", "parquet", rows)
+        ),
+        steps=10,
+        prompts=4,
+    )
+    folder = in_files(tmp_path / "completions", "parquet", rows)
+    for file in list(folder.iterdir()):
+        file.rename(folder / f"completions_{file.stem[5:]:0>5}.parquet")
     (run,) = analyzed(gdpo_says, tmp_path)["runs"]
     assert names_of(run) == ["correct", "short"]
 
@@ -279,35 +278,29 @@ def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says,
 @of_every_kind
 def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, folder, kind):
     """In the first file, the total does not show the weights, because a reward is constant."""
-    (folder).mkdir()
-    for s in range(8):
-        rows = [
-            {"step": s}
-            | text(s, p, g)
-            | {"correct": a, "rouge": b * (s > 0), "reward": a + 0.1 * b * (s > 0)}
-            for _, p, g, a, b in rollouts(steps=1, prompts=2)
-        ]
-        written(folder / f"step_{s}", kind, rows)
-    found = analyzed(gdpo_says, folder)
+    rows = made(
+        lambda s, p, g, a, b: (
+            {"correct": a, "rouge": b * (s > 0), "reward": a + 0.1 * b * (s > 0)}
+        ),
+        prompts=2,
+    )
+    found = analyzed(gdpo_says, in_files(folder, kind, rows))
     assert found["notices"] == []
     (run,) = found["runs"]
-    shares = {reward["name"]: reward["weight_share"] for reward in run["rewards"]}
-    assert shares == pytest.approx({"correct": 1 / 1.1, "rouge": 0.1 / 1.1}, abs=1e-3)
+    assert names_of(run) == ["correct", "rouge"]
+    assert weight_shares(run) == pytest.approx([1 / 1.1, 0.1 / 1.1], abs=1e-3)
 
 
 @of_every_kind
-def test_a_refusal_holds_for_all_files_of_a_run(analyze, folder, kind):
+def test_a_refusal_holds_for_all_files_of_a_run(refused, folder, kind):
     """In the last file alone, the product is a sum, because one reward is constant."""
-    (folder).mkdir()
-    for s in range(3):
-        rows = [
-            {"step": s} | text(s, p, g) | {"a_reward": a, "b_reward": b, "reward": a * b}
-            for _, p, g, a, random in rollouts(steps=1)
-            for b in [1.0 if s == 2 else random]
-        ]
-        written(folder / f"step_{s}", kind, rows)
-    code, _, err = analyze(folder, "--output", "none")
-    assert (code, "not a weighted sum" in err) == (2, True)
+
+    def scored(s, p, g, a, b):
+        b = 1.0 if s == 2 else b
+        return {"a_reward": a, "b_reward": b, "reward": a * b}
+
+    in_files(folder, kind, made(scored, steps=3))
+    assert "not a weighted sum" in refused(folder, "--output", "none")
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,8 @@ def test_help_loads_nothing_that_is_slow_to_import():
 
 
 @pytest.mark.parametrize("verb", ["train", "check", "init", "analyze"])
-def test_every_verb_explains_itself(gdpo_says, verb):
-    code, out, _ = gdpo_says(verb, "--help")
-    assert code == 0
-    assert len(out.splitlines()) > 5
+def test_every_verb_explains_itself(printed, verb):
+    assert len(printed(verb, "--help").splitlines()) > 5
 
 
 def test_the_version_is_printed(gdpo_says):
@@ -51,7 +49,7 @@ def test_a_wrong_command_line_is_reported(gdpo_says, arguments):
 
 
 @pytest.mark.parametrize("verb", ["train", "check"])
-def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, tmp_path, verb):
+def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, mistake, tmp_path, verb):
     path = tmp_path / "recipe.yaml"
     path.write_text("task: gsm8k\nmodle: '[bold]x'\nmodel: x\ndata: {source: '[/red]'}\n")
     code, out, err = gdpo_says(verb, path)
@@ -59,9 +57,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, tmp_path, verb):
     assert out == ""
     assert err.startswith("gdpo: ")
     assert "recipe.yaml:2: unknown key 'modle'" in err
-    code, _, err = gdpo_says(verb, tmp_path / "recipes.yaml")
-    assert code == 2
-    assert "did you mean 'recipe.yaml'" in err
+    assert "did you mean 'recipe.yaml'" in mistake(verb, tmp_path / "recipes.yaml")
 
 
 def test_markup_in_a_message_is_printed_as_it_is(gdpo_says, tmp_path):
@@ -135,38 +131,26 @@ def test_ctrl_c_before_the_training_is_no_traceback(tmp_path):
     assert "Traceback" not in out + err
 
 
-@pytest.mark.slow
-def test_a_terminal_that_knows_ascii_only_gets_no_traceback(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
-    (tmp_path / "recipe.yaml").write_text("task: gsm8k\nmodel: ./x\ndata: {source: rows.jsonl}\n")
-    done = python(
-        "-m", "gdpo", "check", "recipe.yaml", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"}
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "? recipe: task gsm8k" in done.stdout
+def test_a_terminal_that_knows_ascii_only_gets_no_traceback():
+    command = ("-m", "gdpo", "analyze", "--example", "--output", "none")
+    done = python(*command, env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "96 % ? 4" in done.stdout
 
 
-def test_recipes_are_listed_shown_and_copied(gdpo_says, tmp_path, monkeypatch):
+def test_recipes_are_listed_shown_and_copied(printed, mistake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = gdpo_says("recipes", "ls")
-    assert code == 0
-    assert "math_length_7b" in out
-    code, out, _ = gdpo_says("recipes", "show", "gsm8k")
-    assert code == 0
+    assert "math_length_7b" in printed("recipes", "ls")
+    out = printed("recipes", "show", "gsm8k")
     assert "Expect" in out
     assert "task: gsm8k" in out
-    assert gdpo_says("recipes", "copy", "gsm8k")[0] == 0
+    printed("recipes", "copy", "gsm8k")
     assert (tmp_path / "gsm8k" / "recipe.yaml").is_file()
-    code, _, err = gdpo_says("recipes", "copy", "gsm8k")
-    assert code == 2
-    assert "nothing is overwritten" in err
-    code, _, err = gdpo_says("check", "math_lenght")
-    assert code == 2
-    assert "gdpo recipes ls" in err
+    assert "nothing is overwritten" in mistake("recipes", "copy", "gsm8k")
+    assert "gdpo recipes ls" in mistake("check", "math_lenght")
 
 
-def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypatch):
+def test_evaluate_prints_intervals_and_differences(gdpo_says, printed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 3)
     rows = ("--benchmarks", "gsm8k", "--data", "gsm8k=rows.jsonl")
@@ -175,9 +159,7 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
     assert err.splitlines() == ["gsm8k: 0 of 3 problems", "gsm8k: 3 of 3 problems"]
     assert "1.000" in out
     assert "0.439" in out
-    code, out, _ = gdpo_says("evaluate", "empty", *rows, "--baseline", "evaluations/gold")
-    assert code == 0
-    assert "-1.000" in out
+    assert "-1.000" in printed("evaluate", "empty", *rows, "--baseline", "evaluations/gold")
 
 
 @pytest.mark.parametrize(
@@ -193,10 +175,8 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
         (("--benchmarks", "gsm8k", "--deadline", "9"), "add --server"),
     ],
 )
-def test_evaluate_tells_what_is_wrong_before_it_begins(gdpo_says, arguments, message):
-    code, _, err = gdpo_says("evaluate", "gold", *arguments)
-    assert code == 2
-    assert message in err.replace("\n", " ")
+def test_evaluate_tells_what_is_wrong_before_it_begins(mistake, arguments, message):
+    assert message in mistake("evaluate", "gold", *arguments)
 
 
 def test_a_full_disk_is_named_and_what_is_done_is_gone_on_with(gdpo_says, tmp_path, small_disk):
@@ -245,11 +225,17 @@ def test_benchmarks_are_checked_with_progress_and_each_failure_printed_once(gdpo
 
 
 @pytest.mark.parametrize(
-    "given", [(), ("recipe.yaml", "--benchmarks", "mbpp"), ("recipe.yaml", "--data", "mbpp=a")]
+    "given",
+    [
+        (),
+        ("--data", "mbpp=a"),
+        ("recipe.yaml", "--benchmarks", "mbpp"),
+        ("recipe.yaml", "--data", "mbpp=a"),
+    ],
 )
-def test_a_check_is_of_a_recipe_or_of_benchmarks(given, gdpo_says):
-    code, _, err = gdpo_says("check", *given)
-    assert code == 2
+def test_a_check_is_of_a_recipe_or_of_benchmarks(given, mistake):
+    err = mistake("check", *given)
+    assert "--benchmarks" in err
     assert "without a recipe" in err
 
 

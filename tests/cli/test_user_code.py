@@ -45,17 +45,16 @@ def started(*arguments, before=""):
     )
 
 
-def test_an_exit_with_0_before_the_end_is_an_error_that_names_its_line(gdpo_says, recipe_file):
+def test_an_exit_with_0_before_the_end_is_an_error_that_names_its_line(
+    mistake, recipe_file, monkeypatch
+):
     (recipe_file.parent / "own_task.py").write_text(
         "import sys\nfrom dataclasses import replace\nfrom gdpo.lab.tasks import resolve_task\n"
         "def leave(reference):\n    sys.exit()\n"
         "task = replace(resolve_task('gsm8k'), gold_completion=leave)\n"
     )
-    sys.path.insert(0, str(recipe_file.parent))
-    code, _, err = gdpo_says("check", recipe_file, "--set", "task=own_task:task")
-    sys.path.remove(str(recipe_file.parent))
-    assert code == 2
-    assert "own_task.py, line 5" in err
+    monkeypatch.syspath_prepend(recipe_file.parent)
+    assert "own_task.py, line 5" in mistake("check", recipe_file, "--set", "task=own_task:task")
 
 
 @pytest.mark.slow

@@ -1,14 +1,13 @@
 """The numbers of a diagnosis: against loops over groups, and what must not change them."""
 
 import json
-import subprocess
-import sys
 from functools import partial
 
 import array_api_strict
 import numpy as np
 import pytest
 import torch
+from tests.checkout import python
 from tests.pairs import every_pair
 from tests.refusals import config_error, data_error
 
@@ -446,8 +445,7 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
     except DataError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
+    lines = python("-c", code, check=True).stdout.splitlines()
     assert len(lines) == 6
     assert all("[prompt, sample, reward]" in line for line in lines)
 

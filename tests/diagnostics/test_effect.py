@@ -1,16 +1,18 @@
 """What a policy learns from each reward, on policies small enough to be exact."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from tests.oracles import estimators as by_hand
+from tests.advantages.claims import options_of
 
 from gdpo.advantages import ESTIMATORS, gdpo, grpo
 from gdpo.diagnostics.effect import Coefficients, Effect, effect_of, sentences
@@ -74,9 +76,8 @@ DO_NOT_ADD_UP = {"dara_asymmetric", "gd2po_hard", "gd2po_snr", "gdpo_leave_one_o
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_parts_of_an_estimator_add_up_or_it_is_named(name, missing, dtype):
     rewards = batch(missing, seed=3, dtype=dtype)
-    options = getattr(by_hand, name).options
-    options = options(rewards) if callable(options) else options
-    found = Coefficients.of(rewards, [1, 2, 0.5], partial(ESTIMATORS[name], **options))
+    estimator = partial(ESTIMATORS[name], **options_of(name, rewards))
+    found = Coefficients.of(rewards, [1, 2, 0.5], estimator)
     left = np.max(np.abs(found.advantages - found.parts.sum(axis=0)))
     assert found.rest == pytest.approx(left, abs=1e-9)
     assert adds_up(found) == (name not in DO_NOT_ADD_UP)
@@ -231,7 +232,10 @@ def adam(gradient, rate):
     return rate * first / (np.sqrt(second) + 1e-8)
 
 
-OUTCOMES = np.array(list(product(range(ANSWERS), repeat=PROMPTS * SAMPLES)))
+GROUPS = Counter(map(tuple, map(sorted, product(range(ANSWERS), repeat=SAMPLES))))
+"""The groups that a prompt can have, whatever their order, and how many orders each has."""
+OUTCOMES = np.array([one + other for one, other in product(GROUPS, repeat=PROMPTS)])
+ORDERS = np.array([prod(each) for each in product(GROUPS.values(), repeat=PROMPTS)])
 
 
 @cache
@@ -239,7 +243,7 @@ def every_batch(estimator):
     """Every batch that the policy can sample: its probability, a_j, g and d_k."""
     policy, which = chances(THETA), np.repeat(np.arange(PROMPTS), SAMPLES)
     scores = FEATURES - np.einsum("pa,pad->pd", policy, FEATURES)[:, None]
-    chance = policy[which, OUTCOMES].prod(axis=1)
+    chance = ORDERS * policy[which, OUTCOMES].prod(axis=1)
     found = []
     for answers in OUTCOMES:
         rewards = REWARDS[which, answers].reshape(PROMPTS, SAMPLES, 2)
@@ -264,7 +268,7 @@ def test_the_gradients_of_the_rewards_are_unbiased():
 
 
 @cache
-def sampled(estimator, step, batches, times=600):
+def sampled(estimator, step, batches=24, times=600):
     """Effects from sampled batches, and those that the enumeration of all batches gives."""
     chance, a, *_ = every_batch(estimator)
     u = directions(estimator, step, 0.1)
@@ -285,7 +289,7 @@ EACH = pytest.mark.parametrize("estimator", [grpo, gdpo])
 @BOTH
 @EACH
 def test_the_mean_effect_is_the_one_that_enumeration_gives(estimator, step):
-    true, values, _ = sampled(estimator, step, 24)
+    true, values, _ = sampled(estimator, step)
     z = (values.mean(axis=0) - true) / (values.std(axis=0, ddof=1) / np.sqrt(len(values)))
     assert np.all(np.abs(z) < 3.5)
     assert np.max(np.abs(true) / values.std(axis=0)) > 1  # the sampling could tell it from 0
@@ -294,7 +298,7 @@ def test_the_mean_effect_is_the_one_that_enumeration_gives(estimator, step):
 @BOTH
 @EACH
 def test_the_jackknife_gives_the_spread_over_repetitions(estimator, step):
-    _, values, errors = sampled(estimator, step, 24)
+    _, values, errors = sampled(estimator, step)
     ratio = np.sqrt(np.mean(errors**2, axis=0)) / values.std(axis=0, ddof=1)
     assert np.all(np.abs(ratio - 1) < 0.2)
 
@@ -322,8 +326,8 @@ def test_forks_of_one_step_approach_the_effect_as_the_learning_rate_falls(estima
 
 
 def test_noise_is_not_called_effective():
-    """300 experiments with three rewards of pure noise, 16 batches and 512 parameters."""
-    experiments, batches, groups, samples, size = 300, 16, 8, 4, 512
+    """300 experiments with three rewards of pure noise, 16 batches and 128 parameters."""
+    experiments, batches, groups, samples, size = 300, 16, 8, 4, 128
     random = np.random.default_rng(0)
     noise = random.normal(size=(experiments * batches * groups, samples, 3))
     c = Coefficients.of(noise, [1, 1, 1], grpo)  # every group by itself

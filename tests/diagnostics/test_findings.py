@@ -132,12 +132,10 @@ def test_missing_values_differ_from_nothing():
 )
 def test_the_position_of_a_constant_reward_in_its_range_gives_one_of_three_kinds(value, kind):
     batch = stacked(np.full((64, 8), value), uniform())
-    low, high = {"a": 0}, {"a": 1}
-    others = {Kind.SATURATED, Kind.CONSTANT, Kind.OUT_OF_REACH} - {kind}
-    diagnosis = diagnose(batch, None, B, low=low, high=high)
-    assert kind in {finding.kind for finding in diagnosis.findings}
-    assert not others & {finding.kind for finding in diagnosis.findings}
-    assert the(kind, batch, B, low=low, high=high).rewards == ("a",)
+    bounds = {"low": {"a": 0}, "high": {"a": 1}}
+    three = {Kind.SATURATED, Kind.CONSTANT, Kind.OUT_OF_REACH}
+    assert three & kinds(batch, None, B, **bounds) == {kind}
+    assert the(kind, batch, B, **bounds).rewards == ("a",)
 
 
 def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_for():
@@ -161,8 +159,7 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
         Kind.OUT_OF_REACH,
         stacked(varies_in(1, 0.1 * uniform(1), otherwise=0), uniform()),
         B,
-        low=[0, 0],
-        high=[1, 1],
+        **UNIT,
     )
     assert rare.remedy == "samples that earn it are too rare for the policy to learn it"
     assert "saturation" not in constant.evidence
@@ -270,9 +267,8 @@ def test_a_wrong_sign_within_the_noise_or_without_a_share_is_no_finding():
     seen = [found(Kind.REVERSED, rng(s).random((64, 4, 2)), B, [1, 0.05]) for s in range(50)]
     assert not any(seen)
     slightly_against = stacked(uniform(1, 4096), 8 * uniform(2, 4096) - uniform(1, 4096))
-    diagnosis = diagnose(slightly_against, [1, 0.08], B)
-    assert -0.04 < diagnosis.rewards[1].influence < -0.02
-    assert Kind.REVERSED not in {finding.kind for finding in diagnosis.findings}
+    assert -0.04 < diagnose(slightly_against, [1, 0.08], B).rewards[1].influence < -0.02
+    assert not found(Kind.REVERSED, slightly_against, B, [1, 0.08])
 
 
 @pytest.mark.parametrize(("share", "opposed"), [(0.7, True), (0.3, False)])
@@ -399,4 +395,4 @@ def test_a_healthy_batch_gives_no_warning(which, prompts, samples):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", HEALTHY)
 def test_a_small_healthy_batch_hardly_ever_gives_one(which):
-    assert false_alarms(which, 8, 4, seeds=range(200))["any"] <= 6
+    assert false_alarms(which, 8, 4, seeds=range(100))["any"] <= 3

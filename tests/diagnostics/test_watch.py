@@ -44,6 +44,15 @@ def history_of(diagnoses):
     return history
 
 
+def due_in(diagnoses):
+    """Yield each finding that is due, after its step."""
+    watch = Watch()
+    for step, diagnosis in enumerate(diagnoses, 1):
+        watch.update(diagnosis)
+        for finding in watch.due:
+            yield step, finding
+
+
 def at_the_end(diagnoses):
     """The findings of a finished run."""
     count = -(-len(diagnoses) // 4)
@@ -169,19 +178,15 @@ def of_few_groups(case, step, groups):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("groups", [1, 3, 8, 100])
+@pytest.mark.parametrize("groups", [3, 8, 100])
 @pytest.mark.parametrize("case", ["constant", "out_of_reach", "below_resolution", "no_signal"])
 def test_what_never_varies_is_due_once_64_groups_show_it_and_64_more_measure_it(case, groups):
-    watch, history, reported = Watch(), FindingHistory(), []
-    for step in range(1, 140 // groups + 8):
-        diagnosis = of_few_groups(case, step, groups)
-        watch.update(diagnosis)
-        history.add(diagnosis)
-        reported += [(step, f.kind, f.severity) for f in watch.due if f.kind == case]
+    diagnoses = [of_few_groups(case, step, groups) for step in range(140 // groups + 7)]
+    reported = [(step, f.severity) for step, f in due_in(diagnoses) if f.kind == case]
     of_a_part = -(-64 // groups)
     lasting = case == "below_resolution" and groups > 6
-    assert reported == [(5 if lasting else 2 * of_a_part, case, Severity.WARNING)]
-    (held,) = [each for each in history.held() if each.finding.kind == case]
+    assert reported == [(5 if lasting else 2 * of_a_part, Severity.WARNING)]
+    (held,) = [each for each in history_of(diagnoses).held() if each.finding.kind == case]
     assert held.finding.severity is Severity.WARNING
     assert held.certain
 
@@ -200,13 +205,10 @@ def test_a_reward_at_the_top_of_its_range_stays_a_note_however_many_groups_confi
 
 
 def test_a_reward_that_stops_varying_is_constant_once_whole_blocks_are():
-    watch, due = Watch(), []
-    for step in range(1, 81):
-        varies = of_two(random_of(4, step))
-        watch.update(varies if step <= 10 else of_few_groups("constant", step, 4))
-        due += [step for finding in watch.due if finding.kind is Kind.CONSTANT]
+    diagnoses = [of_two(random_of(4, step)) for step in range(10)]
+    diagnoses += [of_few_groups("constant", step, 4) for step in range(70)]
     # The second block of 16 steps is the first without the 10 that vary; the third measures it.
-    assert due == [48]
+    assert [step for step, f in due_in(diagnoses) if f.kind is Kind.CONSTANT] == [48]
 
 
 def test_a_finished_run_shows_at_once_what_a_short_one_could_not_measure():
@@ -254,12 +256,9 @@ def never(count, groups, *, rate=0.0, seed=0):
 
 @pytest.mark.parametrize("groups", [1, 8, 64])
 def test_a_reward_never_applies_if_36_groups_and_all_so_far_lack_it(groups):
-    watch, due = Watch(), []
-    for step, diagnosis in enumerate(never(36 // groups + 2, groups), 1):
-        watch.update(diagnosis)
-        due += [(step, f.kind, f.evidence["groups"]) for f in watch.due]
+    ((step, due),) = due_in(never(36 // groups + 2, groups))
     at = -(-36 // groups)
-    assert due == [(at, Kind.NEVER_APPLIES, at * groups)]
+    assert (step, due.kind, due.evidence["groups"]) == (at, Kind.NEVER_APPLIES, at * groups)
 
 
 def test_a_reward_that_came_late_was_missing_only_before_and_one_that_few_groups_lack_is_named():
@@ -349,20 +348,18 @@ def test_a_constant_reward_is_a_note_where_too_few_groups_show_it_and_none_if_lo
 
 
 def test_a_note_gives_way_to_a_warning_which_is_due_once():
-    watch, due = Watch(), []
-    history = FindingHistory()
     scales = [*[[1, 0.08]] * 16, *[[1, 0.001]] * 16]
-    for seed, stds in enumerate(scales):
-        (diagnosis,) = steps(1, 64, stds=stds, seed=seed, samples=64)
-        watch.update(diagnosis)
-        history.add(diagnosis)
-        due += [finding.kind for finding in watch.due]
-        if seed == 15:
-            (note,) = history.held()
-            assert (note.finding.kind, note.finding.severity) == (Kind.IGNORED, Severity.NOTE)
-            assert (note.spans, due) == (((1, 16),), [])
-    assert due == [Kind.IGNORED]
-    (held,) = history.held()
+    diagnoses = [
+        diagnosis
+        for seed, stds in enumerate(scales)
+        for diagnosis in steps(1, 64, stds=stds, seed=seed, samples=64)
+    ]
+    (note,) = history_of(diagnoses[:16]).held()
+    assert (note.finding.kind, note.finding.severity) == (Kind.IGNORED, Severity.NOTE)
+    assert note.spans == ((1, 16),)
+    ((step, due),) = due_in(diagnoses)
+    assert (due.kind, step > 16) == (Kind.IGNORED, True)
+    (held,) = history_of(diagnoses).held()
     assert held.finding.severity is Severity.WARNING
     assert held.spans[-1][1] == 32
 
@@ -410,33 +407,30 @@ def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("at", [9, 64, 98])
-def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(at, dtype):
+def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(dtype):
     """In the first block, and while something is measured, before and after its first group."""
-    random, diagnoses = np.random.default_rng(0), []
-    for groups in [1] * 90 + [4] * 32:
+    random, through, others, due = np.random.default_rng(0), Watch(), [], []
+    for step, groups in enumerate([1] * 90 + [4] * 32):
+        if step in (9, 64, 98):
+            state = json.loads(json.dumps(through.state()))
+            assert bool(state["history"]["measuring"]) == (step > 9)
+            others.append(Watch())
+            others[-1].restore(state)
         rewards = (random.random((groups, 64, 3)) * STDS).astype(dtype)
         rewards[random.random(rewards.shape) < 0.1] = np.nan
         weights = np.tile([1.0, 0.5, -1.0], (groups, 1))
-        diagnoses.append(diagnose(rewards, weights, NAMES, estimator="grpo"))
-    through, before = Watch(), Watch()
-    for diagnosis in diagnoses[:at]:
-        through.update(diagnosis)
-        before.update(diagnosis)
-    state = json.loads(json.dumps(before.state()))
-    assert bool(state["history"]["measuring"]) == (at > 9)
-    after = Watch()
-    after.restore(state)
-    due = []
-    for diagnosis in diagnoses[at:]:
-        assert through.update(diagnosis).as_dict() == after.update(diagnosis).as_dict()
-        assert json.dumps(list(map(asdict, through.due))) == json.dumps(
-            list(map(asdict, after.due))
-        )
-        due += through.due
-    assert [finding.rewards for finding in due] == [("tiny",)]
-    after.restore({})
-    assert json.dumps(through.state()) == json.dumps(after.state())
+        diagnosis = diagnose(rewards, weights, NAMES, estimator="grpo")
+        seen = through.update(diagnosis).as_dict()
+        said = json.dumps(list(map(asdict, through.due)))
+        for other in others:
+            assert other.update(diagnosis).as_dict() == seen
+            assert json.dumps(list(map(asdict, other.due))) == said
+        due += [(step, finding.rewards) for finding in through.due]
+    ((step, rewards),) = due
+    assert (rewards, step >= 98) == (("tiny",), True)
+    for other in others:
+        other.restore({})
+        assert json.dumps(through.state()) == json.dumps(other.state())
 
 
 def test_the_state_of_another_version_is_left_out_with_one_line(caplog):
@@ -453,10 +447,10 @@ def test_the_state_of_another_version_is_left_out_with_one_line(caplog):
 @pytest.mark.slow
 def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
     random = np.random.default_rng(5)
-    rewards = random.standard_normal((400, 8, 3)) * [2, 1, 0.5]
+    rewards = random.standard_normal((100, 8, 3)) * [2, 1, 0.5]
     whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
     drawn = [
-        diagnose(rewards[random.integers(0, 400, 400)], None, NAMES, estimator="grpo")
+        diagnose(rewards[random.integers(0, 100, 100)], None, NAMES, estimator="grpo")
         for _ in range(200)
     ]
     stds = np.std([diagnosis.influence.shares for diagnosis in drawn], axis=0)

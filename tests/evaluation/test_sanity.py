@@ -83,11 +83,3 @@ def test_the_command_reports_and_exits_with_1(rows, code, said, tmp_path, capsys
         main(["check", "--benchmarks", "mbpp", "--data", f"mbpp={file}"])
     assert left.value.code == code
     assert f": {said};" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("arguments", [[], ["--data", "a=b"], ["recipe.yaml", "--data", "a=b"]])
-def test_a_recipe_or_benchmarks_are_checked(arguments, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["check", *arguments])
-    assert left.value.code == 2
-    assert "--benchmarks" in capsys.readouterr().err

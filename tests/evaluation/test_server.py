@@ -1,7 +1,6 @@
 """A chat server responds in full, in part, with an error, or never."""
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -9,6 +8,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.checkout import python
 from tests.refusals import config_error
 
 from gdpo.errors import MissingExtraError
@@ -321,8 +321,7 @@ except KeyboardInterrupt:
 def test_an_interruption_does_not_wait_for_requests(serve):
     waiting = threading.Event()
     url, _ = serve(lambda *_: waiting.wait(30))
-    command = [sys.executable, "-c", INTERRUPTED, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = python("-c", INTERRUPTED, url, timeout=20)
     waiting.set()
     assert (done.returncode, done.stdout) == (0, "stopped\n")
 

@@ -86,21 +86,25 @@ def vllm(monkeypatch):
 
 
 @pytest.fixture
+def gsm8k(gsm8k_file):
+    return find_benchmark("gsm8k", gsm8k_file)
+
+
+@pytest.fixture
 def responder(tiny_policy, tmp_path):
-    def made(sampling, **options):
+    def made(sampling, *, engine="vllm", **options):
         start = VllmOptions(tmp_path / "logs" / "vllm.log", **options)
         return responder_of(
-            str(tiny_policy), sampling, server=None, at_once=8, engine="vllm", vllm=start
+            str(tiny_policy), sampling, server=None, at_once=8, engine=engine, vllm=start
         )
 
     return made
 
 
-def test_vllm_answers(vllm, responder, tiny_policy, gsm8k_file, tmp_path):
+def test_vllm_answers(vllm, responder, tiny_policy, gsm8k, tmp_path):
     sampling = Sampling(2, 0.6, 0.95, max_tokens=7, seed=3)
     settings = EvaluationSettings(str(tiny_policy), sampling, token_limit=5, rows=40, engine="vllm")
-    answering = responder(sampling)
-    evaluate(settings, [find_benchmark("gsm8k", gsm8k_file)], answering, tmp_path / "e")
+    evaluate(settings, [gsm8k], responder(sampling), tmp_path / "e")
     (model,) = LLM.made
     assert (model.model, model.dtype, model.seed) == (str(tiny_policy), "auto", 3)
     drawn = {"n": 2, "temperature": 0.6, "top_p": 0.95, "max_tokens": 7}
@@ -120,38 +124,34 @@ def test_vllm_answers(vllm, responder, tiny_policy, gsm8k_file, tmp_path):
     assert second.rewards["length"] == 0
 
 
-def test_the_options_reach_vllm(vllm, responder, gsm8k_file):
-    responder(Sampling(), max_model_len=77, enforce_eager=True)(find_benchmark("gsm8k", gsm8k_file))
+def test_the_options_reach_vllm(vllm, responder, gsm8k):
+    responder(Sampling(), max_model_len=77, enforce_eager=True)(gsm8k)
     (model,) = LLM.made
     assert (model.max_model_len, model.enforce_eager) == (77, True)
 
 
-def test_a_prompt_without_room_gets_empty_responses(vllm, responder, gsm8k_file):
+def test_a_prompt_without_room_gets_empty_responses(vllm, responder, gsm8k):
     prompts = [[{"role": "user", "content": 100 * text}] for text in ("x", "1", "x")]
     prompts[1][0]["content"] = "1"
-    model = responder(Sampling(2, 1.0, max_tokens=3), max_model_len=50)(
-        find_benchmark("gsm8k", gsm8k_file)
-    )
+    model = responder(Sampling(2, 1.0, max_tokens=3), max_model_len=50)(gsm8k)
     responses = model.respond([Problem(prompt, {}) for prompt in prompts], seed=0, samples=2)
     assert [each[0].text for each in responses] == ["", "<answer>0</answer>", ""]
     assert responses[0] == 2 * [Response("", 0, "length")]
     assert model._model.asked[0][0] == 1
 
 
-def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm8k_file, tmp_path):
+def test_an_evaluation_is_not_resumed_with_another_engine(
+    vllm, responder, tiny_policy, gsm8k, tmp_path
+):
     sampling = Sampling(max_tokens=3)
-    benchmarks = [find_benchmark("gsm8k", gsm8k_file)]
-    for engine in ("vllm", "transformers"):
+
+    def evaluated(engine):
         settings = EvaluationSettings(str(tiny_policy), sampling, 5, rows=2, engine=engine)
-        start = VllmOptions(tmp_path / "vllm.log")
-        answering = responder_of(
-            settings.model, sampling, server=None, at_once=8, engine=engine, vllm=start
-        )
-        if engine == "vllm":
-            evaluate(settings, benchmarks, answering, tmp_path / "e")
-        else:
-            with config_error(r"engine .*vllm.*transformers"):
-                evaluate(settings, benchmarks, answering, tmp_path / "e")
+        evaluate(settings, [gsm8k], responder(sampling, engine=engine), tmp_path / "e")
+
+    evaluated("vllm")
+    with config_error(r"engine .*vllm.*transformers"):
+        evaluated("transformers")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_an_unknown_or_unusable_engine_is_refused(vllm, model, engine, message):
 
 
 def test_a_start_of_vllm_that_fails_is_one_message(
-    vllm, responder, tiny_policy, monkeypatch, gsm8k_file, capfd, tmp_path
+    vllm, responder, tiny_policy, monkeypatch, gsm8k, capfd, tmp_path
 ):
     def fails(**_):
         os.write(2, b"(EngineCore pid=9) ERROR Traceback\n" + 5000 * b"x\n")
@@ -173,7 +173,7 @@ def test_a_start_of_vllm_that_fails_is_one_message(
 
     monkeypatch.setattr(vllm, "LLM", fails)
     with pytest.raises(ConfigError) as error:
-        responder(Sampling())(find_benchmark("gsm8k", gsm8k_file))
+        responder(Sampling())(gsm8k)
     message = str(error.value)
     log = tmp_path / "logs" / "vllm.log"
     assert f"{tiny_policy}: ValueError: no memory for 4096 tokens. " in message
@@ -183,13 +183,13 @@ def test_a_start_of_vllm_that_fails_is_one_message(
     assert "EngineCore" in log.read_text()
 
 
-def test_an_error_of_vllm_itself_is_shown(vllm, responder, monkeypatch, gsm8k_file):
+def test_an_error_of_vllm_itself_is_shown(vllm, responder, monkeypatch, gsm8k):
     def fails(**_):
         raise ValueError("max_model_len (9) is too small\n  second line")
 
     monkeypatch.setattr(vllm, "LLM", fails)
     with config_error(r"len \(9\) is too small second line\. Its"):
-        responder(Sampling())(find_benchmark("gsm8k", gsm8k_file))
+        responder(Sampling())(gsm8k)
 
 
 def test_vllm_that_is_not_installed_is_reported(tiny_policy, monkeypatch):

@@ -14,19 +14,21 @@ PAPER = json.loads((Path(__file__).parents[1] / "golden" / "paper_figure_3.json"
 ESTIMATORS = {"grpo": grpo, "gdpo": mo_grpo}
 
 
+def published(points, over, name):
+    return dict(zip(PAPER[points][over], PAPER[points][name], strict=False))
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_published_point_of_figure_3_left(name):
-    points = PAPER["two_rewards_by_samples"]
-    published = dict(zip(points["samples"], points[name], strict=False))
-    assert {g: distinct_groups(ESTIMATORS[name], g, 2) for g in published} == published
+    points = published("two_rewards_by_samples", "samples", name)
+    assert {g: distinct_groups(ESTIMATORS[name], g, 2) for g in points} == points
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_published_point_of_figure_3_right(name):
-    points = PAPER["four_samples_by_rewards"]
-    published = dict(zip(points["rewards"], points[name], strict=False))
-    assert {n: distinct_groups(ESTIMATORS[name], 4, n) for n in published} == published
+    points = published("four_samples_by_rewards", "rewards", name)
+    assert {n: distinct_groups(ESTIMATORS[name], 4, n) for n in points} == points
 
 
 @pytest.mark.parametrize(("samples", "rewards"), [(3, 2), (2, 3), (2, 4), (3, 4)])

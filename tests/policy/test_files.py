@@ -5,11 +5,11 @@ import shutil
 import numpy as np
 import pytest
 from tests.engines.policy import byte_tokenizer
+from tests.refusals import data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 from tokenizers.processors import TemplateProcessing
 
-from gdpo.errors import DataError
 from gdpo.policy.effect import Policy
 from gdpo.policy.files import measure_files
 from gdpo.rollouts import write_rollouts
@@ -105,9 +105,7 @@ def test_only_steps_of_the_last_run_with_one_group_size_count(model, batches, tm
     ],
 )
 def test_what_is_no_prompt_with_one_message_is_refused(model, tmp_path, others):
-    with pytest.raises(
-        DataError, match=r"all.jsonl, row \d: the effect needs a prompt with one message"
-    ):
+    with data_error(r"all.jsonl, row \d: the effect needs a prompt with one message"):
         measured(model, tmp_path / "rollouts" / "all.jsonl", rows(**others))
 
 
@@ -120,7 +118,7 @@ def test_a_text_with_tool_results_is_refused(model, tmp_path):
         for row in rows(prompts=("cd", "ef"))
     ]
     written.lines(tmp_path / "all.jsonl", of_verl)
-    with pytest.raises(DataError, match="the effect needs a prompt with one message"):
+    with data_error("the effect needs a prompt with one message"):
         measure_files(model, [tmp_path / "all.jsonl"], lambda *_: None, None, 1, estimator="grpo")
 
 
@@ -132,10 +130,10 @@ def test_weights_per_prompt_are_refused(model, tmp_path):
             for sample in range(2)
         ]
         write_rollouts(tmp_path / "rollouts" / f"step_{step:06d}.parquet", rollouts)
-    with pytest.raises(DataError, match="one weight per reward"):
+    with data_error("one weight per reward"):
         measure_files(model, [tmp_path / "rollouts"], lambda *_: None, None, 1, estimator="grpo")
 
 
 def test_step_0_has_too_few_steps_before_it(model, tmp_path):
-    with pytest.raises(DataError, match="the effect needs 3 steps"):
+    with data_error("the effect needs 3 steps"):
         measured(model, tmp_path / "rollouts" / "all.jsonl", rows(), step=0)

@@ -12,8 +12,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from tests.refusals import reward_error
 
-from gdpo.errors import RewardError
 from gdpo.rewards import Example, Reward, Scorer, calls
 from gdpo.rewards import scorer as scoring
 from gdpo.rewards.calls import score_one
@@ -177,12 +177,12 @@ def test_whatever_a_judge_raises_is_a_failure(function, kind):
         assert score_one(Reward("judge", function, 0, 1), "a", {}).kind == kind
 
 
-async def interrupting(completion, reference):
-    raise KeyboardInterrupt
-
-
 def interrupting_at_once(completion, reference):
     raise KeyboardInterrupt
+
+
+async def interrupting(completion, reference):
+    interrupting_at_once(completion, reference)
 
 
 @pytest.mark.parametrize("function", [interrupting, interrupting_at_once])
@@ -299,7 +299,7 @@ def test_after_a_coroutine_that_blocks_was_interrupted_the_next_one_runs():
         return 0.0
 
     reward = Reward("endless", endless, 0, 1, (Example("a", {}, 0.0),))
-    with pytest.raises(RewardError, match=r"0\.1 s"):
+    with reward_error(r"0\.1 s"):
         check_reward(reward, seconds=0.1)
     assert score_one(Reward("judge", Service().judge, 0, 1), "a", {}) == 0.5
     ended.set()

@@ -7,8 +7,9 @@ from time import process_time
 
 import numpy as np
 import pytest
+from tests.refusals import config_error
 
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import MissingExtraError
 from gdpo.lab.tasks import load_rows
 from gdpo.rewards import Scorer
 from gdpo.rewards.maths import answer_tag, boxed, last_number, maths_answer
@@ -344,7 +345,7 @@ def test_an_answer_to_another_problem_is_wrong(real):
 
 
 def test_an_extraction_that_there_is_not_is_refused():
-    with pytest.raises(ConfigError, match=r"extract 'box'.* did you mean 'boxed'"):
+    with config_error(r"extract 'box'.* did you mean 'boxed'"):
         maths_answer("box")
 
 

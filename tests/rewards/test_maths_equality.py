@@ -1,6 +1,6 @@
 """Answers that the maths reward accepts or refuses, one per line."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.rewards.test_maths import BOXED, verdict
@@ -209,8 +209,5 @@ def test_a_row_may_give_its_answer_as_a_number(gold, answer):
 
 
 def test_it_works_in_any_thread():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(verdict(r"\frac{2}{4}", "0.5")))
-    thread.start()
-    thread.join()
-    assert found == [1]
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(verdict, r"\frac{2}{4}", "0.5").result() == 1

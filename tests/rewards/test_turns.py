@@ -6,9 +6,8 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from tests.refusals import reward_error
+from tests.refusals import config_error, reward_error
 
-from gdpo.errors import ConfigError
 from gdpo.rewards import Example, Gate, Reward, Scorer, apply_gates
 from gdpo.testing import check_reward
 
@@ -143,7 +142,7 @@ def test_the_contract_of_a_reward_of_turns_is_checked_on_messages():
 
 
 def test_an_unknown_kind_of_reward_names_the_allowed_ones():
-    with pytest.raises(ConfigError, match="'turn'"):
+    with config_error("'turn'"):
         Reward("count", count_a, 0, 9, of="turns")  # type: ignore[arg-type]
 
 

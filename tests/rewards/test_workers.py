@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import config_error, reward_error
 
-from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Reward, Scorer, _pool
 
 
@@ -160,7 +160,7 @@ def test_on_error_worst_gives_the_lowest_value_and_raise_names_the_rollout():
         assert scorer.score(["raise", "x"], [{}, {}]).values.tolist() == [[-1], [0.5]]
     with (
         Scorer([low], workers=1, on_error="raise") as scorer,
-        pytest.raises(RewardError, match=r"'low'.*ValueError: the text \(.*\); completion 1"),
+        reward_error(r"'low'.*ValueError: the text \(.*\); completion 1"),
     ):
         scorer.score(["x", "raise"], [{}, {}])
 
@@ -228,7 +228,7 @@ def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
     with Scorer([free, SLOW, Reward("judge", judge, 0, 1, deadline=9)], workers=1) as scorer:
         assert scorer.score(["a"], [{}]).values.tolist() == [[0.0, 0.5, 0.0]]
     locked = replace(free, deadline=1)
-    with Scorer([locked]) as scorer, pytest.raises(ConfigError, match=r"module.* deadline"):
+    with Scorer([locked]) as scorer, config_error(r"module.* deadline"):
         scorer.score(["a"], [{}])
 
 

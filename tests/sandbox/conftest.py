@@ -1,6 +1,9 @@
 import pytest
 
-from gdpo.lab.sandbox import Sandbox
+from gdpo.lab.sandbox import Calls, Sandbox
+
+GOOD, ONE = "def f(): return 1", Calls("f", (((), 1),))
+"""A program, and the test that it passes."""
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.checkout import python
+from tests.sandbox.conftest import GOOD, ONE
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
@@ -14,8 +15,6 @@ from gdpo.lab.sandbox.backends import describe_backends
 
 pytestmark = needs_sandbox
 
-ONE = Calls("f", (((), 1),))
-GOOD = "def f(): return 1"
 HIDDEN = """
 import os
 def f():

@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from tests.sandbox.conftest import GOOD, ONE
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.lab.sandbox import Asserts, Calls, Limits, Sandbox, Stdio
@@ -132,7 +133,7 @@ def test_a_program_that_computes_has_its_processor_time_whatever_the_clock_says(
 
 @needs_sandbox
 def test_a_program_that_computes_ends_with_its_processor_time_and_not_by_the_clock(run):
-    verdict = run("while True: pass", Calls("f", (((), 1),)), Limits(1, wall_seconds=0.1))
+    verdict = run("while True: pass", ONE, Limits(1, wall_seconds=0.1))
     assert (verdict.outcomes, verdict.bug) == (("timeout",), "timeout")
     assert not verdict.by_clock
 
@@ -158,14 +159,11 @@ def test_a_program_that_sleeps_ends_though_it_uses_no_processor_time(run, source
     assert run(source, Stdio((("", "1"),)), limits).bug in ("timeout", "killed")
 
 
-ONE = Calls("f", (((), 1),))
-
-
 @needs_sandbox
 def test_what_the_grader_computes_is_not_counted_against_the_program(run):
     spin = f"{SPIN}spin(0.5)\nassert f() == 1"
     limits = Limits(cpu_seconds=1, wall_seconds=0.3)
-    assert run("def f(): return 1", Asserts((spin, "assert f() == 1")), limits).pass_all
+    assert run(GOOD, Asserts((spin, "assert f() == 1")), limits).pass_all
 
 
 @pytest.mark.slow
@@ -177,4 +175,4 @@ def test_a_grader_kept_busy_by_an_answer_ends_by_its_processor_time():
         verdict = sandbox.run(source, Asserts(("assert f() == f()",)), Limits(wall_seconds=0.5))
         assert (verdict.outcomes, verdict.bug) == (("timeout",), "timeout")
         assert not verdict.by_clock
-        assert sandbox.run("def f(): return 1", ONE).pass_all
+        assert sandbox.run(GOOD, ONE).pass_all

@@ -1,6 +1,8 @@
 """Verdicts for each kind of tests, on correct, wrong and broken programs."""
 
 import pytest
+from tests.refusals import config_error
+from tests.sandbox.conftest import GOOD, ONE
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import ConfigError, DataError
@@ -61,7 +63,7 @@ def test_a_bug_has_a_name_and_costs_what_it_touches(run, source, outcomes, bug):
 
 
 def test_a_message_names_the_line(run):
-    verdict = run("def f():\n    pass\n    return 1 / 0\n", Calls("f", (((), 1),)))
+    verdict = run("def f():\n    pass\n    return 1 / 0\n", ONE)
     assert verdict.message == "line 3: ZeroDivisionError: division by zero"
 
 
@@ -353,7 +355,7 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
 def test_bad_tests_are_no_programs_fault(run, tests, error, place):
     with pytest.raises(error, match=place):
         run("def f(*x): return 1", tests)
-    assert run("def f(): return 1", Calls("f", (((), 1),))).pass_all
+    assert run(GOOD, ONE).pass_all
 
 
 @pytest.mark.slow
@@ -368,5 +370,5 @@ def test_an_answer_may_be_as_long_as_the_tests_expect_it(run, item):
 @pytest.mark.parametrize("limit", ["cpu_seconds", "memory_mb", "open_files", "output_kb"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), None, "8"])
 def test_a_limit_is_a_finite_number_above_0(limit, value):
-    with pytest.raises(ConfigError, match=limit):
+    with config_error(limit):
         Limits(**{limit: value})

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.sandbox.conftest import GOOD, ONE
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import alive, eventually, family, kill, workers
 
@@ -20,8 +21,6 @@ from gdpo.lab.sandbox.sandbox import default_sandbox
 
 pytestmark = needs_sandbox
 
-ONE = Calls("f", (((), 1),))
-GOOD = "def f(): return 1"
 SLEEP = "import time\ndef f():\n    time.sleep(60)"
 
 
@@ -37,20 +36,13 @@ def test_many_programs_keep_their_order(two):
 
 
 def test_threads_share_a_sandbox_and_each_gets_its_own_verdict(two):
-    wrong = []
-
     def work(number):
-        for i in range(10):
-            tests = Calls("f", (((), number * 100 + i),))
-            if not two.run(f"def f(): return {number * 100 + i}", tests).pass_all:
-                wrong.append((number, i))
+        for value in range(100 * number, 100 * number + 10):
+            tests = Calls("f", (((), value),))
+            assert two.run(f"def f(): return {value}", tests).pass_all
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
 
 
 @pytest.mark.parametrize(
@@ -155,20 +147,11 @@ def test_nothing_is_left_when_a_sandbox_is_closed_dropped_or_in_the_middle_of_a_
     gc.collect()
     assert eventually(lambda: family() == before)
     sandbox = Sandbox(workers=1)
-    outcome = []
-
-    def run():
-        try:
-            outcome.append(sandbox.run(SLEEP, ONE))
-        except SandboxError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    time.sleep(0.5)
-    sandbox.close()
-    thread.join()
-    assert isinstance(outcome[0], SandboxError)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(sandbox.run, SLEEP, ONE)
+        time.sleep(0.5)
+        sandbox.close()
+        assert isinstance(running.exception(), SandboxError)
     assert eventually(lambda: family() == before)
 
 

@@ -1,9 +1,7 @@
 """Maths with a length limit: rows of every published format, and the prompt."""
 
-import subprocess
-import sys
-
 import pytest
+from tests.checkout import python
 from tests.refusals import data_error
 
 from gdpo.lab.evaluation import BENCHMARKS
@@ -76,7 +74,7 @@ def test_other_tasks_do_not_load_what_it_needs():
         "import sys; from gdpo.lab.tasks import TASKS; TASKS['gsm8k']; "
         "assert not {'sympy', 'math_verify'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code, check=True)
 
 
 def test_rows_of_amc_22_and_23_have_a_number_as_their_answer(tmp_path):

@@ -1,12 +1,11 @@
 import gzip
 import json
-import os
-import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.checkout import python
 from tests.refusals import config_error, data_error
 
 from gdpo.errors import MissingExtraError
@@ -196,9 +195,7 @@ def test_where_the_hub_cannot_be_reached_it_is_asked_once_and_the_cache_is_taken
         "load_rows('nobody/nothing')\n"
     )
     unreachable = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
-    environment = {**os.environ, **unreachable, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = python("-c", code, env=unreachable | {"HF_DATASETS_CACHE": str(tmp_path / "cache")})
     assert done.stdout.split() == [str(len(PLAIN)), "False"], done.stderr
     assert "cannot be loaded from the Hub: ConnectError: " in done.stderr
     assert "Retrying" not in done.stderr

@@ -65,6 +65,10 @@ class Trainer:
         return infos
 
 
+KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+"""Of the rows of UIDS: prompt, sample, output."""
+
+
 def batch_of(keys, padding=()):
     tags = [{"is_padding": True} if key in padding else {} for key in keys]
     return SimpleNamespace(keys=keys, tags=tags, partition_id="train")

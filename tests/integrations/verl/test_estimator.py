@@ -20,7 +20,6 @@ from tests.refusals import config_error
 from gdpo import gdpo
 from gdpo.integrations.verl._carried import Carried
 from gdpo.integrations.verl._trainers import (
-    with_check,
     with_columns,
     with_metrics,
     with_queue,
@@ -30,7 +29,14 @@ from gdpo.integrations.verl._trainers import (
 ALGORITHM = {"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["correct", "format"]}
 CORRECT, FORMAT = COLUMNS.values()
 REWARDS = np.stack([CORRECT, FORMAT], -1).reshape(2, 2, 2)
-EXPECTED = gdpo(REWARDS, [1.0, 1.0]).reshape(-1)
+
+
+def on_tokens(advantages):
+    """Return the advantage of each token, for advantages `[prompt, sample]`."""
+    return torch.tensor(advantages).reshape(-1, 1).float() * MASK
+
+
+EXPECTED = on_tokens(gdpo(REWARDS, [1.0, 1.0]))
 
 
 def called(run, **more):
@@ -42,7 +48,7 @@ def called(run, **more):
 
 def test_every_trained_token_gets_its_rollouts_advantage_and_no_other_one_does(run):
     advantages, returns = called(run, non_tensor_batch=COLUMNS)
-    torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float() * MASK)
+    torch.testing.assert_close(advantages, EXPECTED)
     assert returns is advantages
     assert advantages.dtype == torch.float32
 
@@ -62,8 +68,8 @@ def test_a_column_gives_each_prompt_its_own_weights(run):
     cells = [{"correct": 2.0}] * 2 + [None] * 2
     config = ALGORITHM | {"gdpo_reward_weights": [1.0, 0.5], "gdpo_weights_column": "w"}
     advantages, _ = called(run, config=config, non_tensor_batch=COLUMNS | {"w": cells})
-    wanted = gdpo(REWARDS, np.array([[2.0, np.nan], [1.0, 0.5]])).reshape(-1)
-    torch.testing.assert_close(advantages, torch.tensor(wanted)[:, None].float() * MASK)
+    wanted = gdpo(REWARDS, np.array([[2.0, np.nan], [1.0, 0.5]]))
+    torch.testing.assert_close(advantages, on_tokens(wanted))
     assert run.metrics()["gdpo/format/mean"] == 0  # only where it applies
 
 
@@ -121,14 +127,12 @@ def config(reward=None, **algorithm):
     return Config(algorithm=Config(algorithm or ALGORITHM), reward=reward)
 
 
-def test_a_record_that_nothing_would_write_is_refused_before_the_run(run, tmp_path):
-    asked = config(adv_estimator="grpo", gdpo_rollouts=str(tmp_path))
+def test_a_record_that_nothing_would_write_is_refused_before_the_run(check, tmp_path):
     with config_error("gdpo_rollouts"):
-        with_check(run, lambda config: "verl's answer")(asked)
+        check(config(adv_estimator="grpo", gdpo_rollouts=str(tmp_path)))
 
 
-def test_a_wrong_configuration_is_refused_where_a_trainer_asks_about_its_critic(run):
-    check = with_check(run, lambda config: "verl's answer")
+def test_a_wrong_configuration_is_refused_where_a_trainer_asks_about_its_critic(check):
     assert check(config()) == "verl's answer"
     assert check(config(adv_estimator="grpo")) == "verl's answer"
     with config_error("gdpo_reward_keys=None"):
@@ -137,11 +141,10 @@ def test_a_wrong_configuration_is_refused_where_a_trainer_asks_about_its_critic(
         check(config(adv_estimator="grpo", gdpo_watch=True))
 
 
-def test_keys_that_our_reward_function_does_not_give_are_refused_before_the_run(run):
+def test_keys_that_our_reward_function_does_not_give_are_refused_before_the_run(check):
     function = {"path": "pkg://gdpo.integrations.verl", "name": "compute_score"}
     function["reward_kwargs"] = {"task": "gsm8k"}
     reward = {"custom_reward_function": function}
-    check = with_check(run, lambda config: "verl's answer")
     known = {**ALGORITHM, "gdpo_reward_keys": ["correctness", "format"]}
     assert check(config(reward, **known)) == "verl's answer"
     with config_error(r"compute_score.*'correct'"):
@@ -172,7 +175,7 @@ def test_rewards_of_the_batch_reach_every_estimator_of_ours(run, name, called_by
     data = SimpleNamespace(non_tensor_batch=COLUMNS)
     config = {**ALGORITHM, "adv_estimator": name, "gdpo_replace": name == "gdpo"}
     advantages = compute(data, adv_estimator=name, config=config)
-    torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float() * MASK)
+    torch.testing.assert_close(advantages, EXPECTED)
     assert registry == {called_by: run.compute_advantages}
 
 
@@ -201,9 +204,7 @@ def through_queue(run, *, padding=(), **fields):
     ids=["plain", "wrapped", "fields of a reward model"],
 )
 def test_rewards_are_fetched_from_the_queue(run, fields):
-    torch.testing.assert_close(
-        through_queue(run, **fields), torch.tensor(EXPECTED)[:, None].float() * MASK
-    )
+    torch.testing.assert_close(through_queue(run, **fields), EXPECTED)
 
 
 def test_rows_that_fill_the_batch_up_get_0(run):

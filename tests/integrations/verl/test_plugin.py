@@ -1,7 +1,6 @@
 """Tests the entry point, and the changes to modules when they are imported."""
 
 import importlib
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.checkout import python
 
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.integrations.verl import _plugin
@@ -105,6 +105,6 @@ for level in ("NOTSET", "ERROR"):
     logging.root.handlers[0].setLevel(level)
     logging.getLogger("gdpo.integrations.rows").warning("at %s, brevity is ignored", level)
 """
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-    assert done.stderr.decode().count("at NOTSET, brevity is ignored") == 1
-    assert done.stderr.decode().count("at ERROR, brevity is ignored") == 1
+    said = python("-c", program, check=True).stderr
+    assert said.count("at NOTSET, brevity is ignored") == 1
+    assert said.count("at ERROR, brevity is ignored") == 1

@@ -8,7 +8,7 @@ from tests.integrations.verl.configs import Config
 from tests.refusals import config_error
 
 from gdpo.integrations.verl import _trainers
-from gdpo.integrations.verl._trainers import check_itself, with_check
+from gdpo.integrations.verl._trainers import check_itself
 
 
 class DataProto:
@@ -35,18 +35,18 @@ def verl_with(run, change):
 
 
 @pytest.fixture
-def checked(run, monkeypatch):
+def checked(run, check, monkeypatch):
     """Return a function that checks a stand-in for verl's module."""
     monkeypatch.setattr(_trainers, "version", lambda name: "99.0")
 
-    def check(change):
+    def checked(change):
         module = verl_with(run, change)
         monkeypatch.setitem(sys.modules, "verl.trainer.ppo.ray_trainer", module)
         algorithm = {"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["a"]}
         config = Config(algorithm=algorithm, trainer={})
-        assert with_check(run, lambda config: "verl's answer")(config) == "verl's answer"
+        assert check(config) == "verl's answer"
 
-    return check
+    return checked
 
 
 def test_a_verl_that_passes_rewards_and_advantages_on_passes(run, checked):

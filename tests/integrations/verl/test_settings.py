@@ -106,16 +106,15 @@ def test_a_record_that_nothing_would_write_is_refused(asked, match):
         ({"gdpo_reward_weights": {"a": 1}}, "is a mapping.*gdpo/gdpo"),
         ({"gdpo_watch": "yes"}, "gdpo_watch='yes': write true or false"),
         ({"gdpo_replace": 1}, "gdpo_replace=1: write true or false"),
+        (  # no plain name to take
+            {"estimator": "rloo", "gdpo_replace": True},
+            "gdpo_replace has no effect.*adv_estimator=rloo",
+        ),
     ],
 )
-def test_what_has_no_effect_on_verls_gdpo_is_refused(fields, match):
+def test_what_has_no_effect_on_an_estimator_of_verl_is_refused(fields, match):
     with config_error(match):
-        check_fields(configured(estimator="gdpo", **fields))
-
-
-def test_another_estimator_has_no_plain_name_to_take():
-    with config_error(r"gdpo_replace has no effect.*adv_estimator=rloo"):
-        check_fields(configured(estimator="rloo", gdpo_replace=True))
+        check_fields(configured(**{"estimator": "gdpo", **fields}))
 
 
 def test_switches_of_verl_that_change_nothing_are_accepted():

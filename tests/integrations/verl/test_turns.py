@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.verl import configs
-from tests.integrations.verl.configs import UIDS, Config, Queue, batch_of, scored
+from tests.integrations.verl.configs import KEYS, UIDS, Config, Queue, batch_of, scored
 from tests.refusals import config_error, data_error
 
 from gdpo import gdpo
@@ -12,7 +12,6 @@ from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
 from gdpo.integrations.verl._carried import Carried, first_turns
 from gdpo.integrations.verl._run import VerlRun
 from gdpo.integrations.verl._trainers import (
-    with_check,
     with_queue,
     with_rewards_dumped,
     with_totals,
@@ -175,9 +174,6 @@ def test_the_first_turn_of_an_output_comes_after_those_of_the_outputs_before():
     assert first_turns(["a_0_10", "a_0_9", "b_0_0"], np.array([1, 2, 3])).tolist() == [2, 0, 0]
 
 
-KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
-
-
 class Trainer(configs.Trainer):
     def __init__(self, mask=MASK, **algorithm):
         super().__init__(Config(ALGORITHM | algorithm), mask, UIDS, longest=7)
@@ -279,8 +275,7 @@ def configured(*, use_v1=True, actor=None, **more):
         (configured(actor={"policy_loss": {"loss_mode": "geo_mean"}}), "loss_mode=geo_mean"),
     ],
 )
-def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(run, config, match):
-    check = with_check(run, lambda config: "verl's answer")
+def test_a_trainer_or_a_loss_without_turns_is_refused_before_the_run(check, config, match):
     with config_error(match):
         check(config)
     config = Config(config, algorithm=Config(config.algorithm, adv_estimator="gdpo/gdpo"))
@@ -293,8 +288,7 @@ def test_a_loss_that_counts_every_token_alike_needs_no_warning(mode):
     assert check_for_turns(configured()) == []
 
 
-def test_a_loss_that_divides_by_the_tokens_of_each_rollout_is_warned_about_once(run, caplog):
-    check = with_check(run, lambda config: "verl's answer")
+def test_a_loss_that_divides_by_the_tokens_of_each_rollout_is_warned_about_once(check, caplog):
     config = configured(actor={"loss_agg_mode": "seq-mean-token-mean"})
     assert check(config) == check(config) == "verl's answer"
     config.algorithm["adv_estimator"] = "gdpo/gdpo"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.integrations.verl.configs import (
     COLUMNS,
+    KEYS,
     MASK,
     UIDS,
     Config,
@@ -26,7 +27,6 @@ from gdpo.integrations.verl._trainers import (
 from gdpo.rollouts import read_rollouts
 
 ROWS = torch.tensor([-0.1, 0.1, 0.3, -0.3])
-KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
 VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct", "format"])
 
 
@@ -44,6 +44,16 @@ def by_verl(data, adv_estimator, config):
     """Stand in for verl's `compute_advantage`."""
     data.batch["advantages"] = THEIRS
     return data
+
+
+def noting(given, of):
+    """Stand in for verl's gdpo, and note something of each batch that it gets."""
+
+    def verls_gdpo(data, adv_estimator, config):
+        given.append(of(data))
+        return by_verl(data, adv_estimator, config)
+
+    return verls_gdpo
 
 
 def watched(run, data=None, config=VERLS):
@@ -152,11 +162,7 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
     run, caplog
 ):
     given = []
-
-    def verls_gdpo(data, adv_estimator, config):
-        given.append({**data.batch, **data.non_tensor_batch})
-        return by_verl(data, adv_estimator, config)
-
+    verls_gdpo = noting(given, lambda data: {**data.batch, **data.non_tensor_batch})
     config = Config(VERLS, adv_estimator="gdpo", gdpo_watch=False)
     for _ in range(2):
         done = on_v1(run, config=config, seen=verls_gdpo, padding=KEYS[1:2])
@@ -172,11 +178,7 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
 
 def test_verls_gdpo_gets_the_totals_of_rewards_of_turns(run):
     given = []
-
-    def verls_gdpo(data, adv_estimator, config):
-        given.append(data.non_tensor_batch["correct"].tolist())
-        return by_verl(data, adv_estimator, config)
-
+    verls_gdpo = noting(given, lambda data: data.non_tensor_batch["correct"].tolist())
     compute = with_columns(run, verls_gdpo, {})
     columns = {"correct": [[0.0], [1.0, 2.0], 4.0, [0.0]], "format": COLUMNS["format"]}
     with run.carrying(Carried(columns)):
@@ -187,11 +189,7 @@ def test_verls_gdpo_gets_the_totals_of_rewards_of_turns(run):
 def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended(run):
     run.watching.on = False
     given = []
-
-    def verls_gdpo(data, adv_estimator, config):
-        given.append(set(data.batch))
-        return by_verl(data, adv_estimator, config)
-
+    verls_gdpo = noting(given, lambda data: set(data.batch))
     on_v1(run, config=Config(VERLS, adv_estimator="gdpo"), seen=verls_gdpo)
     assert given == [{"response_mask", "prompts", "attention_mask"}]
     assert run.metrics() == {}
