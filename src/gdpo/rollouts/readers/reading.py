@@ -30,7 +30,6 @@ from gdpo.rollouts.readers.keys import Groups, mostly_shared, pair
 from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
 from gdpo.rollouts.readers.report import (
     FileReport,
-    NotReadError,
     Oddity,
     ReadProblem,
     ReadReport,
@@ -218,7 +217,8 @@ def _read_file(
         yield from _tables(asked, file, run)
     except unreadable() as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        file.end(error.oddity if isinstance(error, NotReadError) else Oddity(why[:_LONGEST]))
+        told = isinstance(error, DataError)
+        file.end(Oddity(error.what[:_LONGEST], error.remedy) if told else Oddity(why[:_LONGEST]))
     listed = any(each is file for each in report.files)
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
