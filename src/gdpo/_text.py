@@ -102,6 +102,15 @@ def advice(remedy: Remedy, *, options: bool = False) -> str:
     )
 
 
+def remedied(what: str, remedy: Remedy, *, options: bool = False) -> str:
+    """Return what is wrong with its remedy, if any, which names arguments or options.
+
+    >>> remedied("two groups differ", {"give their size": Setting.GROUP_SIZE})
+    'two groups differ: give their size (group_size)'
+    """
+    return f"{what}: {advice(remedy, options=options)}" if remedy else what
+
+
 def typed(options: Mapping[str, str]) -> str:
     """Return options as they are typed in a shell. An option without a value is a flag."""
     return " ".join(f"{name} {quote(value)}" if value else name for name, value in options.items())

@@ -17,6 +17,8 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from gdpo._text import NO_REMEDY, Remedy, remedied
+
 FAILED = 1
 """A check failed, a finding met `gdpo analyze --fail-on`, or a training run failed."""
 
@@ -40,7 +42,17 @@ STOPPED = "stopped. Rerun the same command; add --resume if training had started
 
 
 class GdpoError(Exception):
-    """Base class of all errors that a user of gdpo can cause and fix."""
+    """Base class of all errors that a user of gdpo can cause and fix.
+
+    Args:
+        what: What is wrong, where, and what is allowed.
+        remedy: What to do, and what to set. The message names arguments of Python, and the command
+            line prints options instead.
+    """
+
+    def __init__(self, what: str = "", remedy: Remedy = NO_REMEDY) -> None:
+        self.what, self.remedy = what, remedy
+        super().__init__(remedied(what, remedy))
 
 
 class ConfigError(GdpoError, ValueError):

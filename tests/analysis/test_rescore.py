@@ -56,7 +56,7 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
     assert table.names == ("correctness", "integer", "format")
     assert table.rewards.tolist() == OF_RIGHT_AND_WRONG
     assert table.total.tolist() == [0.5, 0.5]
-    assert report.files[0].given.rewards.how == "rescored"
+    assert report.files[0].given.rewards.how() == "rescored"
     assert not report.notices
 
 

@@ -183,7 +183,7 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
                 "path": str(file.path),
                 **_fields(file, "format", "format_from", "rows", "read", "skipped"),
                 "rewards": list(file.given.names),
-                "rewards_from": file.given.rewards.how,
+                "rewards_from": file.given.rewards.how(options=True),
             }
             for file in report.files
         ],

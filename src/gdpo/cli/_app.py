@@ -30,7 +30,7 @@ from gdpo._files import is_full
 from gdpo._left import LEFT
 from gdpo._naming import last_line, search_also
 from gdpo._terminal import say, terminal
-from gdpo._text import visible
+from gdpo._text import remedied, visible
 from gdpo.cli.analyze import analyze
 from gdpo.errors import (
     CLOSED,
@@ -163,7 +163,7 @@ def _code_of(arguments: Sequence[str]) -> int:
     try:
         return app(_as_spelled_now(arguments), result_action="return_value") or 0
     except GdpoError as error:
-        _complain(str(error))
+        _complain(remedied(error.what, error.remedy, options=True))
         return MISTAKE
     except KeyboardInterrupt as stopped:
         if rank() == "0":  # all processes are stopped

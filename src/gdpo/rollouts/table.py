@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
+from gdpo._text import Setting
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 
@@ -186,7 +187,7 @@ class RolloutTable:
         columns = (self.rewards[:, None], self.advantages[:, None], self.num_tokens[:, None])
         return self.turns or TableTurns(np.ones(len(self), np.int64), *columns)
 
-    def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
+    def take(self, rows: Int[np.ndarray, " some"] | slice) -> "RolloutTable":
         """Return a table of some of the rollouts."""
         names = [name for name in _COLUMNS if getattr(self, name) is not None]
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
@@ -222,8 +223,11 @@ class RolloutTable:
         if cells > 2 * len(self) and cells * values > _PADDED:
             raise DataError(
                 f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
-                f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
-                "or pass the number of rollouts per prompt (--columns group_size=NUMBER)"
+                f"rollouts on average, but one has {shape[1]:,}",
+                {
+                    "check the group ids or prompts": None,
+                    "or give the number of rollouts per prompt": Setting.GROUP_SIZE,
+                },
             )
         placed = np.full(shape, -1)
         placed[prompt, sample] = np.arange(len(self))

@@ -12,6 +12,7 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import notices, read, read_one
 from tests.rollouts.readers.written import verl_line
 
+from gdpo._text import Setting
 from gdpo.rollouts import table as tables
 from gdpo.rollouts.readers import Rescored, batches, columns, read_texts, rewards, sources
 from gdpo.rollouts.readers import read_rollout_files as rollout_files
@@ -257,7 +258,7 @@ def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypa
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
-    with data_error(r"20 groups have 2\.5 .* 30\. "):
+    with data_error(r"20 groups have 2\.5 .* 30: "):
         table.grouped()
 
 
@@ -265,8 +266,9 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
     monkeypatch.setattr(tables, "_PADDED", 1)
     half = uneven(tmp_path / "a.csv", 3, 1)  # 4 of 6 are there
     assert half.grouped().rewards.shape == (2, 3, 4)
-    with data_error("group_size"):
+    with data_error(r"\(group_size\)") as told:
         uneven(tmp_path / "b.csv", 5, 2).grouped()  # 7 of 15
+    assert Setting.GROUP_SIZE in told.value.remedy.values()  # the command names its option
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])

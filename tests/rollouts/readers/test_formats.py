@@ -270,7 +270,7 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
         assert table.names == ("correct", "style", "short")
         assert_array_equal(table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]])
         assert table.total.tolist() == table.rewards.sum(axis=1).tolist()
-        assert "add up to 'reward'" in report.files[0].given.rewards.how
+        assert "add up to 'reward'" in report.files[0].given.rewards.how()
 
 
 def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(tmp_path):
@@ -290,7 +290,7 @@ def test_numbers_that_are_taken_for_no_rewards_are_named(tmp_path, kind):
     records = [{"prompt": "a", "reward": 1.0, "reward_1": 1, "target": 42, "late": None}] * 4
     table, report = only(written.rows(tmp_path / f"a.{kind}", records))
     assert table.names == ("reward_1",)
-    assert report.files[0].given.rewards.how.endswith("; not rewards: 'target', 'late'")
+    assert report.files[0].given.rewards.how().endswith("; not rewards: 'target', 'late'")
 
 
 def test_rewards_of_trl_may_be_called_as_what_others_judge_against(tmp_path):

@@ -96,7 +96,7 @@ def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(ru
         (tmp_path / "trainer_state.json").write_text(log)
     (first, _), report = read(copied)
     assert first.names == ("length", "sometimes", "share")  # not that of whole numbers
-    (how,) = {file.given.rewards.how for file in report.files}  # every file says the same
+    (how,) = {file.given.rewards.how() for file in report.files}  # every file says the same
     assert "'length', 'sometimes', 'share'" in how
 
 

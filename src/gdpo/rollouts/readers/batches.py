@@ -21,6 +21,7 @@ from gdpo.rollouts.readers.columns import (
     of_records,
     of_table,
     paths_in,
+    rows_in,
     texts_in,
     texts_of,
 )
@@ -57,7 +58,6 @@ from gdpo.rollouts.readers.records import (
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
     MOST,
-    FirstRows,
     Run,
     given_by_records,
     given_by_table,
@@ -79,7 +79,7 @@ _CHUNK = 16_384
 """Number of records per batch. Prompts are already hashed, so only numbers take up memory."""
 _BATCH = 65_536
 _TURNS = 2**20
-"""Maximum number of turns per batch of records, for files with turns."""
+"""Maximum number of turns per batch of records, as if each rollout had as many as the longest."""
 _TEXTS = 4096
 _DECIDING = ("step", "group", "prompt", "advantage")
 """Meanings whose columns decide about the groups, or what the advantages follow."""
@@ -192,18 +192,17 @@ def _of_parquet(
     asked: ReaderOptions, file: FileReport, given: Given, schema: Any
 ) -> tuple[Given, Iterator[Any]]:
     """Return what a parquet file is read with, and batches of only the needed columns."""
-    known, of_gdpo = given.known, file.format == "gdpo"
+    known = given.known
     if asked.texts:
         paths, names = {known.prompt, known.completion} - {None}, schema.names
         if asked.rescore is None:
             names = sorted({str(path).partition(".")[0] for path in paths})
         return given, parts(open_parquet(file.path), _TEXTS, names)
-    if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
-        known = replace(known, prompt=None)  # the group ids do not need it
-        given = replace(given, known=known)
-    # Equal prompts are stored once in a dictionary, so each prompt is read once.
-    prompt = known.prompt if known.group is None or file.format == "columns" else None
-    has_turns = of_gdpo and "turns" in schema.names
+    # Group ids of a step need no prompt, unless the first prompts contradict them. Equal prompts
+    # are stored once in a dictionary, so each prompt is read once.
+    checked = None in (known.group, known.step) or given.rewards.groups
+    prompt = known.prompt if checked else None
+    has_turns = file.format == "gdpo" and "turns" in schema.names
     needed = replace(known, prompt=prompt, completion=None).places()
     paths = {*given.names.values(), *needed.values(), *NAME_LISTS, *WEIGHTS, "trained"}
     names = ["turns"] if has_turns else list[str]()
@@ -222,12 +221,13 @@ def _first_rows(
     known: Layout,
     first: Any,
     paths: Sequence[str],
-) -> FirstRows:
-    """Yield some columns of the first rows of a table and of later files of its run."""
-    left = LOOKED_AT
-    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
+) -> list[ParsedRollout]:
+    """Return some columns of the first rows of a table, and of later files of its run."""
+    found = list[ParsedRollout]()
+    wanted = {each.partition(".")[0] for each in (*paths, *known.places().values(), *NAME_LISTS)}
+    wanted |= {*paths, *known.places().values()}
     for place, each in enumerate((file, *run.after(file))):
-        scratch = FileReport(each.path, format="columns", number=place)
+        left = LOOKED_AT - len(found)
         batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
@@ -235,12 +235,13 @@ def _first_rows(
                 names = [name for name in parquet.schema_arrow.names if name in wanted]
                 batch = next(parts(parquet, left, names), None)
             elif each.kind == "csv" and each is not file:
-                batch = next(csv_batches(scratch), None)
+                batch = next(csv_batches(FileReport(each.path)), None)
         if batch is not None:
-            yield batch[:left], scratch
-            left -= min(batch.num_rows, left)
-        if left <= 0:
-            return
+            schema = batch.schema if each.kind == "parquet" else numeric(batch)
+            found += rows_in(batch[:left], schema, known, paths, step=place)
+        if len(found) >= LOOKED_AT:
+            break
+    return found
 
 
 def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iterator[Part]:
@@ -326,7 +327,7 @@ def _some_at_a_time(
     form: Format,
 ) -> Iterator[_Rows]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
-    rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
+    rows, lines, start, longest = list[ParsedRollout](), list[int](), 0, 0
     most = max(_CHUNK, 0 if form.rewards == "format" else LOOKED_AT)
     if asked.texts:
         most = _FEW if asked.rescore is None else _TEXTS
@@ -334,11 +335,12 @@ def _some_at_a_time(
         for line, row in rollouts:
             lines.append(line)
             rows.append(row)
-            turns += 0 if row.turns is None else row.turns.count
+            longest = max(longest, 0 if row.turns is None else row.turns.count)
+            turns = longest * len(rows)
             full = file.bytes - start >= _TEXT_BYTES if asked.texts else turns >= _TURNS
             if full or len(rows) >= most:
                 yield rows, lines
-                rows, lines, start, turns = [], [], file.bytes, 0
+                rows, lines, start, longest = [], [], file.bytes, 0
                 most = most if asked.texts else _CHUNK
     except unreadable():
         if rows:

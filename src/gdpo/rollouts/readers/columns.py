@@ -1,8 +1,7 @@
 """Converts rollouts, from records or from rows of a table, into columns of numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import isfinite, nan
 from typing import Any, TypeAlias, cast
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gdpo._files import from_json
-from gdpo._shapes import Bool, Float, Int
+from gdpo._shapes import Bool, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
@@ -30,6 +29,7 @@ from gdpo.rollouts.readers.records import (
     RowTurns,
     is_number,
     number,
+    numbers_by_path,
     plain,
 )
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
@@ -64,10 +64,6 @@ class Column:
     """True where the value is not a number."""
     texts: Bool[np.ndarray, " rollout"]
     """True where a record contains a number as text."""
-
-    def take(self, rows: Rows) -> "Column":
-        """Return the column for some of the rollouts."""
-        return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
 
     def usable(self, what: str, lines: Lines, file: FileReport) -> Values:
         """Return the numbers, with NaN for unusable values, and add a notice for each problem."""
@@ -159,60 +155,39 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 
 @dataclass(frozen=True, slots=True)
-class FlatTurns:
-    """Stores the turns of some rollouts one after another."""
-
-    counts: Int[np.ndarray, " rollout"]
-    rewards: Mapping[str, Column]
-    """Rewards by name, with one value per turn."""
-    advantage: Column
-    num_tokens: Column
-    single: Bool[np.ndarray, " rollout"] | None = None
-    """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
-    turns have their own, and add up to those of the rollout."""
-
-    def take(self, rows: Rows) -> "FlatTurns":
-        """Return the turns of some of the rollouts."""
-        if isinstance(rows, slice):
-            return self
-        counts = self.counts[rows]
-        starts = (np.cumsum(self.counts) - self.counts)[rows]
-        flat = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-        return FlatTurns(
-            counts,
-            {name: column.take(flat) for name, column in self.rewards.items()},
-            self.advantage.take(flat),
-            self.num_tokens.take(flat),
-            None if self.single is None else self.single[rows],
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Columns:
     """Stores consecutive rollouts of a file as columns, whatever they were read from."""
 
     lines: Lines
     rewards: Mapping[str, Column]
     there: Mapping[str, Bool[np.ndarray, " rollout"]]
-    """Whether a record has the field of the reward, even if the field is empty. Empty for a table,
-    whose rows have the same fields."""
+    """Whether a rollout has the field of the reward, even if the field is empty."""
     weights: Mapping[str, Values | None]
     """Weights of the rewards, NaN where unknown."""
-    steps: Key
-    """Step of each rollout, -1 if invalid."""
+    step: Column
+    """Booleans are no steps."""
     ids: Key
     prompts: Key
-    grouped: Bool[np.ndarray, " rollout"]
-    """Whether a rollout has a group id."""
-    prompted: Bool[np.ndarray, " rollout"]
     rollouts: Key
-    turn: Values
+    turn: Column
     total: Column
     advantage: Column
     num_tokens: Column
     cut: Values
     trained: Bool[np.ndarray, " rollout"]
-    turns: FlatTurns | None
+    turns: TableTurns | None
+
+    def steps(self, number: int | None) -> Key:
+        """Return the step of each rollout, -1 if invalid.
+
+        `number` is the step of the file, for rollouts without a step. Without it, a rollout is
+        invalid if others have a step.
+        """
+        steps, missing = self.step.values, self.step.missing
+        whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
+        found = np.where(whole, steps, -1).astype(np.int64)
+        unnumbered = 0 if missing.all() else -1
+        return np.where(missing, unnumbered if number is None else number, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +202,7 @@ class Part:
 
 
 def of_records(
-    rows: Sequence[ParsedRollout],
-    lines: Lines,
-    given: Given,
-    file: FileReport,
+    rows: Sequence[ParsedRollout], lines: Lines, given: Given, file: FileReport
 ) -> Columns:
     """Return parsed records as columns."""
 
@@ -238,11 +210,7 @@ def of_records(
         values = (r.rewards.get(path, r.total if path == scalar else None) for r in rows)
         return column_of(list(values))
 
-    names, total, scalar = given.names, given.known.total, given.scalar
-    turned = given.known.of_turns
-    ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
-    steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
-    no_step = np.array([r.step is None for r in rows])
+    names, scalar, turned = given.names, given.scalar, given.known.of_turns
     return Columns(
         lines,
         rewards={name: numbers(path) for name, path in names.items()},
@@ -251,95 +219,73 @@ def of_records(
             for name, path in names.items()
         },
         weights=_weights_of(rows, names),
-        steps=np.where(no_step, file.number or 0, _whole_steps(np.array(steps))),
-        ids=ids,
-        prompts=prompts,
-        grouped=ids != NO_KEY,
-        prompted=prompts != NO_KEY,
-        rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
-        turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
-        total=numbers(total or ""),
+        step=column_of([nan if isinstance(r.step, bool) else r.step for r in rows]),
+        ids=_keys([r.group for r in rows]),
+        prompts=_keys([r.prompt for r in rows]),
+        rollouts=_keys([r.rollout if turned else None for r in rows]),
+        turn=column_of([r.turn for r in rows]),
+        total=numbers(given.known.total or ""),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
         trained=np.array([r.trained for r in rows], np.bool_),
-        turns=_turns_of([r.turns for r in rows], names),
+        turns=_turns_of([r.turns for r in rows], names, lines, file),
     )
 
 
 def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Columns:
-    """Return the rows of an Arrow table as columns. Ids or prompts that are missing are reported.
+    """Return the rows of an Arrow table as columns. A column that was not read has no values."""
+    size, none, paths = len(table), absent(len(table)), given.known.places()
 
-    The prompts are left out if there are ids in a known format, which are not checked.
-    """
-    known, none, no_key = given.known, absent(len(table)), np.full(len(table), NO_KEY)
-    paths = known.places()
-    found = {meaning: entered(table, path) for meaning, path in paths.items()}
+    def column(meaning: str) -> Any:
+        return entered(table, paths[meaning]) if meaning in paths else None
 
-    def numbers(path: str) -> Column:
-        column = entered(table, path)
-        return none if column is None else column_in(_added_up(column))
+    def numbers(found: Any) -> Column:
+        return none if found is None else column_in(found)
+
+    def keys(meaning: str) -> Key:
+        found = column(meaning)
+        return np.full(size, NO_KEY) if found is None else group_keys(found)
 
     def weights(name: str) -> Values | None:
         columns = (entered(table, f"{each}.{name}") for each in WEIGHTS)
-        column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
-        return None if column is None else column_in(column).values
+        found = next((c for c in columns if c is not None and is_numeric(c.type)), None)
+        return None if found is None else column_in(found).values
 
-    def meant(meaning: str) -> Column:
-        column = found.get(meaning)
-        return none if column is None else column_in(column)
-
-    def keys(meaning: str) -> Key:
-        column = found.get(meaning)
-        return no_key if column is None else _reported_keys(column, paths[meaning], lines, file)
-
-    trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
+    trained, given_trained = np.ones(size, np.bool_), entered(table, "trained")
     if given_trained is not None and pa.types.is_boolean(given_trained.type):
         trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
-    checked = known.group is None or file.format == "columns"
-    turn = meant("turn") if found.get("rollout") is not None else none
+    rewards = {name: entered(table, path) for name, path in given.names.items()}
+    turned, reasons = given.known.of_turns, column("finish_reason")
     return Columns(
         lines,
-        rewards={name: numbers(path) for name, path in given.names.items()},
-        there={},
-        weights={name: weights(name) for name in given.names},
-        steps=_steps_in(found.get("step"), lines, file),
-        prompts=keys("prompt") if checked else no_key,
+        rewards={name: numbers(_added_up(found)) for name, found in rewards.items()},
+        there={name: np.full(size, found is not None) for name, found in rewards.items()},
+        weights={name: weights(name) for name in rewards},
+        step=_without_truths(column("step"), none),
         ids=keys("group"),
-        grouped=np.full(len(table), found.get("group") is not None),
-        prompted=np.full(len(table), known.prompt is not None),
-        rollouts=no_key if turn is none else group_keys(found["rollout"]),
-        turn=turn.usable("turn", lines, file),
-        total=meant("total"),
-        advantage=meant("advantage"),
-        num_tokens=meant("num_tokens"),
-        cut=none.values if found.get("finish_reason") is None else _cut_in(found["finish_reason"]),
+        prompts=keys("prompt"),
+        rollouts=keys("rollout" if turned else ""),
+        turn=numbers(column("turn")),
+        total=numbers(column("total")),
+        advantage=numbers(column("advantage")),
+        num_tokens=numbers(column("num_tokens")),
+        cut=none.values if reasons is None else _cut_in(reasons),
         trained=trained,
         turns=_turns_in(table, given, lines, file) if file.format == "gdpo" else None,
     )
 
 
-def _steps_in(given: Any, lines: Lines, file: FileReport) -> Key:
-    """Return the steps in an Arrow array, -1 where invalid. Booleans are no steps."""
+def _without_truths(given: Any, none: Column) -> Column:
+    """Return the steps in an Arrow array. Booleans, and their texts, are no numbers."""
     if given is None:
-        return np.full(len(lines), file.number or 0)
-    steps = column_in(given).usable("step", lines, file)
+        return none
     of_booleans: Any = pa.types.is_boolean(given.type)
     if pa.types.is_string(given.type):
         truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
         of_booleans = truths.to_numpy(zero_copy_only=False)
-    return _whole_steps(np.where(of_booleans, nan, steps))
-
-
-def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Key:
-    if pa.types.is_floating(column.type):  # ids, of which some are missing
-        column = pc.if_else(column.is_nan(), None, column)
-        with suppress(pa.ArrowInvalid):
-            column = column.cast(pa.int64())
-    if column.null_count:
-        missing = column.is_null().to_numpy(zero_copy_only=False)
-        file.note_where(missing, lines, ReadProblem.SOME_WITHOUT, {"path": path})
-    return group_keys(column)
+    found = column_in(given)
+    return replace(found, values=np.where(of_booleans, nan, found.values))
 
 
 def _cut_in(given: Any) -> Values:
@@ -378,7 +324,7 @@ def paths_of(rows: Sequence[ParsedRollout]) -> set[str]:
     return set[str]().union(*(row.rewards for row in rows))
 
 
-def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatTurns | None:
+def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> TableTurns | None:
     """Return the turns in the column of gdpo's own files, or None if it has none."""
     column = entered(table, "turns")
     if column is None:
@@ -395,22 +341,21 @@ def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatT
         found = inside(flat, path)
         return absent(len(flat)) if found is None else column_in(found)
 
-    return FlatTurns(
-        lengths.to_numpy(zero_copy_only=False).astype(np.int64),
-        {name: numbers(path) for name, path in given.names.items()},
-        numbers("advantage"),
-        numbers("num_tokens"),
-    )
+    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    rewards = {name: numbers(path) for name, path in given.names.items()}
+    return turns_of(counts, rewards, numbers("advantage"), numbers("num_tokens"), lines, file)
 
 
-def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> FlatTurns | None:
+def _turns_of(
+    turns: Sequence[RowTurns | None], names: Mapping[str, str], lines: Lines, file: FileReport
+) -> TableTurns | None:
     """Return the turns of records, or None if there are none.
 
-    A turn without a reward that another turn of the rollout has earned 0 of it.
+    A turn without a reward that another turn of the rollout has earned 0 of it. The rewards and
+    the tokens of `ONE_TURN` are missing.
     """
     if turns.count(None) == len(turns):
         return None
-    single = np.array([each is ONE_TURN for each in turns])
     counts = np.array([0 if each is None else each.count for each in turns], np.int64)
     starts, size = np.cumsum(counts) - counts, int(counts.sum())
     none = np.zeros(size, np.bool_)
@@ -423,64 +368,61 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
             for turn, value in by_turn.items():
                 values[start + turn] = value
         columns[name] = Column(values, ~given, none, none)
+    several = np.repeat([each is not ONE_TURN for each in turns], counts)
     tokens = np.full(size, nan)
-    several = np.repeat(~single, counts)
     tokens[several] = [count for each in turns if each is not None for count in each.num_tokens]
     num_tokens = Column(tokens, np.isnan(tokens), none, none)
-    return FlatTurns(counts, columns, absent(size), num_tokens, single)
+    return turns_of(counts, columns, absent(size), num_tokens, lines, file)
 
 
 def turns_of(
-    turns: FlatTurns,
-    rows: Rows,
+    counts: Int[np.ndarray, " rollout"],
+    rewards: Mapping[str, Column],
+    advantage: Column,
+    num_tokens: Column,
     lines: Lines,
-    rewards: Float[np.ndarray, "rollout reward"],
-    num_tokens: Values,
     file: FileReport,
 ) -> TableTurns | None:
-    """Return the turns of some rollouts, or None if they have none.
-
-    `lines`, `rewards` and `num_tokens` are those of these rollouts.
-    """
-    turns = turns.take(rows)
-    counts, single = turns.counts, turns.single
-    if not counts.any():
-        return None
-    if not fits(len(counts), int(counts.max(initial=0)), len(turns.rewards)):
+    """Return turns from columns with one value per turn, or None if they do not fit into memory."""
+    if not fits(len(counts), int(counts.max(initial=0)), len(rewards)):
         file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
         return None
     places = np.repeat(lines, counts)
     columns = [
-        each.usable(f"reward {name!r} of a turn", places, file)
-        for name, each in turns.rewards.items()
+        each.usable(f"reward {name!r} of a turn", places, file) for name, each in rewards.items()
     ]
-    advantages = turns.advantage.usable("the advantage of a turn", places, file)
-    tokens = turns.num_tokens.usable("num_tokens of a turn", places, file)
-    if single is None:
-        found = padded(counts, columns, advantages, tokens)
-        _report_apart(found, tuple(turns.rewards), lines, rewards, file)
-        return found
-    first = (np.cumsum(counts) - counts)[single]
-    for values, whole in zip((*columns, tokens), (*rewards.T, num_tokens), strict=True):
-        values[first] = whole[single]
-    return padded(counts, columns, advantages, tokens)
+    advantages = advantage.usable("the advantage of a turn", places, file)
+    return padded(
+        counts, columns, advantages, num_tokens.usable("num_tokens of a turn", places, file)
+    )
 
 
-def _report_apart(
-    turns: TableTurns,
-    names: tuple[str, ...],
-    lines: Lines,
-    rewards: Float[np.ndarray, "rollout reward"],
-    file: FileReport,
-) -> None:
-    """Report rewards of turns that do not add up to the reward of the rollout."""
-    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
-    apart = np.abs(earned.sum(axis=1) - rewards)
-    # NaN is not larger than anything. Records may be in single precision.
-    wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(rewards))
-    wrong &= turns.counts[:, None] > 0
-    for name, odd in zip(names, wrong.T, strict=True):
-        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
+def rows_in(
+    table: Any, schema: Any, known: Layout, paths: Sequence[str], *, step: int
+) -> list[ParsedRollout]:
+    """Return some columns of a table as records with keys instead of texts.
+
+    `schema` has a numeric type for texts that are numbers, and `step` is that of all rows if there
+    is no column with steps.
+    """
+    kinds, size = paths_in(schema), len(table)
+    columns = dict[str, Sequence[Any]]()
+    for path in (*paths, *NAME_LISTS):
+        if (column := entered(table, path)) is not None:
+            is_number = kinds.get(path) in ("number", "empty")
+            columns[path] = column_in(column).values.tolist() if is_number else column.to_pylist()
+    places = [known.step, known.group, known.prompt]
+    steps, *ids = (None if path is None else entered(table, path) for path in places)
+    steps = [step] * size if steps is None else steps.to_pylist()
+    groups, prompts = ([None] * size if c is None else group_keys(c).tolist() for c in ids)
+    taken, found = frozenset(known.places().values()) - {known.total}, list[ParsedRollout]()
+    for place in range(size):
+        record = {path: values[place] for path, values in columns.items()}
+        rollout = ParsedRollout(steps[place], group=groups[place], prompt=prompts[place])
+        rollout.rewards = numbers_by_path(record, but=taken)
+        rollout.total = plain(record.get(known.total or ""))
+        found.append(rollout)
+    return found
 
 
 def texts_in(
@@ -516,11 +458,6 @@ def texts_of(
     for row in rows:
         forget_texts(records[row], checked=checked)
     return texts
-
-
-def _whole_steps(steps: Values) -> Key:
-    whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
-    return np.where(whole, steps, -1).astype(np.int64)
 
 
 def _keys(given: Sequence[int | None]) -> Key:
@@ -604,7 +541,7 @@ def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
 
 def _added_up(column: Any) -> Any:
     """Return the sums of a column of lists or their JSON texts, and any other column unchanged."""
-    if is_numeric(column.type):
+    if column is None or is_numeric(column.type):
         return column
     is_text = kind_of_type(column.type) == "text"
     if is_text:

@@ -42,7 +42,6 @@ from gdpo.rollouts.readers.records import (
     numbers_in,
     plain,
 )
-from gdpo.rollouts.readers.report import NotReadError
 from gdpo.rollouts.readers.sources import LoadPt
 
 Rows: TypeAlias = Callable[[Record], Rollouts]
@@ -588,7 +587,7 @@ _SPECIFY: Remedy = {
     "specify the format": Setting.FORMAT,
     "the meaning of the columns": Setting.COLUMNS,
     "or the rewards": Setting.REWARDS,
-    "or, if each row contains the means of a step, analyze it with --columns format=metrics": None,
+    "or, if each row is a step, run gdpo analyze with --columns format=metrics": None,
 }
 
 
@@ -608,17 +607,15 @@ def format_of(
         form, how = named(asked.format, kind, fields), "as given"
         if form is None:
             what = f"format {asked.format} is not stored in {kind} files"
-            raise NotReadError(what, {"correct the format name": Setting.FORMAT})
+            raise DataError(what, {"correct the format name": Setting.FORMAT})
     elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
         how = f"detected from the fields {', '.join(sorted(form.fields))}"
     else:
         form, how = FORMATS[-1], "read by column names"
         said = asked.columns is not None or asked.rewards is not None
         if not said and not looks_rewarded(fields, numbers):
-            raise NotReadError(f"unknown format, with the fields {listed(fields)}", _SPECIFY)
+            raise DataError(f"unknown format, with the fields {listed(fields)}", _SPECIFY)
     if form.wordless and asked.rescore is not None:
         what = f"{form.name} files contain no texts that could be rescored"
-        raise NotReadError(
-            what, {"to read the rewards in the files, leave it out": Setting.RESCORE}
-        )
+        raise DataError(what, {"to read the rewards in the files, leave it out": Setting.RESCORE})
     return form, how

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float, Int
+from gdpo._text import Remedy, Setting, advice
 from gdpo.rewards.gates import Range
 from gdpo.rollouts.readers.names import (
     EARNED,
@@ -80,7 +81,7 @@ _BECAUSE: Mapping[Reason, str] = {
     "name": "not rewards: ",
     "dataset": "constant in every group, so they belong to the dataset: ",
     "weight 0": "without weight in the total: ",
-    "constant": "constant at first, so not rewards (to read them, add them to --rewards): ",
+    "constant": "constant at first, so rewards only if they are named: ",
     "list": "read in another form (the values or the sum of a list): ",
 }
 _ENOUGH = 16
@@ -133,17 +134,17 @@ class Proposal:
     groups: str = ""
     """`BY_BOTH` or `BY_PROMPT` if the first prompts contradict the group ids, or else empty."""
 
-    @property
-    def how(self) -> str:
-        """Phrase about the rewards, for the summary."""
+    def how(self, *, options: bool = False) -> str:
+        """Return a phrase about the rewards, with the argument for others, or the option."""
+        remedy: Remedy = {"if some are not rewards, name the rewards": Setting.REWARDS}
+        unsure = advice(remedy, options=options)
         columns = listed(self.names) if self.kind in ("function", "logged") else ""
         where = {
             "object": f"the numbers in {self.prefix[:-1]!r}",
             "named": "the numbers named as rewards or scores",
             "other": "the numbers whose names fit a reward",
             "every": "all numeric components",
-            "function": f"the columns {columns}, named after reward functions; if some "
-            "are not rewards, name the rewards (--rewards)",
+            "function": f"the columns {columns}, named after reward functions; {unsure}",
             "logged": f"the columns {columns}, as the trainer's log names them "
             "(trainer_state.json)",
             "total": "scalar reward only: no other number is named as a reward, and no numbers "

@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Int
-from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command, pairs
-from gdpo.errors import DataError
+from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command, pairs, remedied
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
 from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, SCALAR, Given
@@ -66,7 +65,6 @@ class ReadProblem(Enum):
     REPEATED_STEP = "the rollouts of the previous step again: skipped"
 
     NO_REWARD = "no reward {name!r}; the numeric fields are {fields}"
-    NO_COLUMN = "no column {name!r}; the columns are {fields}"
     MANY = (
         "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
         {"name the rewards": Setting.REWARDS},
@@ -105,8 +103,9 @@ class ReadProblem(Enum):
         "the prompts of most group ids differ, as when ids restart in every batch: rollouts are "
         "grouped by id and prompt"
     )
-    SOME_WITHOUT = "no {path}, although other rollouts have one: put into one group"
-    UNGROUPED = "neither a group nor a prompt, although other rollouts have one: put into one group"
+    UNGROUPED = (
+        "no group id or prompt is read, although other rollouts have one: put into one group"
+    )
     BY_PROMPT = "no group id, although other rollouts have one: grouped by prompt"
 
     TURN_ROWS = "an earlier turn of a rollout: the rows with one rollout id are read as its turns"
@@ -168,21 +167,12 @@ class Oddity(NamedTuple):
 
     def sentence(self, *, options: bool = False) -> str:
         """Return the fact and its remedy, which names arguments, or with `options`, options."""
-        remedy = f": {advice(self.remedy, options=options)}" if self.remedy else ""
-        return f"{self.what}{remedy}{self.more}"
+        return remedied(self.what, self.remedy, options=options) + self.more
 
     def line(self, *, options: bool = False) -> str:
         """Return the sentence after its place, if there is one."""
         sentence = self.sentence(options=options)
         return f"{self.place}: {sentence}" if self.place else sentence
-
-
-class NotReadError(DataError):
-    """Raised if a file cannot be read as asked. The message names arguments of Python."""
-
-    def __init__(self, what: str, remedy: Remedy) -> None:
-        self.oddity = Oddity(what, remedy)
-        super().__init__(self.oddity.sentence())
 
 
 @dataclass(slots=True)
@@ -294,22 +284,16 @@ class FileReport:
         self.lose(done, ReadProblem.UNREADABLE, {"why": why.what}, rows=max(self.rows - done, 0))
 
     def report_sought(
-        self,
-        asked: Collection[str],
-        found: Mapping[str, bool],
-        line: int | None,
-        problem: ReadProblem,
-        fields: Collection[str],
-        numbers: Sequence[str],
+        self, asked: Collection[str], found: Mapping[str, bool], line: int | None
     ) -> None:
-        """Report rewards that were not found, with the existing fields."""
+        """Report rewards that were not found, with the numeric fields."""
+        sought, fields = self.report.sought, listed(self.numbers)
         for name, is_there in found.items():
             if not is_there:
-                self.note(line, problem, {"name": name, "fields": listed(fields)})
+                self.note(line, ReadProblem.NO_REWARD, {"name": name, "fields": fields})
             if name in asked:
-                sought = self.report.sought
                 sought[name] = is_there or sought.get(name, False)
-                self.report.offered |= {} if is_there else dict.fromkeys(numbers)
+                self.report.offered |= {} if is_there else dict.fromkeys(self.numbers)
 
 
 @dataclass(slots=True)
@@ -499,14 +483,17 @@ class ReadReport:
                 "twice in a step",
                 {"to separate them, give the usual size": Setting.GROUP_SIZE},
             )
+        if unknown:
+            yield Oddity(
+                f"{unknown:,} rollouts have neither a group nor a prompt",
+                {"if those of a prompt are consecutive, give their number": Setting.GROUP_SIZE},
+            )
         found = {
             f"{unlike} {usual}": others and not double,
             f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
             "number, and that the rollouts of each prompt are consecutive": self.mixed_blocks,
             f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
             "ids: remove it, or name other files": self.size_unused,
-            f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
-            "rollouts of a prompt are consecutive": unknown,
             f"{torn:,} steps came in several pieces with other steps between them, as when each "
             "rank writes a file. Each piece counts as a step with its own groups: sort the rows by "
             "step to join them": torn,
@@ -526,7 +513,7 @@ class ReadReport:
             how = next(file.format_from for file in self.files if file.format == name)
             lines.append(f"format {name}: {count:,} files{', ' if how else ''}{how}")
         given = [file.given for file in self.files if file.given.names]
-        rewards = {(tuple(each.names), each.rewards.how): None for each in given}
+        rewards = {(tuple(each.names), each.rewards.how(options=options)): None for each in given}
         lines += [f"rewards: {', '.join(names)} ({how})" for names, how in rewards]
         if self.groups:
             by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
