@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 
 from gdpo.errors import ConfigError, MissingExtraError
 
@@ -220,7 +219,8 @@ def is_training(trainer: Any) -> bool:
 
 
 def without_adapter(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
+    # Not with accelerate's `is_peft_model`, which reads the metadata of peft in each call.
+    return getattr(model, "get_base_model", lambda: model)()
 
 
 def say(trainer: Any, message: str) -> None:

@@ -30,7 +30,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.errors import ConfigError
@@ -188,7 +187,7 @@ class Packer(SpeedUp):
     def __init__(self, trainer: Any, *, regroups: bool) -> None:
         super().__init__(trainer)
         model: Any = trainer.model
-        adapters = model.peft_config.values() if is_peft_model(model) else ()
+        adapters = getattr(model, "peft_config", {}).values()
         virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
         self.regroups = regroups
         """Whether a rollout may move to another micro-batch of the optimizer step."""
