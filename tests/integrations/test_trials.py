@@ -6,11 +6,13 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
 from tests.integrations import variants
 from tests.integrations.generating import MODELS, model_of
 from tests.integrations.prepared import ours
 from tests.integrations.variants import CHECKPOINTING
+from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, GenerationMixin
 from trl import GRPOTrainer
 
@@ -244,6 +246,30 @@ def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_
     assert not seen
     assert trainer._packer.is_off
     assert "share_prompts: each rollout computes its own prompt, because a hook" in caplog.text
+
+
+def test_a_trial_marks_no_parameter_for_other_processes(tiny_policy, tmp_path):
+    """DDP waits in vain for a parameter that only made-up rows have reached, and fails."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    model.expert, reached = torch.nn.Parameter(torch.ones(())), []
+
+    def hook(module, args, kwargs, output):
+        if (kwargs["input_ids"] == 7).any():
+            return
+        reached.append(module)
+        output.last_hidden_state = output.last_hidden_state * model.expert
+
+    model.get_decoder().register_forward_hook(hook, with_kwargs=True)
+    trainer, store = trainer_of(tiny_policy, tmp_path, model=model), dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        shared = DistributedDataParallel(model.train(), find_unused_parameters=True)
+        trainer._speed_ups.run(20, 12)
+        shared(input_ids=torch.full((2, 5), 7)).logits.sum().backward()
+    finally:
+        dist.destroy_process_group()
+    assert reached
+    assert model.expert.grad is None
 
 
 class Whole(torch.nn.Sequential):
