@@ -37,23 +37,22 @@ def missing_class(patch):
 
 
 def mask_that_does_not_grow(patch):
-    def select(batch, rows, processors):
-        own(batch, rows, processors)
+    def select(batch, rows):
+        own(batch, rows)
         batch._model_kwargs["attention_mask"] = torch.ones_like(
             batch._model_kwargs["attention_mask"]
         )
 
-    own = _sampling._DecodingBatch._select
-    patch.setattr(_sampling._DecodingBatch, "_select", select)
+    own = _sampling._DecodingBatch.select
+    patch.setattr(_sampling._DecodingBatch, "select", select)
 
 
 def rows_that_leave_in_the_wrong_place(patch):
-    def leave(batch, processors):
-        batch.is_open = batch.is_open.flip(0)
-        own(batch, processors)
+    def select(batch, rows):
+        own(batch, rows if len(rows) == 4 else rows - 1)
 
-    own = _sampling._DecodingBatch.leave
-    patch.setattr(_sampling._DecodingBatch, "leave", leave)
+    own = _sampling._DecodingBatch.select
+    patch.setattr(_sampling._DecodingBatch, "select", select)
 
 
 GENERATION = [

@@ -70,7 +70,7 @@ _COMPLETION = (
     "sampling_per_token_logps",
     "importance_sampling_ratio",
 )
-_OF_THE_BATCH = ("num_items_in_batch",)
+_OF_THE_BATCH = {"num_items_in_batch"}
 
 _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 """Tensors that TRL pads with a value other than 0."""
@@ -109,23 +109,15 @@ def take(
     batch: MicroBatch,
     places: Sequence[int],
     *,
-    prompt: int | None = None,
-    completion: int | None = None,
+    prompt: slice = slice(None),
+    completion: slice = slice(None),
 ) -> MicroBatch:
-    """Return the rows of a batch with the given indices.
-
-    The last `prompt` tokens of each prompt and the first `completion` tokens of each completion are
-    kept. None: all of them.
-    """
+    """Return the rows of a batch with the given indices, and those tokens of each."""
     index = torch.tensor(places, dtype=torch.long, device=batch["completion_ids"].device)
-    taken: MicroBatch = {}
-    for key, value in batch.items():
-        if key in _OF_THE_BATCH:
-            taken[key] = value
-        elif key in _PROMPT and prompt is not None:
-            taken[key] = value[:, value.shape[1] - prompt :][index]
-        else:
-            taken[key] = (value if value.ndim == 1 else value[:, :completion])[index]
+    taken = dict(batch)
+    for key in taken.keys() - _OF_THE_BATCH:
+        tokens = prompt if key in _PROMPT else completion
+        taken[key] = batch[key][:, tokens][index] if batch[key].ndim == 2 else batch[key][index]
     return taken
 
 
@@ -301,8 +293,6 @@ class Packer(SpeedUp):
 
     def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
         """In a trial, score rows without their padding, which `packed` removes in the training."""
-        if not self.is_tried:
-            return score(model, *rows, **options)
         input_ids, attention_mask, keep = rows
         start = input_ids.shape[1] - keep
         lengths = attention_mask[:, :start].sum(1), last_places(attention_mask[:, start:])
@@ -317,7 +307,8 @@ class Packer(SpeedUp):
         padded = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
         lengths = [rows[i].prompt for i in places], [rows[i].completion for i in places]
         prompt, completion = self._widths(lengths, padded)
-        return take(batch, places, prompt=prompt, completion=completion)
+        last, first = slice(padded[0] - prompt, None), slice(completion)
+        return take(batch, places, prompt=last, completion=first)
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""

@@ -208,8 +208,6 @@ class SpeedUp:
 
     instead: str
     """What happens without it, for the log."""
-    is_tried = False
-    """Whether a trial runs."""
     is_off = False
     """Whether it is not used, for example because a trial found a difference."""
 
@@ -233,10 +231,12 @@ class Trial:
 
     def __init__(self, trainer: Any, trls: Score, packer: Any, head: Any) -> None:
         self._trainer, self._trls, self._flat = trainer, trls, packer and packer.flat
-        self._speed_ups = [each for each in (packer, self._flat, head) if each is not None]
-        self._fast = trls
-        for each in reversed(self._speed_ups):
-            self._fast = partial(each.score, self._fast)
+        self._speed_ups = [each for each in (head, self._flat, packer) if each is not None]
+        self._tried = self._fast = trls
+        for each in self._speed_ups:
+            self._tried = partial(each.score, self._tried)
+            if each is not packer:  # the training packs whole micro-batches
+                self._fast = self._tried
         is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
         self._longest = defaultdict[Any, float](lambda: math.inf if is_sharded else 0.0)
         """The largest number of tokens in a rollout that is covered, for each model."""
@@ -292,7 +292,7 @@ class Trial:
     def _compare(self, rows: Any, used: Sequence[SpeedUp]) -> None:
         trainer = self._trainer
         learns = rows[0] is trainer.model  # whoever calls `_generate` without gradients
-        with _on_trial(rows[0], used), torch.set_grad_enabled(learns):
+        with _on_trial(rows[0]), torch.set_grad_enabled(learns):
             try:
                 expected = self._scored(rows, self._trls, trainer.args.per_device_train_batch_size)
             except Exception as error:  # noqa: BLE001  TRL's own head may need what a CPU lacks
@@ -305,7 +305,7 @@ class Trial:
         (model, ids, *_), (logps, gradient) = rows, expected
         dtype = computed_in(self._trainer)
         # The last row has no padding. The others are trimmed.
-        ours, our_gradient = self._scored(rows, self._fast, [len(ids) - 1, 1])
+        ours, our_gradient = self._scored(rows, self._tried, [len(ids) - 1, 1])
         # 1e-3 in float32, 10 % in bfloat16. SmolLM2-135M's gradient differs by 2e-4 and 1.8 %:
         # TRL's own differs from the one in float64 by 5e-4.
         allowed = min(3 * epsilon(dtype, logps) ** 0.5, 0.1) * float(gradient.norm())
@@ -400,14 +400,12 @@ def with_stand_ins(model: Any, function: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _on_trial(model: Any, speed_ups: Sequence[SpeedUp]) -> Generator[None]:
+def _on_trial(model: Any) -> Generator[None]:
     """Restore random states at the end. Until then, there is no dropout."""
-    changed = [(own, key, 0.0) for _, own, key in dropouts(model)]
-    changed += [(vars(each), "is_tried", True) for each in speed_ups]
-    before = [(own, key, own.get(key)) for own, key, _ in changed]
+    before = [(own, key, own[key]) for _, own, key in dropouts(model)]
     try:
-        for own, key, value in changed:
-            own[key] = value
+        for own, key, _ in before:
+            own[key] = 0.0
         with kept_random_states():
             yield
     finally:

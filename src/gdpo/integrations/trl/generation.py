@@ -5,11 +5,13 @@ processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from transformers import GenerationMixin
+from trl.trainer.utils import pad
 
 from gdpo.integrations.trl._adapter import (
     computed_in,
@@ -226,14 +228,15 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     """
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device
-    prompts = [torch.tensor(ids) for ids in places]
-    input_ids = _left_padded(prompts, trainer._tokenizer.pad_token_id, trainer)
-    attention_mask = _left_padded([torch.ones_like(ids) for ids in prompts], 0, trainer)
+    prompts = [torch.tensor(ids, device=device) for ids in places]
+    padded = partial(pad, padding_side="left", pad_to_multiple_of=trainer.pad_to_multiple_of)
+    input_ids = padded(prompts, trainer._tokenizer.pad_token_id)
+    attention_mask = padded([torch.ones_like(ids) for ids in prompts], 0)
     prompt_of_row = torch.tensor([places[tuple(ids)] for ids in prompt_ids], device=device)
     with timed(trainer), unwrapped_model(trainer) as model:
         sequences = model.generate(
-            input_ids=input_ids.to(device),
-            attention_mask=attention_mask.to(device),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
             generation_config=trainer.generation_config,
             **of_rows(prompt_of_row),
         )
@@ -241,9 +244,3 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     for ids in sequences[:, input_ids.shape[1] :].tolist():
         found.append(next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids))
     return found
-
-
-def _left_padded(rows: list[torch.Tensor], value: int, trainer: Any) -> torch.Tensor:
-    multiple = trainer.pad_to_multiple_of or 1
-    width = -(-max(map(len, rows)) // multiple) * multiple
-    return torch.stack([nn.functional.pad(row, (width - len(row), 0), value=value) for row in rows])
