@@ -354,16 +354,16 @@ def packer_of(trainer: Any) -> Packer | None:
     """
     if not trainer.args.pack_micro_batches:
         return None
-    if reason := _untouched_because(trainer):
-        say(trainer, f"{_STAY}, because {reason}")
-        return None
-    if reason := _only_trimmed_because(trainer):
-        say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {reason}")
-    packer = Packer(trainer, regroups=not reason)
-    if difference := tried(partial(_changed_loss, trainer, packer)):
-        say(trainer, f"{_STAY}, because {difference}")
-        return None
-    return packer
+    packer, reason = None, tried(partial(_untouched_because, trainer))
+    if reason is None:
+        if shared := tried(partial(_only_trimmed_because, trainer)):
+            say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {shared}")
+        packer = Packer(trainer, regroups=not shared)
+        reason = tried(partial(_changed_loss, trainer, packer))
+    if reason is None:
+        return packer
+    say(trainer, f"{_STAY}, because {reason}")
+    return None
 
 
 def _changed_loss(trainer: Any, packer: Packer) -> str | None:
@@ -408,8 +408,10 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
 
 
 def _untouched_because(trainer: Any) -> str | None:
-    if reason := lacks("pack_micro_batches", trainer):
+    if reason := lacks("pack_micro_batches"):
         return reason
+    for read_later in ("_step", "_buffered_inputs"):
+        getattr(trainer, read_later)
     parts = ("_compute_loss", "compute_loss", *_OF_THE_LOSS)
     if replaced(trainer, parts) or replaced(GRPOTrainer, parts):
         return f"{type(trainer).__name__} overrides TRL's loss"

@@ -4,14 +4,36 @@
 """
 
 import copy
+import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import LogitsProcessor
 from transformers.cache_utils import Cache, DynamicLayer
+from trl.extras.profiling import profiling_context
+from trl.models.utils import unwrap_model_for_generation
 
 from gdpo.integrations.trl._adapter import agree, kept_random_states
 from gdpo.integrations.trl._caches import RoomyLayer
+
+
+def timed(trainer: Any) -> Any:
+    return profiling_context(trainer, "transformers.generate")
+
+
+@contextmanager
+def unwrapped_model(trainer: Any) -> Generator[Any]:
+    """Yield the model as TRL uses it to generate: unwrapped, without gradient checkpointing."""
+    options: dict[str, Any] = {}
+    if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
+    with unwrap_model_for_generation(
+        trainer.model_wrapped, trainer.accelerator, **options
+    ) as model:
+        yield model
+
 
 LEAVE_TOGETHER = 0.1
 """Share of rows that must have finished before finished rows are removed. Removal copies the

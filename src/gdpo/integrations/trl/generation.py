@@ -19,9 +19,7 @@ from gdpo.integrations.trl._adapter import (
     lacks,
     replaced,
     say,
-    timed,
     tried,
-    unwrapped_model,
     without_adapter,
 )
 
@@ -80,7 +78,7 @@ def not_covered(trainer: Any) -> str | None:
         trainer.generation_config, model.generation_config
     ):
         return reason
-    from gdpo.integrations.trl._sampling import difference_from_generate
+    from gdpo.integrations.trl._sampling import difference_from_generate, unwrapped_model
 
     with unwrapped_model(trainer) as unwrapped, trainer.accelerator.autocast():
         return difference_from_generate(
@@ -194,15 +192,18 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):
         return None
-    reason = lacks("fast_generation", trainer)
-    if reason is None:
-        other = generated_by_other(trainer)
-        if other is not None and wanted is None:
-            return None  # no warning, because the user has chosen a different way to generate
-        reason = other or tried(lambda: not_covered(trainer))
-    if reason is None:
+
+    def reason() -> str | None:
+        if (other := generated_by_other(trainer)) is None:
+            return not_covered(trainer)
+        # No warning, because the user has chosen a different way to generate.
+        return other if wanted else ""
+
+    found = lacks("fast_generation") or tried(reason)
+    if found is None:
         return rollouts
-    say(trainer, f"fast_generation does not apply, so TRL generates: {reason}")
+    if found:
+        say(trainer, f"fast_generation does not apply, so TRL generates: {found}")
     return None
 
 
@@ -226,6 +227,8 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     Identical prompts are encoded once. As in TRL's own generation, the model is unwrapped and
     gradient checkpointing is off.
     """
+    from gdpo.integrations.trl._sampling import timed, unwrapped_model
+
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device
     prompts = [torch.tensor(ids, device=device) for ids in places]
