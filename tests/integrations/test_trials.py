@@ -6,13 +6,11 @@ import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
 from tests.integrations import variants
 from tests.integrations.generating import MODELS, model_of
 from tests.integrations.prepared import ours
 from tests.integrations.variants import CHECKPOINTING
-from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, GenerationMixin
 from trl import GRPOTrainer
 
@@ -36,23 +34,22 @@ def missing_class(patch):
     patch.setitem(sys.modules, "gdpo.integrations.trl._sampling", None)
 
 
-def mask_that_does_not_grow(patch):
-    def select(batch, rows):
-        own(batch, rows)
-        batch._model_kwargs["attention_mask"] = torch.ones_like(
-            batch._model_kwargs["attention_mask"]
-        )
-
+def with_selected(patch, change):
     own = _sampling._DecodingBatch.select
-    patch.setattr(_sampling._DecodingBatch, "select", select)
+    patch.setattr(_sampling._DecodingBatch, "select", lambda *given: change(own, *given))
+
+
+def mask_that_does_not_grow(patch):
+    def change(own, batch, rows):
+        own(batch, rows)
+        mask = batch._model_kwargs["attention_mask"]
+        batch._model_kwargs["attention_mask"] = torch.ones_like(mask)
+
+    with_selected(patch, change)
 
 
 def rows_that_leave_in_the_wrong_place(patch):
-    def select(batch, rows):
-        own(batch, rows if len(rows) == 4 else rows - 1)
-
-    own = _sampling._DecodingBatch.select
-    patch.setattr(_sampling._DecodingBatch, "select", select)
+    with_selected(patch, lambda own, batch, rows: own(batch, rows - int(len(rows) < 4)))
 
 
 GENERATION = [
@@ -247,28 +244,15 @@ def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_
     assert "share_prompts: each rollout computes its own prompt, because a hook" in caplog.text
 
 
-def test_a_trial_marks_no_parameter_for_other_processes(tiny_policy, tmp_path):
-    """DDP waits in vain for a parameter that only made-up rows have reached, and fails."""
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    model.expert, reached = torch.nn.Parameter(torch.ones(())), []
-
-    def hook(module, args, kwargs, output):
-        if (kwargs["input_ids"] == 7).any():
-            return
-        reached.append(module)
-        output.last_hidden_state = output.last_hidden_state * model.expert
-
-    model.get_decoder().register_forward_hook(hook, with_kwargs=True)
-    trainer, store = trainer_of(tiny_policy, tmp_path, model=model), dist.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        shared = DistributedDataParallel(model.train(), find_unused_parameters=True)
-        trainer._speed_ups.run(20, 12)
-        shared(input_ids=torch.full((2, 5), 7)).logits.sum().backward()
-    finally:
-        dist.destroy_process_group()
-    assert reached
-    assert model.expert.grad is None
+def test_a_trial_shows_other_processes_no_gradient(tiny_policy, tmp_path):
+    """DDP waits there for each parameter, and fails if only made-up rows have reached one."""
+    seen, trainer = [], trainer_of(tiny_policy, tmp_path)
+    accumulating = [p.expand_as(p).grad_fn.next_functions[0][0] for p in trainer.model.parameters()]
+    for each in accumulating:
+        each.register_hook(lambda *_: seen.append(1))
+    trainer._speed_ups.run(20, 12)
+    assert not seen
+    assert not trainer._packer.is_off
 
 
 class Whole(torch.nn.Sequential):

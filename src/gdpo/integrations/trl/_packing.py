@@ -187,8 +187,6 @@ class Packer(SpeedUp):
         self._trims = trims and _positions_are_relative(model) and not virtual_tokens, trims
         """Whether padding may be removed on the left, and on the right."""
         self.flat = flat_rows_of(trainer)
-        self._has_unknown = False
-        """Whether a batch had entries that cannot be split."""
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
@@ -207,11 +205,10 @@ class Packer(SpeedUp):
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        if self._has_unknown or not is_training(self._trainer):
+        if not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
-            self._has_unknown = True
-            say(self._trainer, f"{_STAY}, because they contain {', '.join(unknown)}")
+            self.say(f"micro-batches contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
             buffered: Any = self._trainer._buffered_inputs

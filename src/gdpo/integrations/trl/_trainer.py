@@ -185,7 +185,8 @@ class GDPOTrainer(GRPOTrainer):
     def _speed_up(self, args: GDPOConfig) -> None:
         bound_memory(self)
         self._packer = packer_of(self)
-        self._speed_ups = Trial(self, self._trls_scores, self._packer, head_of(self))
+        trls = super()._get_per_token_logps_and_entropies
+        self._speed_ups = Trial(self, trls, self._packer, head_of(self))
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
 
@@ -242,9 +243,6 @@ class GDPOTrainer(GRPOTrainer):
         if not len(ids):  # the packer has put all rollouts into later micro-batches
             return torch.zeros((), device=ids.device, requires_grad=True)
         return weighed(self, inputs, super()._compute_loss(model, inputs))
-
-    def _trls_scores(self, *args: Any, **kwargs: Any) -> Any:
-        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         return self._speed_ups.score(*args, **kwargs)
