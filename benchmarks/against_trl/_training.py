@@ -144,19 +144,19 @@ def limit(setting):
 
     Forward and backward, with as many rollouts at a time as a micro-batch has, and at least a
     group: the model reads the prompt of each group once, then all completions, which attend to it.
-    All completions have the mean length, so there is no padding.
+    All completions have the mean length of those with signal, so there is no padding.
     """
     with torch.device("cuda" if ON_GPU else "cpu"):
         model = setting.model(setting.vocabulary).train()
-        completion = sum(lengths(setting)) // setting.rollouts
+        needed = lengths(setting)[setting.constant * setting.samples :]
+        completion = round(sum(needed) / len(needed))
         rows = max(setting.samples, setting.rollouts // setting.micro_batches)
         prompts = torch.randint(1, BYTES, (rows // setting.samples, setting.prompt or 12))
         ids = torch.randint(1, BYTES, (rows, completion))
 
     def work():
         start = now()
-        needed = setting.rollouts - setting.constant * setting.samples
-        counts = [min(rows, needed - first) for first in range(0, needed, rows)]
+        counts = [min(rows, len(needed) - first) for first in range(0, len(needed), rows)]
         for count in counts * setting.iterations:
             with torch.autocast(ids.device.type, torch.bfloat16, enabled=setting.bf16):
                 read = model(prompts[: count // setting.samples], logits_to_keep=1, use_cache=True)

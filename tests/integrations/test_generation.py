@@ -21,7 +21,7 @@ from tests.integrations.generating import (
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from gdpo.integrations.trl._caches import RoomyLayer
+from gdpo.integrations.trl._caches import ROOM, RoomyLayer
 from gdpo.integrations.trl.generation import COVERED_SETTINGS
 
 
@@ -150,8 +150,9 @@ def test_a_layer_with_room_holds_what_a_layer_holds_and_no_more_than_it_may():
     plain.update(*prompts)
     filled.update(*prompts)
     rows = torch.tensor([2, 0, 0, 1, 2, 2])
-    roomy = RoomyLayer(filled, rows, longest=120)
+    roomy = RoomyLayer(filled)
     assert filled.keys is None  # otherwise the prompts would be stored twice
+    roomy.batch_select_indices(rows)
     plain.batch_select_indices(rows)
     for step in range(115):
         if step in (3, 40, 41):
@@ -161,5 +162,7 @@ def test_a_layer_with_room_holds_what_a_layer_holds_and_no_more_than_it_may():
         new = torch.rand(2, len(plain.keys), 2, 1, 4, generator=draw)
         for ours, theirs in zip(roomy.update(*new), plain.update(*new), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-            assert ours.untyped_storage().nbytes() <= ours[..., :1, :].numel() * 4 * 120
+            assert ours.untyped_storage().nbytes() <= ours[..., :1, :].numel() * 4 * (
+                6 + step + ROOM
+            )
         assert roomy.get_seq_length() == plain.get_seq_length() == 6 + step

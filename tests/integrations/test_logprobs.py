@@ -18,6 +18,7 @@ from transformers import (
 from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, logprobs
+from gdpo.integrations.trl.logprobs import head_of
 
 ROWS, PROMPT, COMPLETION = 5, 4, 7
 
@@ -150,11 +151,11 @@ def test_unsupported_models_use_trls_head_with_one_warning(
 
 def test_losses_of_experts_are_left_to_trl(place, caplog):
     trainer = trainer_with(llama(), *place)
-    reason = trainer._head.not_here_because(trainer.model, 1, {"compute_aux_loss": True})
+    reason = head_of(trainer).not_here_because(trainer.model, 1, {"compute_aux_loss": True})
     assert "expert load" in reason
-    assert trainer._head.not_here_because(trainer.model, 1, {"compute_aux_loss": False}) is None
+    assert head_of(trainer).not_here_because(trainer.model, 1, {"compute_aux_loss": False}) is None
     image = {"pixel_values": torch.zeros(1)}
-    assert "multimodal" in trainer._head.not_here_because(trainer.model, 1, image)
+    assert "multimodal" in head_of(trainer).not_here_because(trainer.model, 1, image)
 
 
 def test_switched_off_it_is_trls(place, caplog):

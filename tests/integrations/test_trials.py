@@ -34,24 +34,22 @@ def missing_class(patch):
     patch.setitem(sys.modules, "gdpo.integrations.trl._sampling", None)
 
 
-def mask_that_does_not_grow(patch):
-    def select(batch, rows, processors):
-        own(batch, rows, processors)
-        batch._model_kwargs["attention_mask"] = torch.ones_like(
-            batch._model_kwargs["attention_mask"]
-        )
+def with_selected(patch, change):
+    own = _sampling._DecodingBatch.select
+    patch.setattr(_sampling._DecodingBatch, "select", lambda *given: change(own, *given))
 
-    own = _sampling._DecodingBatch._select
-    patch.setattr(_sampling._DecodingBatch, "_select", select)
+
+def mask_that_does_not_grow(patch):
+    def change(own, batch, rows):
+        own(batch, rows)
+        mask = batch._model_kwargs["attention_mask"]
+        batch._model_kwargs["attention_mask"] = torch.ones_like(mask)
+
+    with_selected(patch, change)
 
 
 def rows_that_leave_in_the_wrong_place(patch):
-    def leave(batch, processors):
-        batch.is_open = batch.is_open.flip(0)
-        own(batch, processors)
-
-    own = _sampling._DecodingBatch.leave
-    patch.setattr(_sampling._DecodingBatch, "leave", leave)
+    with_selected(patch, lambda own, batch, rows: own(batch, rows - int(len(rows) < 4)))
 
 
 GENERATION = [
@@ -244,6 +242,17 @@ def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_
     assert not seen
     assert trainer._packer.is_off
     assert "share_prompts: each rollout computes its own prompt, because a hook" in caplog.text
+
+
+def test_a_trial_shows_other_processes_no_gradient(tiny_policy, tmp_path):
+    """DDP waits there for each parameter, and fails if only made-up rows have reached one."""
+    seen, trainer = [], trainer_of(tiny_policy, tmp_path)
+    accumulating = [p.expand_as(p).grad_fn.next_functions[0][0] for p in trainer.model.parameters()]
+    for each in accumulating:
+        each.register_hook(lambda *_: seen.append(1))
+    trainer._speed_ups.run(20, 12)
+    assert not seen
+    assert not trainer._packer.is_off
 
 
 class Whole(torch.nn.Sequential):

@@ -19,7 +19,9 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _adapter
+from gdpo.integrations.trl._packing import packer_of
 from gdpo.integrations.trl._probe import rule_of
+from gdpo.integrations.trl.generation import fast_rollouts
 
 
 def ours(policy, folder, trainer_class=GDPOTrainer, **options):
@@ -223,12 +225,22 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
     assert np.isfinite(trainer.state.log_history[0]["loss"])
 
 
-def test_a_missing_attribute_is_a_reason(place):
-    trainer = trainer_of(GRPOTrainer, GRPOConfig, *place)
-    assert _adapter.lacks("pack_micro_batches", trainer) is None
-    del trainer._entropy_bonus_enabled
-    reason = _adapter.lacks("pack_micro_batches", trainer)
-    assert reason.endswith("has no GRPOTrainer._entropy_bonus_enabled")
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("_buffered_inputs", packer_of),
+        ("loss_type", packer_of),
+        ("use_vllm", fast_rollouts),
+        ("_tokenizer", fast_rollouts),
+    ],
+)
+def test_a_missing_attribute_is_a_reason(name, of, place, caplog):
+    trainer = ours(*place)
+    trainer.rollout_func = None
+    assert of(trainer) is not None
+    vars(trainer).pop(name)
+    assert of(trainer) is None
+    assert f"no attribute '{name}'" in caplog.text
 
 
 def test_errors_name_the_versions_of_the_conformance():

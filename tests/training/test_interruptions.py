@@ -162,6 +162,15 @@ def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(tra
     assert repeatable(run) == whole
 
 
+def test_a_run_whose_reference_follows_the_policy_resumes_exactly(trained):
+    syncs = ("sync_ref_model=true", "ref_model_sync_steps=1", "beta=0.5", "learning_rate=0.01")
+    run = trained(*(f"trainer.{each}" for each in syncs), "trainer.save_total_limit=10").run
+    whole = repeatable(run)
+    forget_checkpoints_after(run, 2)
+    assert train(load_recipe(run.path), resume=True).started_at == 2
+    assert repeatable(run) == whole
+
+
 def test_checkpoints_are_saved_by_time_too(load):
     changes = ["trainer.save_steps=100", "trainer.save_total_limit=10", "save_minutes=1e-9"]
     run = train(load(*changes)).run

@@ -1,24 +1,21 @@
 """Names the parts of TRL that move between versions, and finds which of them are missing.
 
 All decisions look at TRL itself, never at its version number. If a part is missing,
-`refuse_missing` raises an error. For an optional capability, `lacks` returns the reason for the
-log, and TRL's own code runs.
+`refuse_missing` raises an error. For an optional capability, `lacks` and `tried` return the reason
+for the log, and TRL's own code runs.
 """
 
 import functools
 import inspect
 import logging
 import os
-import pkgutil
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 
 from gdpo.errors import ConfigError, MissingExtraError
 
@@ -58,29 +55,6 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Maps each capability to the methods of TRL's trainer that it needs, with their parameters."""
 
-_FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fast_generation": {
-        "trl.extras.profiling:profiling_context": ("trainer", "name"),
-        "trl.models.utils:unwrap_model_for_generation": ("model", "accelerator"),
-    }
-}
-"""Maps capabilities to TRL's functions that they need, with their parameters."""
-
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "fast_generation": (
-        *("rollout_func", "use_vllm", "use_transformers_continuous_batching", "tools"),
-        *("environment_factories", "generation_config", "pad_to_multiple_of", "_tokenizer"),
-        "_is_vlm",
-    ),
-    "completion_only_head": ("temperature",),
-    "pack_micro_batches": (
-        *("_step", "_buffered_inputs", "_metrics", "_is_vlm", "_entropy_bonus_enabled"),
-        *("aux_loss_enabled", "loss_type", "beta", "top_entropy_quantile", "pad_to_multiple_of"),
-        "importance_sampling_level",
-    ),
-}
-"""Maps each optional capability to the attributes of TRL's trainer that it reads."""
-
 
 def check_turns(estimator: str, args: Any) -> None:
     """Check that TRL marks which tokens the model generated, and takes one advantage per token."""
@@ -94,21 +68,16 @@ def check_turns(estimator: str, args: Any) -> None:
 
 
 def refuse_missing(capability: str, needed_by: str) -> None:
-    if missing := _missing_callables(capability):
+    if missing := _missing_methods(capability):
         raise ConfigError(
             f"{needed_by} needs {missing[0]}, which TRL {version('trl')} does not have. Install a "
             f"version of TRL that gdpo is tested with: {TESTED}"
         )
 
 
-def lacks(capability: str, trainer: Any) -> str | None:
-    """Return why TRL's trainer does not support an optional capability, or None if it does.
-
-    The trainer must have the attributes that TRL sets.
-    """
-    names = _ATTRIBUTES[capability]
-    attributes = [f"GRPOTrainer.{name}" for name in names if not hasattr(trainer, name)]
-    missing = [*_missing_callables(capability), *attributes]
+def lacks(capability: str) -> str | None:
+    """Return which methods of an optional capability TRL's trainer does not have, or None."""
+    missing = _missing_methods(capability)
     return f"TRL {version('trl')} has no {' and no '.join(missing)}" if missing else None
 
 
@@ -181,25 +150,16 @@ def _of_known_code(function: Any) -> bool:
     return code is not None and code.co_filename.startswith(_KNOWN)
 
 
-def _missing_callables(capability: str) -> list[str]:
-    needed: dict[str, tuple[Any, tuple[str, ...]]] = {
-        f"GRPOTrainer.{name}": (getattr(GRPOTrainer, name, None), ("self", *parameters))
-        for name, parameters in _METHODS[capability].items()
-    }
-    for path, parameters in _FUNCTIONS.get(capability, {}).items():
-        try:
-            found = pkgutil.resolve_name(path)
-        except (ImportError, AttributeError):
-            found = None
-        needed[path.partition(":")[2]] = (found, parameters)
+def _missing_methods(capability: str) -> list[str]:
     missing: list[str] = []
-    for name, (found, names) in needed.items():
+    for name, parameters in _METHODS[capability].items():
+        found, needed = getattr(GRPOTrainer, name, None), ("self", *parameters)
         taken = {} if found is None else inspect.signature(found).parameters
         # Users wrap TRL's methods with *args or **kwargs.
         of_any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         takes_any = any(each.kind in of_any_name for each in taken.values())
-        if not takes_any and not set(names) <= set(taken):
-            missing.append(f"{name}({', '.join(names)})")
+        if not takes_any and not set(needed) <= set(taken):
+            missing.append(f"GRPOTrainer.{name}({', '.join(needed)})")
     return missing
 
 
@@ -220,7 +180,8 @@ def is_training(trainer: Any) -> bool:
 
 
 def without_adapter(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
+    # Not with accelerate's `is_peft_model`, which reads the metadata of peft in each call.
+    return getattr(model, "get_base_model", lambda: model)()
 
 
 def say(trainer: Any, message: str) -> None:
@@ -233,23 +194,3 @@ def is_async_callable(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
-
-
-def timed(trainer: Any) -> Any:
-    from trl.extras.profiling import profiling_context
-
-    return profiling_context(trainer, "transformers.generate")
-
-
-@contextmanager
-def unwrapped_model(trainer: Any) -> Generator[Any]:
-    """Yield the model as TRL uses it to generate: unwrapped, without gradient checkpointing."""
-    from trl.models.utils import unwrap_model_for_generation
-
-    options: dict[str, Any] = {}
-    if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:
-        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
-    with unwrap_model_for_generation(
-        trainer.model_wrapped, trainer.accelerator, **options
-    ) as model:
-        yield model

@@ -29,21 +29,19 @@ ROOM = 32
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that stores keys and values in preallocated tensors.
 
-    It copies rows of the layer that contains the prompts, which is emptied to free its memory. The
-    layer cannot be cropped or reset.
+    It copies the layer that contains the prompts, which is emptied to free its memory. The layer
+    cannot be cropped or reset.
     """
 
-    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
+    def __init__(self, layer: DynamicLayer) -> None:
         super().__init__()
         keys, values = layer.keys, layer.values
         assert keys is not None, "the layer contains no prompts"
         assert values is not None
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
-        self._longest = longest
         self._length = keys.shape[-2]
         layer.keys = layer.values = None
-        self._all_keys = self._with_room(keys[rows])
-        self._all_values = self._with_room(values[rows])
+        self._all_keys, self._all_values = self._with_room(keys), self._with_room(values)
         self._show()
 
     def update(
@@ -67,7 +65,7 @@ class RoomyLayer(DynamicLayer):
         self._show()
 
     def _with_room(self, states: torch.Tensor) -> torch.Tensor:
-        size = max(self._length, min(self._length + ROOM, self._longest))
+        size = self._length + ROOM
         larger = states.new_empty((*states.shape[:-2], size, states.shape[-1]))
         larger[..., : states.shape[-2], :] = states
         return larger

@@ -15,13 +15,8 @@ from gdpo.integrations.trl._turns import check_loss
 FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
 """Allowed values of `filter_groups`."""
 
-_SWITCHES: dict[str, tuple[bool | None, ...]] = {
-    "pack_micro_batches": (True, False),
-    "share_prompts": (True, False),
-    "completion_only_head": (True, False),
-    "fast_generation": (None, True, False),
-}
-"""Maps the name of each switch to its allowed values."""
+_SWITCHES = ("pack_micro_batches", "share_prompts", "completion_only_head", "fast_generation")
+"""Fields whose value is True, False or the default."""
 
 
 def _field(default: Any, description: str) -> Any:
@@ -148,8 +143,9 @@ class GDPOConfig(GRPOConfig):
             check_loss(self.advantage, self)
         check_accounting(self, self.effect_every, turns=turns)
         check_detail(self.diagnostics, "diagnostics")
-        for name, allowed in _SWITCHES.items():
+        for name in _SWITCHES:
             value: Any = getattr(self, name)
+            allowed = dict.fromkeys((getattr(GDPOConfig, name), True, False))
             if not any(value is each for each in allowed):
                 raise ConfigError(f"{name}={value!r}: set it to {' or '.join(map(repr, allowed))}")
         refuse_unknown([self.filter_groups], FILTERS, "unknown filter_groups")

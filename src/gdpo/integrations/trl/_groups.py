@@ -76,7 +76,8 @@ class Ranks:
     count: int
     this: int
 
-    def own(self, items: Sequence[Any]) -> Sequence[Any]:
+    def own(self, items: Any) -> Any:
+        """Return this process's part of a sequence or tensor of all processes."""
         size = len(items) // self.count
         return items[self.this * size : (self.this + 1) * size]
 

@@ -30,7 +30,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 
 from gdpo.errors import ConfigError
@@ -71,7 +70,7 @@ _COMPLETION = (
     "sampling_per_token_logps",
     "importance_sampling_ratio",
 )
-_OF_THE_BATCH = ("num_items_in_batch",)
+_OF_THE_BATCH = {"num_items_in_batch"}
 
 _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 """Tensors that TRL pads with a value other than 0."""
@@ -110,23 +109,15 @@ def take(
     batch: MicroBatch,
     places: Sequence[int],
     *,
-    prompt: int | None = None,
-    completion: int | None = None,
+    prompt: slice = slice(None),
+    completion: slice = slice(None),
 ) -> MicroBatch:
-    """Return the rows of a batch with the given indices.
-
-    The last `prompt` tokens of each prompt and the first `completion` tokens of each completion are
-    kept. None: all of them.
-    """
+    """Return the rows of a batch with the given indices, and those tokens of each."""
     index = torch.tensor(places, dtype=torch.long, device=batch["completion_ids"].device)
-    taken: MicroBatch = {}
-    for key, value in batch.items():
-        if key in _OF_THE_BATCH:
-            taken[key] = value
-        elif key in _PROMPT and prompt is not None:
-            taken[key] = value[:, value.shape[1] - prompt :][index]
-        else:
-            taken[key] = (value if value.ndim == 1 else value[:, :completion])[index]
+    taken = dict(batch)
+    for key in taken.keys() - _OF_THE_BATCH:
+        tokens = prompt if key in _PROMPT else completion
+        taken[key] = batch[key][:, tokens][index] if batch[key].ndim == 2 else batch[key][index]
     return taken
 
 
@@ -188,7 +179,7 @@ class Packer(SpeedUp):
     def __init__(self, trainer: Any, *, regroups: bool) -> None:
         super().__init__(trainer)
         model: Any = trainer.model
-        adapters = model.peft_config.values() if is_peft_model(model) else ()
+        adapters = getattr(model, "peft_config", {}).values()
         virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
         self.regroups = regroups
         """Whether a rollout may move to another micro-batch of the optimizer step."""
@@ -196,8 +187,6 @@ class Packer(SpeedUp):
         self._trims = trims and _positions_are_relative(model) and not virtual_tokens, trims
         """Whether padding may be removed on the left, and on the right."""
         self.flat = flat_rows_of(trainer)
-        self._has_unknown = False
-        """Whether a batch had entries that cannot be split."""
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
@@ -216,11 +205,10 @@ class Packer(SpeedUp):
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        if self._has_unknown or not is_training(self._trainer):
+        if not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
-            self._has_unknown = True
-            say(self._trainer, f"{_STAY}, because they contain {', '.join(unknown)}")
+            self.say(f"micro-batches contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
             buffered: Any = self._trainer._buffered_inputs
@@ -302,8 +290,6 @@ class Packer(SpeedUp):
 
     def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
         """In a trial, score rows without their padding, which `packed` removes in the training."""
-        if not self.is_tried:
-            return score(model, *rows, **options)
         input_ids, attention_mask, keep = rows
         start = input_ids.shape[1] - keep
         lengths = attention_mask[:, :start].sum(1), last_places(attention_mask[:, start:])
@@ -318,7 +304,8 @@ class Packer(SpeedUp):
         padded = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
         lengths = [rows[i].prompt for i in places], [rows[i].completion for i in places]
         prompt, completion = self._widths(lengths, padded)
-        return take(batch, places, prompt=prompt, completion=completion)
+        last, first = slice(padded[0] - prompt, None), slice(completion)
+        return take(batch, places, prompt=last, completion=first)
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -364,16 +351,16 @@ def packer_of(trainer: Any) -> Packer | None:
     """
     if not trainer.args.pack_micro_batches:
         return None
-    if reason := _untouched_because(trainer):
-        say(trainer, f"{_STAY}, because {reason}")
-        return None
-    if reason := _only_trimmed_because(trainer):
-        say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {reason}")
-    packer = Packer(trainer, regroups=not reason)
-    if difference := tried(partial(_changed_loss, trainer, packer)):
-        say(trainer, f"{_STAY}, because {difference}")
-        return None
-    return packer
+    packer, reason = None, tried(partial(_untouched_because, trainer))
+    if reason is None:
+        if shared := tried(partial(_only_trimmed_because, trainer)):
+            say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {shared}")
+        packer = Packer(trainer, regroups=not shared)
+        reason = tried(partial(_changed_loss, trainer, packer))
+    if reason is None:
+        return packer
+    say(trainer, f"{_STAY}, because {reason}")
+    return None
 
 
 def _changed_loss(trainer: Any, packer: Packer) -> str | None:
@@ -418,8 +405,10 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
 
 
 def _untouched_because(trainer: Any) -> str | None:
-    if reason := lacks("pack_micro_batches", trainer):
+    if reason := lacks("pack_micro_batches"):
         return reason
+    for read_later in ("_step", "_buffered_inputs"):
+        getattr(trainer, read_later)
     parts = ("_compute_loss", "compute_loss", *_OF_THE_LOSS)
     if replaced(trainer, parts) or replaced(GRPOTrainer, parts):
         return f"{type(trainer).__name__} overrides TRL's loss"

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.func import functional_call
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
@@ -207,8 +208,6 @@ class SpeedUp:
 
     instead: str
     """What happens without it, for the log."""
-    is_tried = False
-    """Whether a trial runs."""
     is_off = False
     """Whether it is not used, for example because a trial found a difference."""
 
@@ -232,10 +231,12 @@ class Trial:
 
     def __init__(self, trainer: Any, trls: Score, packer: Any, head: Any) -> None:
         self._trainer, self._trls, self._flat = trainer, trls, packer and packer.flat
-        self._speed_ups = [each for each in (packer, self._flat, head) if each is not None]
-        self._fast = trls
-        for each in reversed(self._speed_ups):
-            self._fast = partial(each.score, self._fast)
+        self._speed_ups = [each for each in (head, self._flat, packer) if each is not None]
+        self._tried = self._fast = trls
+        for each in self._speed_ups:
+            self._tried = partial(each.score, self._tried)
+            if each is not packer:  # the training packs whole micro-batches
+                self._fast = self._tried
         is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
         self._longest = defaultdict[Any, float](lambda: math.inf if is_sharded else 0.0)
         """The largest number of tokens in a rollout that is covered, for each model."""
@@ -282,18 +283,21 @@ class Trial:
         if not used or prompt + completion <= self._longest[model]:
             return
         self._longest[model] = prompt + completion
-        rows = model, *made_up_rows(self._trainer, 4, prompt=prompt, completion=completion)
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()):
-            _switch_off(used, lambda: "a hook of a parameter would see made-up gradients")
+            _switch_off(used, lambda: "a hook of a parameter would see other gradients")
             return
-        learns = model is self._trainer.model  # whoever calls `_generate` without gradients
-        with _on_trial(model, used), torch.set_grad_enabled(learns):
+        rows = model, *made_up_rows(self._trainer, 4, prompt=prompt, completion=completion)
+        with_stand_ins(model, lambda: self._compare(rows, used))
+
+    def _compare(self, rows: Any, used: Sequence[SpeedUp]) -> None:
+        trainer = self._trainer
+        learns = rows[0] is trainer.model  # whoever calls `_generate` without gradients
+        with _on_trial(rows[0]), torch.set_grad_enabled(learns):
             try:
-                size = self._trainer.args.per_device_train_batch_size
-                expected = self._scored(rows, self._trls, size)
+                expected = self._scored(rows, self._trls, trainer.args.per_device_train_batch_size)
             except Exception as error:  # noqa: BLE001  TRL's own head may need what a CPU lacks
                 failed = f"speed-ups are not compared with TRL's code, which failed: {error!r}"
-                say(self._trainer, failed)
+                say(trainer, failed)
                 return
             _switch_off(used, partial(self._difference, rows, expected))
 
@@ -301,7 +305,7 @@ class Trial:
         (model, ids, *_), (logps, gradient) = rows, expected
         dtype = computed_in(self._trainer)
         # The last row has no padding. The others are trimmed.
-        ours, our_gradient = self._scored(rows, self._fast, [len(ids) - 1, 1])
+        ours, our_gradient = self._scored(rows, self._tried, [len(ids) - 1, 1])
         # 1e-3 in float32, 10 % in bfloat16. SmolLM2-135M's gradient differs by 2e-4 and 1.8 %:
         # TRL's own differs from the one in float64 by 5e-4.
         allowed = min(3 * epsilon(dtype, logps) ** 0.5, 0.1) * float(gradient.norm())
@@ -370,29 +374,40 @@ _OPENED = 0.1
 """The value of parameters in a trial that are 0 in the training."""
 
 
-@contextmanager
-def _on_trial(model: Any, speed_ups: Sequence[SpeedUp]) -> Generator[None]:
-    """Restore gradients and random states at the end. Until then, there is no dropout.
+class _Calling(torch.nn.Module):
+    """Lets `functional_call` exchange the parameters of a model while a function runs."""
 
-    Parameters that are 0 have another value: a closed gate would hide what the training opens.
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[], None]) -> None:
+        function()
+
+
+def with_stand_ins(model: Any, function: Callable[[], None]) -> None:
+    """Call a function while other tensors stand in for the trained parameters of a model.
+
+    The parameters get no gradients, which hooks and other processes would see. Where they are 0,
+    the stand-ins are not: a closed gate would hide what the training opens.
     """
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    closed = [p for p, _ in gradients if p.requires_grad and not p.any()]
-    zeros = [parameter.detach().clone() for parameter in closed]
-    changed = [(own, key, 0.0) for _, own, key in dropouts(model)]
-    changed += [(vars(each), "is_tried", True) for each in speed_ups]
-    before = [(own, key, own.get(key)) for own, key, _ in changed]
+    stand_ins = {
+        f"model.{name}": (p.detach() if p.any() else torch.full_like(p, _OPENED)).requires_grad_()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+    functional_call(_Calling(model), stand_ins, (function,))
+
+
+@contextmanager
+def _on_trial(model: Any) -> Generator[None]:
+    """Restore random states at the end. Until then, there is no dropout."""
+    before = [(own, key, own[key]) for _, own, key in dropouts(model)]
     try:
-        for own, key, value in changed:
-            own[key] = value
-        for parameter in closed:
-            parameter.data.fill_(_OPENED)
+        for own, key, _ in before:
+            own[key] = 0.0
         with kept_random_states():
             yield
     finally:
-        for parameter, zero in zip(closed, zeros, strict=True):
-            parameter.data.copy_(zero)
         for own, key, value in before:
             own[key] = value
-        for parameter, gradient in gradients:
-            parameter.grad = gradient

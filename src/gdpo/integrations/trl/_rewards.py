@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -19,7 +20,7 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from gdpo._naming import did_you_mean, last_line
 from gdpo.advantages.registry import weights_by_name
-from gdpo.errors import ConfigError, RewardError, boundary
+from gdpo.errors import ConfigError, GdpoError, RewardError, boundary
 from gdpo.integrations._turns import is_per_turn
 from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
@@ -78,17 +79,12 @@ def as_reward_functions(
 ) -> tuple[list[Any], Scorer]:
     """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 
-    Reward models and their names are passed through unchanged.
+    Everything else is passed through unchanged.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
-
-    def adapted(reward: Any) -> Any:
-        if isinstance(reward, Reward):
-            return _from_reward(reward, shared)
-        return reward if isinstance(reward, str | torch.nn.Module) else _checked(reward)
-
-    return [adapted(reward) for reward in given], shared.scorer
+    functions = [_from_reward(each, shared) if isinstance(each, Reward) else each for each in given]
+    return functions, shared.scorer
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -253,25 +249,6 @@ def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
     )
 
 
-def _checked(function: RewardFunction) -> RewardFunction:
-    name = callable_name(function)
-
-    def checked(**given: Any) -> list[Any]:
-        with boundary(RewardError, functools.partial(_raised, name, function, given)):
-            values = function(**given)
-        return _check_values(name, values, len(given["completions"]))
-
-    async def later(**given: Any) -> list[Any]:
-        with boundary(RewardError, functools.partial(_raised, name, function, given)):
-            values = await function(**given)
-        return _check_values(name, values, len(given["completions"]))
-
-    chosen = later if is_async_callable(function) else checked
-    functools.update_wrapper(chosen, function, assigned=("__module__", "__doc__"), updated=())
-    chosen.__name__ = name
-    return chosen
-
-
 def _check_values(name: str, values: Any, count: int) -> list[Any]:
     """Return a function's values as numbers, None, or one number or None for each turn."""
     try:
@@ -397,7 +374,7 @@ class ExactRewards:
         """
         if not self._returned and not self._wants_turns:
             return Returned(rounded.cpu())
-        local: Any = ranks.own(rounded.cpu())  # pyright: ignore[reportArgumentType]
+        local = ranks.own(rounded.cpu())
         exact = local.double() if self._returned else local
         of_turns: list[dict[int, list[float]]] = [{} for _ in range(len(local))]
         for column, values in self._totals.items():
@@ -419,28 +396,33 @@ class ExactRewards:
         return Returned(rewards, spread(rewards, per_turn, all_counts), all_counts)
 
     def watched(self, column: int, function: Any, name: str) -> Any:
-        """Return the reward function of a column, whose return values are kept."""
-        if isinstance(function, torch.nn.Module):
+        """Return the reward function of a column, whose return values are checked and kept.
+
+        Reward models and their names are returned unchanged.
+        """
+        if isinstance(function, str | torch.nn.Module):
             return function
-        if is_async_callable(function):
 
-            @functools.wraps(function, updated=())
-            async def later(*args: Any, **kwargs: Any) -> list[Any]:
-                return self._kept(column, await function(*args, **kwargs), name)
+        def now(**given: Any) -> list[Any]:
+            with boundary(RewardError, partial(_raised, name, function, given), passed=GdpoError):
+                values = function(**given)
+            return self._kept(column, name, _check_values(name, values, len(given["completions"])))
 
-            return later
+        async def later(**given: Any) -> list[Any]:
+            with boundary(RewardError, partial(_raised, name, function, given), passed=GdpoError):
+                values = await function(**given)
+            return self._kept(column, name, _check_values(name, values, len(given["completions"])))
 
-        @functools.wraps(function, updated=())
-        def now(*args: Any, **kwargs: Any) -> list[Any]:
-            return self._kept(column, function(*args, **kwargs), name)
+        chosen = later if is_async_callable(function) else now
+        functools.update_wrapper(chosen, function, assigned=("__module__", "__doc__"), updated=())
+        chosen.__name__ = name
+        return chosen
 
-        return now
-
-    def _kept(self, column: int, values: Any, name: str) -> list[Any]:
+    def _kept(self, column: int, name: str, returned: list[Any]) -> list[Any]:
         """Store what a function returned. Return what TRL gets: one value per completion."""
-        returned, counts = list(values), self._located.counts
+        counts = self._located.counts
         if len(returned) != len(counts):
-            return returned  # TRL raises an error
+            return returned  # of a part of the batch
         self._returned[column] = returned
         self._totals[column] = [
             total_of(name, value, i, count)

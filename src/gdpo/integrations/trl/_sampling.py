@@ -4,14 +4,36 @@
 """
 
 import copy
+import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import LogitsProcessor
 from transformers.cache_utils import Cache, DynamicLayer
+from trl.extras.profiling import profiling_context
+from trl.models.utils import unwrap_model_for_generation
 
 from gdpo.integrations.trl._adapter import agree, kept_random_states
 from gdpo.integrations.trl._caches import RoomyLayer
+
+
+def timed(trainer: Any) -> Any:
+    return profiling_context(trainer, "transformers.generate")
+
+
+@contextmanager
+def unwrapped_model(trainer: Any) -> Generator[Any]:
+    """Yield the model as TRL uses it to generate: unwrapped, without gradient checkpointing."""
+    options: dict[str, Any] = {}
+    if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
+    with unwrap_model_for_generation(
+        trainer.model_wrapped, trainer.accelerator, **options
+    ) as model:
+        yield model
+
 
 LEAVE_TOGETHER = 0.1
 """Share of rows that must have finished before finished rows are removed. Removal copies the
@@ -35,13 +57,15 @@ def sample_rows(
     as in `generate`.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
-    batch = _DecodingBatch(
-        input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs)
-    )
-    batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
+    model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
+    batch = _DecodingBatch(input_ids, model_kwargs, logits_processor)
+    batch.select(prompt_of_row)
+    batch.place = torch.arange(len(batch.ids), device=batch.ids.device)
+    pad = generation_config._pad_token_tensor
+    sequences = pad.repeat(len(batch.ids), stopping_criteria.max_length)
+    sequences[:, : input_ids.shape[1]] = batch.ids
     logits = outputs.logits[:, -1][prompt_of_row].float()
     del outputs  # frees the logits, which would otherwise stay in memory during the loop
-    pad = generation_config._pad_token_tensor
     with model._optimize_model_for_decode():
         while True:
             scores = logits_processor(batch.ids, logits)
@@ -49,46 +73,32 @@ def sample_rows(
                 tokens = torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
             else:
                 tokens = scores.argmax(dim=-1)
-            batch.append(tokens, pad)
+            tokens = tokens.where(batch.is_open, pad)
+            sequences[batch.place, batch.ids.shape[1]] = tokens
+            batch.ids = torch.cat([batch.ids, tokens[:, None]], dim=-1)
             batch.is_open &= ~stopping_criteria(batch.ids, None)
             left = int(batch.is_open.sum())
             if left == 0:
-                return batch.sequences(pad)
+                return sequences[:, : batch.ids.shape[1]]
             if len(batch.ids) - left >= LEAVE_TOGETHER * len(batch.ids):
-                batch.leave(logits_processor)
+                batch.select(batch.is_open.nonzero().squeeze(1))
             logits = batch.next_logits(model)
 
 
 class _DecodingBatch:
-    def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+    def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any], processors: Any) -> None:
         self.ids = ids
         self.is_open = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-        self._place = torch.arange(len(ids), device=ids.device)
-        self._model_kwargs = model_kwargs
-        self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
-        cache = self._cache()
-        for i, layer in enumerate(cache.layers):
+        self.place = torch.arange(len(ids), device=ids.device)
+        self._model_kwargs, self._processors = model_kwargs, processors
+        layers = self._cache().layers
+        for i, layer in enumerate(layers):
             if type(layer) is DynamicLayer and layer.is_initialized:
-                cache.layers[i] = RoomyLayer(layer, prompt_of_row, longest=longest)
-            else:
-                layer.batch_select_indices(prompt_of_row)
-        self._select(prompt_of_row, processors)
-        self._place = torch.arange(len(self.ids), device=self.ids.device)
+                layers[i] = RoomyLayer(layer)
 
     def _cache(self) -> Any:
         # transformers calls it past_key_values up to 5.23, and cache since.
         return next(value for value in self._model_kwargs.values() if isinstance(value, Cache))
-
-    def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
-        self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
-
-    def leave(self, processors: Any) -> None:
-        self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
-        rows = self.is_open.nonzero().squeeze(1)
-        self._cache().batch_select_indices(rows)
-        self._select(rows, processors)
 
     def next_logits(self, model: Any) -> torch.Tensor:
         inputs = model.prepare_inputs_for_generation(
@@ -98,20 +108,14 @@ class _DecodingBatch:
         self._model_kwargs = model._update_model_kwargs_for_generation(outputs, self._model_kwargs)
         return outputs.logits[:, -1].float()
 
-    def sequences(self, pad: torch.Tensor) -> torch.Tensor:
-        left = [*self._left, (self._place, self.ids)]
-        rows = sum(len(ids) for _, ids in left)
-        result = self.ids.new_full((rows, self.ids.shape[1]), int(pad))
-        for place, ids in left:
-            result[place, : ids.shape[1]] = ids
-        return result
-
-    def _select(self, rows: torch.Tensor, processors: Any) -> None:
-        self.ids, self.is_open, self._place = self.ids[rows], self.is_open[rows], self._place[rows]
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep rows, each as often as it is given."""
+        self._cache().batch_select_indices(rows)
+        self.ids, self.is_open, self.place = self.ids[rows], self.is_open[rows], self.place[rows]
         for name, value in self._model_kwargs.items():
             if isinstance(value, torch.Tensor):  # mask and positions
                 self._model_kwargs[name] = value[rows]
-        for processor in processors:  # the repetition penalty stores the padding of each row
+        for processor in self._processors:  # the repetition penalty stores the padding of each row
             ignored = getattr(processor, "prompt_ignore_length", None)
             if isinstance(ignored, torch.Tensor):
                 processor.prompt_ignore_length = ignored[rows]

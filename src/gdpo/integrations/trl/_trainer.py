@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,36 +163,39 @@ class GDPOTrainer(GRPOTrainer):
         weights = all_weights(names, given, args.reward_weights)
         rewards = [*ranged(given, arguments), *map(environment_range, own)]
         self._objective = objective_of(args, names, rewards, weights, arguments)
+        wants_turns = self._objective.rule.wants_turns
+        self._exact = ExactRewards(self._located, wants_turns=wants_turns)
         args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
-        changed: dict[str, Any] = {
-            "reward_funcs": functions,
+        arguments |= {
+            "reward_funcs": list(map(self._exact.watched, count(), functions, names)),
             "args": args,
             "environment_factory": factory,
         }
-        super().__init__(**{**arguments, **changed})
+        super().__init__(**arguments)
         assert self.reward_func_names[len(given) :] == names[len(given) :], "TRL has other names"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._between = BetweenCalls()
-        bound_memory(self)
-        self._head, self._packer = head_of(self), packer_of(self)
-        self._speed_ups = Trial(self, self._trls_scores, self._packer, self._head)
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         self._filter = GroupFilter(self, self._ranks)
-        self._wrap_rewards([None] * len(given) + [turn_reward(e, self._located) for e in own])
+        self._watch_environments(own)
         self._observe(args)
+        self._speed_up(args)
+
+    def _speed_up(self, args: GDPOConfig) -> None:
+        bound_memory(self)
+        self._packer = packer_of(self)
+        trls = super()._get_per_token_logps_and_entropies
+        self._speed_ups = Trial(self, trls, self._packer, head_of(self))
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
 
-    def _wrap_rewards(self, instead: Sequence[Any]) -> None:
+    def _watch_environments(self, environments: Sequence[type]) -> None:
         self._located.decode = partial(tokenizer_of(self).decode, skip_special_tokens=True)
-        pairs = zip(self.reward_funcs, instead, strict=True)
-        wants_turns = self._objective.rule.wants_turns
-        self._exact = exact = ExactRewards(self._located, wants_turns=wants_turns)
-        self.reward_funcs = [
-            exact.watched(column, new or old, self.reward_func_names[column])
-            for column, (old, new) in enumerate(pairs)
-        ]
+        names = self.reward_func_names
+        for column, environment in enumerate(environments, len(names) - len(environments)):
+            function = turn_reward(environment, self._located) or self.reward_funcs[column]
+            self.reward_funcs[column] = self._exact.watched(column, function, names[column])
 
     def _observe(self, args: GDPOConfig) -> None:
         objective, self._batches = self._objective, CountedBatches()
@@ -239,9 +243,6 @@ class GDPOTrainer(GRPOTrainer):
         if not len(ids):  # the packer has put all rollouts into later micro-batches
             return torch.zeros((), device=ids.device, requires_grad=True)
         return weighed(self, inputs, super()._compute_loss(model, inputs))
-
-    def _trls_scores(self, *args: Any, **kwargs: Any) -> Any:
-        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         return self._speed_ups.score(*args, **kwargs)
@@ -432,9 +433,8 @@ class GDPOTrainer(GRPOTrainer):
         theirs = batch.output["advantages"]
         advantages = self._advantages_of(batch)
         advantages = advantages.to(theirs.dtype)  # the record matches training
-        # This process's rollouts: a group may span two processes.
-        start = self.accelerator.process_index * len(theirs)
-        own = advantages.flatten(0, 1)[start : start + len(theirs)].to(theirs)
+        # A group may span two processes.
+        own = self._ranks.own(advantages.flatten(0, 1)).to(theirs)
         if own.ndim == 2:  # [row, turn]
             own = on_tokens(own, loss_mask(batch.output))
         batch.output["advantages"] = own

@@ -5,11 +5,13 @@ processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from transformers import GenerationMixin
+from trl.trainer.utils import pad
 
 from gdpo.integrations.trl._adapter import (
     computed_in,
@@ -17,9 +19,7 @@ from gdpo.integrations.trl._adapter import (
     lacks,
     replaced,
     say,
-    timed,
     tried,
-    unwrapped_model,
     without_adapter,
 )
 
@@ -78,7 +78,7 @@ def not_covered(trainer: Any) -> str | None:
         trainer.generation_config, model.generation_config
     ):
         return reason
-    from gdpo.integrations.trl._sampling import difference_from_generate
+    from gdpo.integrations.trl._sampling import difference_from_generate, unwrapped_model
 
     with unwrapped_model(trainer) as unwrapped, trainer.accelerator.autocast():
         return difference_from_generate(
@@ -192,15 +192,18 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):
         return None
-    reason = lacks("fast_generation", trainer)
-    if reason is None:
-        other = generated_by_other(trainer)
-        if other is not None and wanted is None:
-            return None  # no warning, because the user has chosen a different way to generate
-        reason = other or tried(lambda: not_covered(trainer))
-    if reason is None:
+
+    def reason() -> str | None:
+        if (other := generated_by_other(trainer)) is None:
+            return not_covered(trainer)
+        # No warning, because the user has chosen a different way to generate.
+        return other if wanted else ""
+
+    found = lacks("fast_generation") or tried(reason)
+    if found is None:
         return rollouts
-    say(trainer, f"fast_generation does not apply, so TRL generates: {reason}")
+    if found:
+        say(trainer, f"fast_generation does not apply, so TRL generates: {found}")
     return None
 
 
@@ -224,16 +227,19 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     Identical prompts are encoded once. As in TRL's own generation, the model is unwrapped and
     gradient checkpointing is off.
     """
+    from gdpo.integrations.trl._sampling import timed, unwrapped_model
+
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device
-    prompts = [torch.tensor(ids) for ids in places]
-    input_ids = _left_padded(prompts, trainer._tokenizer.pad_token_id, trainer)
-    attention_mask = _left_padded([torch.ones_like(ids) for ids in prompts], 0, trainer)
+    prompts = [torch.tensor(ids, device=device) for ids in places]
+    padded = partial(pad, padding_side="left", pad_to_multiple_of=trainer.pad_to_multiple_of)
+    input_ids = padded(prompts, trainer._tokenizer.pad_token_id)
+    attention_mask = padded([torch.ones_like(ids) for ids in prompts], 0)
     prompt_of_row = torch.tensor([places[tuple(ids)] for ids in prompt_ids], device=device)
     with timed(trainer), unwrapped_model(trainer) as model:
         sequences = model.generate(
-            input_ids=input_ids.to(device),
-            attention_mask=attention_mask.to(device),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
             generation_config=trainer.generation_config,
             **of_rows(prompt_of_row),
         )
@@ -241,9 +247,3 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     for ids in sequences[:, input_ids.shape[1] :].tolist():
         found.append(next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids))
     return found
-
-
-def _left_padded(rows: list[torch.Tensor], value: int, trainer: Any) -> torch.Tensor:
-    multiple = trainer.pad_to_multiple_of or 1
-    width = -(-max(map(len, rows)) // multiple) * multiple
-    return torch.stack([nn.functional.pad(row, (width - len(row), 0), value=value) for row in rows])

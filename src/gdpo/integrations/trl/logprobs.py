@@ -76,7 +76,7 @@ _TRL_BLOCKS = 4
 def head_of(trainer: Any) -> "CompletionOnlyHead | None":
     """Return the head for a trainer, or None if TRL's is used and there is nothing to report."""
     head = CompletionOnlyHead(trainer)
-    if reason := lacks("completion_only_head", trainer):
+    if reason := lacks("completion_only_head"):
         head.say(reason)
         return None
     if not trainer.args.completion_only_head or trainer.accelerator.device.type != "cpu":

@@ -4,6 +4,7 @@ import copy
 import random
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 _EVALUATION_DUE = "gdpo.evaluation"
 """Key in the callbacks' states that marks a step whose evaluation is still to run."""
 
+_GENERATION = "generation_{}.pth"
+"""File in a checkpoint with the rollouts of a process that were not all used."""
+
+_REFERENCE = "reference.pth"
+"""File in a checkpoint with the weights of a reference model that changes (`sync_ref_model`)."""
+
 _OTHERS_S = 5.0
 """Number of seconds that the main process waits for a file from another process."""
 
@@ -33,10 +40,9 @@ class FinishedStep:
 
     step: int
     state: TrainerState
-    random: dict[str, Any]
-    """States of the random number generators, in the format of the Trainer's checkpoints."""
-    generation: Any
-    """Rollouts that are reused in the next step. None: the next step generates new rollouts."""
+    kept: dict[str, Any]
+    """`random`: states of the random number generators, in the format of the Trainer's checkpoints.
+    `generation`: rollouts that are reused in the next step, or None if it generates new ones."""
 
 
 class ResumableTrainer(GDPOTrainer):
@@ -46,6 +52,7 @@ class ResumableTrainer(GDPOTrainer):
     the last finished step alone. A run that resumes from it equals an uninterrupted run.
     """
 
+    args: Any
     loop: "Loop"
     """The loop, whose stop request may abort a step, and which completes checkpoints."""
     finished: FinishedStep | None = None
@@ -70,6 +77,11 @@ class ResumableTrainer(GDPOTrainer):
         self.loop.stop.forbid()
         self.finished = None
 
+    @property
+    def _reference(self) -> Any:
+        """Return the reference model if it changes during the training, or None."""
+        return self.ref_model if self.args.sync_ref_model and not self.saves_together else None
+
     def _may_give_up(self) -> None:
         if not self.saves_together:  # processes that save together must finish their step first
             self.loop.stop.allow()
@@ -80,13 +92,15 @@ class ResumableTrainer(GDPOTrainer):
         return self.loop.run.checkpoints / OTHERS
 
     def go_on_from(self, checkpoint: Path, step: int) -> None:
-        """Restore the order of prompts, and the rollouts of a checkpoint that were not all used."""
+        """Restore the order of prompts, rollouts that were not all used, and the reference."""
         self._epochs_done, in_epoch = divmod(step, self.loop.job.batches.steps_per_epoch)
         self._step = in_epoch * self.args.gradient_accumulation_steps
-        file = checkpoint / _generation_file(self.args.process_index)
+        loaded = partial(torch.load, map_location=self.accelerator.device, weights_only=True)
+        file = checkpoint / _GENERATION.format(self.args.process_index)
         if file.is_file():
-            here = self.accelerator.device
-            self._buffered_inputs = torch.load(file, map_location=here, weights_only=True)
+            self._buffered_inputs = loaded(file)
+        if self._reference is not None:
+            self._reference.load_state_dict(loaded(checkpoint / _REFERENCE))
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
@@ -102,15 +116,15 @@ class ResumableTrainer(GDPOTrainer):
         if evaluation_due:
             callbacks[_EVALUATION_DUE] = {"due": True}
         state.stateful_callbacks = callbacks
-        random_states, generation = self._random_states(), self._generation()
-        self.finished = FinishedStep(state.global_step, state, random_states, generation)
+        kept = {"random": self._random_states(), "generation": self._generation()}
+        self.finished = FinishedStep(state.global_step, state, kept)
         if not self.args.should_save and not self.saves_together:
             # A file for the main process, which may be a step behind.
             step, folder = state.global_step, self._others / str(self.args.process_index)
             folder.mkdir(parents=True, exist_ok=True)
-            partial = folder / "partial.pth"
-            torch.save({"random": random_states, "generation": generation}, partial)
-            partial.replace(folder / f"{step}.pth")
+            half = folder / "partial.pth"
+            torch.save(kept, half)
+            half.replace(folder / f"{step}.pth")
             (folder / f"{step - 2}.pth").unlink(missing_ok=True)
 
     def _random_states(self) -> dict[str, Any]:
@@ -126,8 +140,7 @@ class ResumableTrainer(GDPOTrainer):
         return states
 
     def _generation(self) -> Any:
-        config: Any = self.args
-        rounds = config.steps_per_generation * self.num_iterations
+        rounds = self.args.steps_per_generation * self.num_iterations
         return self._buffered_inputs if self._step % rounds else None
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -156,50 +169,45 @@ class ResumableTrainer(GDPOTrainer):
             super().store_flos()
 
     def _save_rng_state(self, output_dir: str) -> None:
-        folder, rank = Path(output_dir), self.args.process_index
+        folder, count = Path(output_dir), self.args.world_size
         if not self._alone:
             super()._save_rng_state(output_dir)
-            _save_generation(folder, rank, self._generation())
+            _save_generation(folder, self.args.process_index, self._generation())
             return
         assert self.finished is not None, "a process saves alone only after a finished step"
-        _save_random(folder, rank, self.args.world_size, self.finished.random)
-        _save_generation(folder, rank, self.finished.generation)
-        for other in range(1, self.args.world_size):
-            kept = _wait_for(self._others / str(other) / f"{self.finished.step}.pth")
-            _save_random(folder, other, self.args.world_size, kept["random"])
-            _save_generation(folder, other, kept["generation"])
+        folder.mkdir(exist_ok=True)
+        kept = self.finished.kept
+        for rank in range(count):
+            if rank:
+                kept = _wait_for(self._others / str(rank) / f"{self.finished.step}.pth")
+            name = "rng_state.pth" if count == 1 else f"rng_state_{rank}.pth"
+            torch.save(kept["random"], folder / name)
+            _save_generation(folder, rank, kept["generation"])
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if not self._alone:
             self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            folder = f"checkpoint-{self.state.global_step}"
-            self.loop.saved(Path(self._get_output_dir(trial=trial)) / folder)
-
-
-def _generation_file(rank: int) -> str:
-    return f"generation_{rank}.pth"
+            folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
+            if self._reference is not None:
+                torch.save(self._reference.state_dict(), folder / _REFERENCE)
+            self.loop.saved(folder)
 
 
 def _save_generation(folder: Path, rank: int, generation: Any) -> None:
     if generation is not None:
-        torch.save(generation, folder / _generation_file(rank))
-
-
-def _save_random(folder: Path, rank: int, count: int, states: dict[str, Any]) -> None:
-    folder.mkdir(exist_ok=True)
-    torch.save(states, folder / ("rng_state.pth" if count == 1 else f"rng_state_{rank}.pth"))
+        torch.save(generation, folder / _GENERATION.format(rank))
 
 
 def _wait_for(file: Path) -> dict[str, Any]:
     deadline = time.monotonic() + _OTHERS_S
-    while not file.is_file() and time.monotonic() < deadline:
+    while not file.is_file():
+        if time.monotonic() > deadline:
+            raise GdpoError(
+                f"{file} is missing, because another process in this training run exited before "
+                "writing its part of the checkpoint: resume from the previous checkpoint"
+            )
         time.sleep(0.01)
-    if not file.is_file():
-        raise GdpoError(
-            f"{file} is missing, because another process in this training run exited before "
-            "writing its part of the checkpoint: resume from the previous checkpoint"
-        )
     with safe_globals():
         return torch.load(file, weights_only=True)
