@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol, TypeAlias
 
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import ConfigError
 from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards.task import Message
 from gdpo.rewards.text import left_open
@@ -203,15 +203,6 @@ def check_sampling(sampling: Sampling) -> None:
         )
     if wrong:
         raise ConfigError("; ".join(wrong))
-
-
-_HOW = "vLLM (pip install vllm; use a separate environment if it needs another torch)"
-
-
-def check_vllm() -> None:
-    """Check that vLLM is installed."""
-    if find_spec("vllm") is None:
-        raise MissingExtraError(_HOW, None, "for --engine vllm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,17 @@ _OWN_OPTIONS = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 """Pattern of valid names for estimators. These names become part of folder names."""
 
+_NEED_OPTIONS = ("constrained_grpo",)
+"""Estimators that `all` does not include, because they need options."""
+
 _RESERVED = ("all", "recorded")
 """Words that have a special meaning in lists of estimators."""
 
 
 def read_labels(text: str) -> list[str]:
     """Return the comma-separated labels in `--estimators`, some as `name=estimator`.
+
+    `all` stands for every estimator that needs no options.
 
     Raises:
         ConfigError: If a name is invalid or reserved, refers to two estimators, or has no estimator
@@ -74,6 +79,8 @@ def read_labels(text: str) -> list[str]:
         >>> read_labels("grpo, mine=my_module:my_estimator")
         ['grpo', 'mine']
     """
+    if text == "all":
+        return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
     return [_read_label(part.strip()) for part in text.split(",") if part.strip()]
 
 
