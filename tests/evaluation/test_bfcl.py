@@ -5,8 +5,9 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from tests.evaluation.conftest import bfcl_problems
 
-from gdpo.lab.evaluation._bfcl import CATEGORIES, bfcl_problems, bfcl_task
+from gdpo.lab.evaluation._bfcl import CATEGORIES, bfcl_task
 from gdpo.lab.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
 
 TURN = "<think>a</think>\n<tool_call>\n{}\n</tool_call>"

@@ -31,7 +31,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from gdpo.errors import MissingExtraError
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler
@@ -69,11 +69,6 @@ _FILES_OF_V3 = {"simple_python": "simple", "simple_java": "java", "simple_javasc
 
 _MODEL = "gdpo"
 """Name of the model, as passed to the checker."""
-
-
-def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
-    """Return a category's rows with their reference answers."""
-    return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
@@ -195,7 +190,7 @@ def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict
     """Return one value per parameter. A parameter that allows "" is optional."""
     chosen: dict[str, Any] = {}
     for name, allowed in parameters.items():
-        values = cast("list[Any]", allowed) if isinstance(allowed, list) else [allowed]
+        values = allowed if isinstance(allowed, list) else [allowed]
         given = [value for value in values if value != ""]
         if given and (name in required or len(given) == len(values)):
             chosen[name] = _unpacked(given[0])
@@ -205,9 +200,9 @@ def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 def _unpacked(value: Any) -> Any:
     """Return the value, with one allowed value for each key of nested dictionaries."""
     if isinstance(value, dict):
-        return _chosen(cast("dict[str, Any]", value))
+        return _chosen(value)
     if isinstance(value, list):
-        return [_unpacked(each) for each in cast("list[Any]", value)]
+        return [_unpacked(each) for each in value]
     return value
 
 
@@ -215,13 +210,13 @@ def _source(value: Any, kind: str) -> str:
     """Return a value in Java syntax (for a given type) or JavaScript syntax."""
     if isinstance(value, str):
         return f"'{value}'" if kind == "char" else value
+    if kind == "HashMap":
+        pairs = value.items()
+        puts = " ".join(f"put({json.dumps(k)}, {json.dumps(v)});" for k, v in pairs)
+        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
     written = json.dumps(value)
     if isinstance(value, list):  # the checker expects strings in a list without quotation marks
         written = f"[{', '.join(v if isinstance(v, str) else json.dumps(v) for v in value)}]"
-    if kind == "HashMap":
-        pairs = cast("dict[str, Any]", value).items()
-        puts = " ".join(f"put({json.dumps(k)}, {json.dumps(v)});" for k, v in pairs)
-        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
     forms = {
         "ArrayList": f"new ArrayList<>(Arrays.asList({written[1:-1]}))",
         "Array": f"new Object[]{{{written[1:-1]}}}",

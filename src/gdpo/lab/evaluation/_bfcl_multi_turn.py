@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented, rows_of
+from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler, as_python, fresh_tools, run_tools
 from gdpo.lab.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.lab.tasks import Problem, Task
@@ -107,13 +107,6 @@ _DOCUMENTS = {
     "VehicleControlAPI": "vehicle_control",
 }
 """Names of the files that describe the tools of each class."""
-
-
-def multi_turn_problems(
-    category: str, limit: int | None, *, handler: Handler = OURS
-) -> list[Problem]:
-    """Return a category's rows with the prompts of their first turns."""
-    return [_read_row(row, handler) for row in rows_of(category, limit)]
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
