@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,10 +30,10 @@ from gdpo.lab.launch.verl import (
 )
 from gdpo.lab.recipes.data import Rows, check_weights, read_data
 from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
-from gdpo.lab.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.recipes.recipe import DataConfig, Recipe, flat
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import dump_yaml
-from gdpo.lab.runs.directory import RunDirectory, describe_start, now, read_run
+from gdpo.lab.runs.directory import RunDirectory, describe_start, json_lines, now, read_run
 from gdpo.lab.runs.lock import lock_descriptor, unlock
 from gdpo.lab.runs.resume import check_place, open_run, record_resumption
 from gdpo.lab.runs.summary import reward_changes
@@ -170,7 +169,7 @@ def plan_verl(
     notes = check_fields(recipe)
     batches = plan(recipe, machines)
     config = verl_config(resolved, batches, machines)
-    own = dict(_flat(recipe.verl, ""))
+    own = flat(recipe.verl)
     given = [*(f"{path}={value}" for path, value in own.items()), *overrides]
     notes += [f"{each} overrides the recipe" for each in _taken(given, config)]
     config = with_fields(config, own, place=recipe.place("verl"))
@@ -238,8 +237,6 @@ def _rows(launch: VerlLaunch, data: DataConfig, report: Callable[[str], None]) -
     rows = read_data(launch.resolved.task, data)
     if data.weights_column is not None:
         report(check_weights(rows, data.weights_column, launch.resolved.names))
-    if rows.left_out:
-        report(rows.left_out)
     return rows
 
 
@@ -248,7 +245,7 @@ def _opened(launch: VerlLaunch, rows: Rows, *, resume: bool) -> RunDirectory:
     facts = describe_start(
         recipe,
         rows.problems,
-        rows.left_out,
+        None,  # verl itself leaves out rows
         engine="verl",
         processes=launch.machines.processes,
         seed=fields_of(recipe)["seed"],
@@ -276,23 +273,13 @@ def _write(launch: VerlLaunch, rows: Rows, eval_rows: Rows | None) -> None:
         convert_smollm2()
 
 
-def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in fields.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _taken(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
     """Return the overrides that change a field set by the recipe."""
     found: list[str] = []
     for override in overrides:
         value: Any = config
         for key in override.partition("=")[0].lstrip("+~").split("."):
-            value = (
-                cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
-            )
+            value = value.get(key) if isinstance(value, Mapping) else None
         found += [override] if value is not None else []
     return found
 
@@ -302,9 +289,9 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("${", "\\${")
     if isinstance(value, Mapping):
-        return {key: _escaped(each) for key, each in cast("Mapping[str, Any]", value).items()}
+        return {key: _escaped(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_escaped(each) for each in cast("list[Any]", value)]
+        return [_escaped(each) for each in value]
     return value
 
 
@@ -370,10 +357,8 @@ def _metrics_rows(metrics: Path) -> Iterator[dict[str, Any]]:
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
     steps: dict[int, dict[str, Any]] = {}
     for file in (each for each in (*files, metrics) if each.is_file()):
-        for line in file.read_text("utf-8", errors="replace").splitlines():
-            with suppress(ValueError):  # a crash truncated the line
-                row = json.loads(line)
-                steps[row["step"]] = steps.get(row["step"], {}) | row["data"]
+        for row in json_lines(file):
+            steps[row["step"]] = steps.get(row["step"], {}) | row["data"]
     for step, logged in sorted(steps.items()):
         means = {
             f"rewards/{name.removeprefix('gdpo/')}": value

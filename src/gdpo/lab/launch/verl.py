@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from inspect import signature
 from math import ceil, isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import FiniteFloat
 
@@ -258,8 +258,11 @@ class VerlFiles:
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
     """Return verl's configuration for a recipe that has passed `check_fields`."""
     recipe = resolved.recipe
-    longest = _longest_prompt(recipe) + fields_of(recipe)["max_completion_length"]
+    fields, longest_prompt = fields_of(recipe), _longest_prompt(recipe)
+    longest = longest_prompt + fields["max_completion_length"]
     files = VerlFiles(RunDirectory(recipe.run_dir))
+    # verl requires an evaluation file even if it never evaluates.
+    evaluation = files.train if recipe.eval_data is None else files.evaluation
     return {
         "hydra": {
             "searchpath": ["pkg://verl.trainer.config"],
@@ -268,11 +271,30 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
         "defaults": ["ppo_trainer", "_self_"],
         "algorithm": _algorithm(resolved),
         "reward": _reward(resolved),
-        "data": _data(recipe, files, batches),
+        "data": {
+            "train_files": str(files.train),
+            "val_files": str(evaluation),
+            "val_max_samples": 1 if recipe.eval_data is None else -1,
+            "train_batch_size": batches.prompts,
+            "max_prompt_length": longest_prompt,
+            "filter_overlong_prompts": True,
+            "max_response_length": fields["max_completion_length"],
+            "seed": fields["seed"],
+        },
         "actor_rollout_ref": {
             "model": _model(recipe),
             "actor": _actor(recipe, batches, longest),
-            "rollout": _rollout(recipe, batches, longest),
+            # vLLM's memory share is verl's default: verl frees vLLM's cache during training.
+            "rollout": {
+                "name": "vllm",
+                "n": batches.samples,
+                "temperature": fields["temperature"],
+                "top_p": fields["top_p"],
+                "top_k": fields["top_k"] or -1,
+                "seed": fields["seed"],
+                "tensor_model_parallel_size": fields["vllm_tensor_parallel_size"],
+                "max_model_len": longest,
+            },
             "ref": {"fsdp_config": {"param_offload": True}},
         },
         "trainer": _trainer(recipe, files, machines) | _length(recipe, batches),
@@ -294,7 +316,7 @@ def with_fields(
                     f"{place}: {path!r} is not a verl field: {key!r} is {inner!r}, not a "
                     "mapping. Correct the path"
                 )
-            inside = cast("dict[str, Any]", inner)
+            inside = inner
         if isinstance(inside.get(last), dict):
             raise ConfigError(
                 f"{place}: {path!r} is a mapping, not a field: set one of its fields "
@@ -349,7 +371,7 @@ def _ranges(resolved: Resolved) -> dict[str, Any]:
         given: Any = resolved.recipe.advantage_options.get(key, {})
         if key in wanted and isinstance(given, Mapping):
             named = {n: v for n, v in zip(resolved.names, values, strict=True) if isfinite(v)}
-            ranges[key] = {**named, **cast("Mapping[str, Any]", given)}
+            ranges[key] = {**named, **given}
     return ranges
 
 
@@ -374,22 +396,6 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
             "reward_kwargs": kwargs,
         },
         "reward_manager": {"name": TOKENS_MANAGER},
-    }
-
-
-def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
-    fields = fields_of(recipe)
-    # verl requires an evaluation file even if it never evaluates.
-    evaluation = files.train if recipe.eval_data is None else files.evaluation
-    return {
-        "train_files": str(files.train),
-        "val_files": str(evaluation),
-        "val_max_samples": 1 if recipe.eval_data is None else -1,
-        "train_batch_size": batches.prompts,
-        "max_prompt_length": _longest_prompt(recipe),
-        "filter_overlong_prompts": True,
-        "max_response_length": fields["max_completion_length"],
-        "seed": fields["seed"],
     }
 
 
@@ -487,24 +493,6 @@ def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
     if fields["loss_type"] == "dr_grpo":
         given["loss_scale_factor"] = fields["max_completion_length"]
     return given
-
-
-def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return verl's section `rollout`, which sets how completions are sampled.
-
-    vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training.
-    """
-    fields = fields_of(recipe)
-    return {
-        "name": "vllm",
-        "n": batches.samples,
-        "temperature": fields["temperature"],
-        "top_p": fields["top_p"],
-        "top_k": fields["top_k"] or -1,
-        "seed": fields["seed"],
-        "tensor_model_parallel_size": fields["vllm_tensor_parallel_size"],
-        "max_model_len": longest,
-    }
 
 
 def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:

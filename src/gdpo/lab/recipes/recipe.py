@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -56,7 +56,7 @@ class Config(BaseModel):
         """
         if not isinstance(data, Mapping):
             return data
-        pairs = cast("Mapping[Any, Any]", data).items()
+        pairs = data.items()
         given = {key: value for key, value in pairs if value is not None or key not in LEFT}
         if info.context is None:
             return given
@@ -68,7 +68,7 @@ def _one_or_several(source: Any) -> Any:
     """Check the type of `source`; pydantic itself would report one error per allowed type."""
     if isinstance(source, str):
         return source
-    texts = tuple(cast("list[Any]", source)) if isinstance(source, list | tuple) else ()
+    texts = tuple(source) if isinstance(source, list | tuple) else ()
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"data.source must be a string or a list of strings, got {source!r}")
     return texts
@@ -177,7 +177,7 @@ class RewardConfig(Config):
         """Read `watch: true` as weight 0."""
         if not isinstance(values, dict) or "watch" not in values:
             return values
-        given = dict(cast("dict[str, Any]", values))
+        given = dict(values)
         watch = given.pop("watch")
         if watch is not True:
             raise ValueError(f"watch must be true, got {watch!r}. Leave it out to train the reward")
@@ -192,7 +192,7 @@ class RewardConfig(Config):
     def _valid(cls, weight: Any) -> Any:
         if isinstance(weight, Mapping):
             read_schedule("weight", weight)
-            return dict(cast("Mapping[str, Any]", weight))
+            return dict(weight)
         number("a weight without a schedule", weight)
         if not math.isfinite(weight):
             raise ValueError(f"a weight must be a finite number, got {weight}")
@@ -355,19 +355,19 @@ class Recipe(Config):
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return the old and new value of each key that differs. None: the key is not set."""
-    before, after = (_flat(recipe.model_dump(mode="json")) for recipe in (old, new))
+    before, after = (flat(recipe.model_dump(mode="json")) for recipe in (old, new))
     keys = [*before, *(key for key in after if key not in before)]
     return {
         key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
     }
 
 
-def _flat(value: Any, path: KeyPath = ()) -> dict[str, Any]:
+def flat(value: Any, path: KeyPath = ()) -> dict[str, Any]:
     """Flatten a recipe into a mapping with dotted keys. Rewards are numbered by position."""
     if isinstance(value, dict) and (value or not path):
-        inner = cast("dict[str, Any]", value).items()
+        inner = value.items()
     elif isinstance(value, list) and path == ("rewards",):
-        inner = enumerate(cast("list[Any]", value))
+        inner = enumerate(value)
     else:
         return {dotted(path): value}
-    return {k: v for key, item in inner for k, v in _flat(item, (*path, key)).items()}
+    return {k: v for key, item in inner for k, v in flat(item, (*path, key)).items()}

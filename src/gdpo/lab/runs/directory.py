@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gdpo
 from gdpo._files import read_json, to_json, write_json, write_whole
@@ -192,15 +192,18 @@ def read_environment(run: RunDirectory) -> dict[str, Any]:
         ) from error
     if not isinstance(facts, dict):
         raise DataError(f"{run.environment} is not a JSON object, so {run.path} is not a gdpo run")
-    return cast("dict[str, Any]", facts)
+    return facts
 
 
 def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
     """Return the rows of `metrics.jsonl`, without lines that a crash has truncated."""
-    if not run.metrics.exists():
-        return []
+    return json_lines(run.metrics) if run.metrics.exists() else []
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file that has one per line, without truncated lines."""
     rows: list[dict[str, Any]] = []
-    for line in run.metrics.read_text(encoding="utf-8", errors="replace").split("\n"):
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
         with suppress(ValueError, RecursionError):
             row = json.loads(line)
             rows += [row] if isinstance(row, dict) else []
