@@ -125,7 +125,6 @@ at every operation."""
 class Training:
     """Represents a training run in a child process."""
 
-    recipe: Recipe
     log: Path
     """File with the output of the process."""
     process: "subprocess.Popen[bytes]"
@@ -180,7 +179,6 @@ def start_training(
     The recipe and log files in `logs` are named after the run. The process keeps the `inherited`
     file descriptors of locks open.
     """
-    logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
     write_whole(file, recipe.to_yaml())
     with log.open("ab" if resume else "wb") as output:
@@ -193,7 +191,7 @@ def start_training(
             pass_fds=inherited,
             start_new_session=True,  # Ctrl-C reaches only this process, which stops all runs
         )
-    return Training(recipe, log, process)
+    return Training(log, process)
 
 
 def stop_trainings(

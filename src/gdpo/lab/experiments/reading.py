@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -245,7 +245,7 @@ def read_plan(folder: Path) -> ComparisonPlan | None:
         plain = read_json(file)
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
-        plain = cast("dict[str, Any]", plain)
+        plain = plain
         named = plain["estimators"]
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)
@@ -265,7 +265,7 @@ def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
     entries = plain.get(key)
     if not isinstance(entries, list) or not entries:
         raise TypeError(f"{key!r} is missing or is not a non-empty list")
-    return cast("list[Any]", entries)
+    return entries
 
 
 def run_name(label: str, seed: int) -> str:
