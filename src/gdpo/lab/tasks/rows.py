@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, cast
+from typing import Any, TextIO, TypeAlias
 
 from gdpo._naming import did_you_mean
 from gdpo._text import describe
@@ -92,10 +92,10 @@ _TIMEOUT_S = 10
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
+def _why_unreachable(name: str) -> Exception | None:
     """Return the error that prevents a connection to the Hub, or None if the Hub responds.
 
-    With an invalid name of the repository, the Hub is not asked. `kind` is `model` or `dataset`.
+    With an invalid name of the dataset, the Hub is not asked.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
@@ -103,7 +103,8 @@ def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
     if not _NAME.fullmatch(name):
         return None
     try:
-        get_hf_file_metadata(hf_hub_url(name, file, repo_type=kind), timeout=_TIMEOUT_S)
+        url = hf_hub_url(name, "README.md", repo_type="dataset")
+        get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     except HfHubHTTPError:  # the Hub responded: the file is missing or needs a login
         return None
     except Exception as error:  # noqa: BLE001 (network libraries raise many kinds of errors)
@@ -320,7 +321,7 @@ def _ends_readably(path: Path) -> bool:
 
 def _open_text(path: Path) -> TextIO:
     if path.name.lower().endswith(".gz"):
-        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
+        return gzip.open(path, "rt", encoding="utf-8-sig")
     return path.open(encoding="utf-8-sig")
 
 
@@ -380,7 +381,7 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
         import datasets
     except ImportError as error:
         raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
-    unreachable = why_unreachable(name, "README.md", kind="dataset")
+    unreachable = _why_unreachable(name)
     try:
         with from_cache_alone() if unreachable else nullcontext():
             return datasets.load_dataset(name, subset, split=split)
