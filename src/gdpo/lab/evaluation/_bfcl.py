@@ -37,6 +37,7 @@ from gdpo.errors import MissingExtraError
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.tool_calling import format_reward
+from gdpo.lab.tasks.tool_calling.calls import JsonObject
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.task import Row
@@ -110,7 +111,7 @@ def _read_row(row: Row, handler: Handler) -> Problem:
     return Problem(handler.ask(shown, row["question"][0]), reference)
 
 
-def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
+def documented(function: JsonObject, language: str) -> JsonObject:
     """Return a function as the leaderboard describes it. Java and JavaScript values are strings."""
     note = f"{function['description']} Note that the provided function is in {_LANGUAGES[language]}"
     parameters = dict(function["parameters"])
@@ -120,7 +121,7 @@ def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
     return {**function, "description": f"{note} syntax.", "parameters": parameters}
 
 
-def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
+def _as_text(parameter: JsonObject, language: str) -> JsonObject:
     """Return a Java or JavaScript parameter as a string, with BFCL's description."""
     shown, kind = dict(parameter), parameter["type"]
     name = _LANGUAGES[language].split()[0]
@@ -186,9 +187,9 @@ def _gold_text(reference: Reference) -> str:
     return write_completion("worked out", calls)
 
 
-def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+def _chosen(parameters: JsonObject, required: Sequence[str] = ()) -> JsonObject:
     """Return one value per parameter. A parameter that allows "" is optional."""
-    chosen: dict[str, Any] = {}
+    chosen: JsonObject = {}
     for name, allowed in parameters.items():
         values = allowed if isinstance(allowed, list) else [allowed]
         given = [value for value in values if value != ""]
@@ -243,12 +244,12 @@ def data_file(category: str) -> Path:
     return file if file.is_file() else data / f"BFCL_v3_{name}.json"
 
 
-def rows_of(category: str, limit: int | None) -> list[dict[str, Any]]:
+def rows_of(category: str, limit: int | None) -> list[JsonObject]:
     """Return a category's first rows. `ground_truth` is the reference answer, or None."""
     file = data_file(category)
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
-    answers: dict[str, Any] = {}
+    answers: JsonObject = {}
     if (file := file.parent / "possible_answer" / file.name).is_file():
         with file.open(encoding="utf-8") as lines:
             answers = {row["id"]: row["ground_truth"] for row in map(json.loads, lines)}

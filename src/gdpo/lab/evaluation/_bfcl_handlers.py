@@ -29,10 +29,10 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
-from gdpo.lab.tasks.tool_calling.calls import DEEPEST, deeper, parse
+from gdpo.lab.tasks.tool_calling.calls import DEEPEST, JsonObject, deeper, parse
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt
 
-Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
+Calls: TypeAlias = Sequence[tuple[str, JsonObject]]
 """Names and arguments of the calls in one step."""
 
 
@@ -83,7 +83,7 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
     ]
 
 
-def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
+def run_tools(talks: Sequence[JsonObject]) -> list[list[list[str]]]:
     """Run the calls of conversations in a separate process. Return results by step and call.
 
     Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
@@ -102,7 +102,7 @@ def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
     return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
 
 
-def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
+def play(entry: JsonObject, steps: Sequence[Sequence[str]]) -> list[list[str]]:
     """Run the calls of all steps in this process, from the row's initial state."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
@@ -157,7 +157,7 @@ def _main() -> None:
     json.dump([_apart(talk) for talk in talks], answers)
 
 
-def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
+def _apart(talk: JsonObject) -> list[list[str]]:
     """Run `play` in a forked process, killed at the time limit.
 
     The fork discards state that some tools store outside their instances.
@@ -176,7 +176,7 @@ def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
     return answers or [[_DIED] * len(step) for step in talk["steps"]]
 
 
-def _play_and_send(talk: Mapping[str, Any], parent: Connection) -> None:
+def _play_and_send(talk: JsonObject, parent: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     parent.send(play(talk["entry"], talk["steps"]))
 
@@ -186,11 +186,11 @@ if __name__ == "__main__":
 
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
-Tools: TypeAlias = Sequence[Mapping[str, Any]]
+Tools: TypeAlias = Sequence[JsonObject]
 Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Handler:
     """Defines how BFCL's rows become prompts and how calls are read."""
 
@@ -281,11 +281,11 @@ def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[
     ]
 
 
-def _lines_toolrl(text: str) -> list[dict[str, Any]]:
+def _lines_toolrl(text: str) -> list[JsonObject]:
     """Return the JSON objects in the last `<tool_call>`, even an unclosed one. Skip other lines."""
     _, opening, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].strip().split("\n") if opening else []
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for line in lines:
         with suppress(ValueError, RecursionError):
             value = json.loads(line)
@@ -304,7 +304,7 @@ def _runs_toolrl(text: str) -> Calls:
     return _meant(lines) if all(isinstance(line["name"], str) for line in lines) else []
 
 
-def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
+def _meant(lines: Iterable[JsonObject]) -> Calls:
     """Return the calls not named "None", or none if any call's parameters are not an object."""
     meant = [line for line in lines if line["name"].strip().lower() != "none"]
     if not all(isinstance(line["parameters"], dict) for line in meant):

@@ -287,7 +287,7 @@ def _cause(error: Exception, log: Path) -> str:
     raised = f"{type(error).__name__}: {error}"
     printed: list[str] = []
     if _REFERS in raised:
-        printed = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+        printed = _ERROR.findall(log.read_text("utf-8", "replace"))
     causes = [line for line in printed if _REFERS not in line]
     return shorten(causes[-1] if causes else raised, _SHOWN, placeholder=" …")
 

@@ -113,7 +113,7 @@ HEADING = "## Evaluation"
 
 def add_to_readme(readme: Path, results: Sequence[Result], settings: EvaluationSettings) -> None:
     """Append the results to a README, replacing earlier results."""
-    before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
+    before, *_ = readme.read_text("utf-8").partition(f"\n{HEADING}\n")
     write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice, product
@@ -19,7 +19,9 @@ from gdpo.lab.experiments.comparison import listed
 from gdpo.lab.experiments.process import (
     NOTE,
     Orphan,
+    Say,
     Training,
+    Update,
     find_orphan,
     forget_ended,
     noted,
@@ -309,8 +311,8 @@ def run_grid(
     grid: Grid,
     *,
     jobs: int,
-    update: Callable[[], None] = lambda: None,
-    say: Callable[[str], None] = lambda _text: None,
+    update: Update = lambda: None,
+    say: Say = lambda _text: None,
 ) -> None:
     """Train the runs that have not ended, `jobs` at a time.
 
@@ -451,7 +453,7 @@ def _joined(folder: Path, plan: ComparisonPlan) -> ComparisonPlan:
     )
 
 
-def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
+def _fill(left: Sequence[Cell], slots: Sequence[str], say: Say) -> None:
     for cell in left:
         if cell.training is None and (free := _free(slots, left)):
             _adopt(cell, say)
@@ -459,7 +461,7 @@ def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]
                 _start(cell, free[0])
 
 
-def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
+def _adopt(cell: Cell, say: Say) -> None:
     """Record and report another process that is training a run."""
     orphan = find_orphan(cell.run, cell.note)
     if orphan is None:
@@ -522,9 +524,7 @@ def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
 
 
 @contextmanager
-def _stopped_at_the_end(
-    grid: Grid, update: Callable[[], None], say: Callable[[str], None]
-) -> Generator[None]:
+def _stopped_at_the_end(grid: Grid, update: Update, say: Say) -> Generator[None]:
     try:
         yield
     finally:

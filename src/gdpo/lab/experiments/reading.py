@@ -83,7 +83,7 @@ OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
 """States of runs that have not ended. `gdpo compare` resumes interrupted runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measured:
     """Describes a compared reward."""
 
@@ -94,7 +94,7 @@ class Measured:
     """Weight of the reward. None: the labels have different weights."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparedRun:
     """Stores one training run."""
 
@@ -126,7 +126,7 @@ class ComparedRun:
         return max((len(values) for values in self.means.values()), default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Experiment:
     """Stores runs of several estimators with the same seeds and task."""
 
@@ -206,7 +206,7 @@ _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparisonPlan:
     """Stores which runs a comparison trains."""
 

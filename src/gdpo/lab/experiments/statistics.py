@@ -33,7 +33,7 @@ _MOST_SEEDS = 1_000
 """Largest number of seeds that `fewest_seeds` returns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Interval:
     """Stores a value with its 95 % interval. NaN: unknown."""
 
@@ -42,7 +42,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Survival:
     """Stores the Kaplan-Meier curve of runs that have not reached the threshold."""
 
@@ -57,7 +57,7 @@ class Survival:
     half."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PValue:
     """Stores a p-value and the smallest one attainable with this number of runs."""
 

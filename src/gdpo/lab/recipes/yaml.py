@@ -69,7 +69,7 @@ _QuotingDumper.add_representer(str, _represent_text)
 _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer levels"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """Stores the content of a file after overrides, and where each value was set."""
 
@@ -106,7 +106,7 @@ def read_yaml(path: Path) -> Document:
             contain a mapping, or repeats a key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text("utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {path}. Check the path") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -209,7 +209,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         raise ConfigError(f"{source}: {_TOO_DEEP}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Builder:
     """Converts YAML nodes to Python values and stores the location of each value."""
 

@@ -19,7 +19,7 @@ from gdpo.rewards.task import Problem, Row, Task
 _ROLES = ("system", "user", "assistant")
 
 
-def text_at(row: Mapping[str, Any], *path: str) -> str:
+def text_at(row: Row, *path: str) -> str:
     """Return the text in a column, or at a key inside it.
 
     Raises:
@@ -33,7 +33,7 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
     return value
 
 
-def value_at(row: Mapping[str, Any], *path: str) -> Any:
+def value_at(row: Row, *path: str) -> Any:
     """Return the value in a column or at a key inside it, or None if the last key is missing."""
     value: Any = row
     for depth, key in enumerate(path):
@@ -53,7 +53,7 @@ def json_in(text: str, column: str) -> Any:
     return _parsed(text, f"column {column!r}")
 
 
-def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
+def messages_at(row: Row, column: str) -> list[dict[str, str]]:
     """Return the chat messages in a column.
 
     Raises:
@@ -80,7 +80,7 @@ def _message(value: Any, place: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
+def mapping_of(value: Any, place: str) -> Row:
     """Return an object unchanged, or raise a DataError with the column's name."""
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must contain an object, got {describe(value)}")
@@ -204,7 +204,7 @@ def load_problems(
     return problems
 
 
-def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | None) -> Problem:
+def _problem(task: Task, place: str, row: Row, weights_column: str | None) -> Problem:
     if not any(all(column in row for column in columns) for columns in task.columns):
         raise DataError(f"{place}: {_lacking(task, row)}")
     try:
@@ -230,7 +230,7 @@ def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | 
     return replace(problem, weights=row[weights_column])
 
 
-def _lacking(task: Task, row: Mapping[str, Any]) -> str:
+def _lacking(task: Task, row: Row) -> str:
     """Describe which columns a row lacks, compared with the best-matching accepted set."""
     nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
     missing = [column for column in nearest if column not in row]

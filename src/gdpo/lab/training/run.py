@@ -63,7 +63,7 @@ _PREFLIGHT_ROWS = 64
 """Number of rows on which rewards are checked before training. `gdpo check` uses all rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunResult:
     """Stores the result of `train`."""
 
