@@ -19,8 +19,6 @@ from gdpo.lab.report import summary, write_report
 from gdpo.lab.runs.directory import read_metrics
 from gdpo.lab.training.preflight import prepare
 
-_PREFLIGHT_ROWS = 64
-
 
 def check_trainer_fields(grid: Grid, *, dry_run: bool) -> list[str]:
     """Check the trainer's fields. Return what a dry run cannot check, because TRL is missing."""
@@ -104,4 +102,4 @@ def total_steps(cells: Sequence[Cell]) -> int:
     """Check the data, rewards, trainer and models. Return the number of steps in a run."""
     for recipe in {cell.recipe.initial_model: cell.recipe for cell in cells}.values():
         locate_model(recipe)
-    return prepare(cells[0].resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
+    return prepare(cells[0].resolved).batches.total_steps

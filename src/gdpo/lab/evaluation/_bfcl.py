@@ -33,6 +33,7 @@ from statistics import fmean
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from gdpo._files import package_folder
 from gdpo.errors import MissingExtraError
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.lab.tasks import Problem, Task
@@ -229,16 +230,15 @@ def _source(value: Any, kind: str) -> str:
 
 def data_file(category: str) -> Path:
     """Return the file with a category's rows."""
-    package = find_spec("bfcl_eval")
-    folders = package.submodule_search_locations if package else None
-    if not folders or find_spec("tree_sitter") is None:
+    package = package_folder("bfcl_eval")
+    if package is None or find_spec("tree_sitter") is None:
         raise MissingExtraError(
             "bfcl-eval with tree_sitter, without its other dependencies "
             "(pip install --no-deps -r requirements-bfcl.txt, in a clone of gdpo),",
             None,
             "for the benchmarks bfcl_…",
         )
-    data = Path(folders[0]) / "data"
+    data = package / "data"
     file = data / f"BFCL_v4_{category}.json"
     name = _FILES_OF_V3.get(category, category)
     return file if file.is_file() else data / f"BFCL_v3_{name}.json"

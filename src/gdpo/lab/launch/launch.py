@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from gdpo.lab.launch.verl import (
     with_fields,
 )
 from gdpo.lab.recipes.data import Rows, check_weights, read_data
-from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2
+from gdpo.lab.recipes.models import SMOLLM2, convert_smollm2, package_version
 from gdpo.lab.recipes.recipe import DataConfig, Recipe, flat
 from gdpo.lab.recipes.resolve import Resolved, resolve
 from gdpo.lab.recipes.yaml import dump_yaml
@@ -223,10 +222,9 @@ _OLDEST = "0.9"
 
 
 def _check_verl() -> None:
-    try:
-        installed = version("verl")
-    except PackageNotFoundError as error:
-        raise MissingExtraError("verl", None, "for `gdpo launch` (pip install verl)") from error
+    installed = package_version("verl")
+    if installed is None:
+        raise MissingExtraError("verl", None, "for `gdpo launch` (pip install verl)")
     if Version(installed).release < Version(_OLDEST).release:
         raise ConfigError(
             f"verl {installed} is too old for `gdpo launch`, which writes fields of verl {_OLDEST}:"

@@ -28,7 +28,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +35,7 @@ import gdpo
 from gdpo._files import read_json, to_json, write_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.data import digest_of
+from gdpo.lab.recipes.models import package_version
 from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
 from gdpo.lab.tasks import Problem
@@ -113,9 +113,15 @@ class RunDirectory:
             write_whole(self.metrics, _lines(kept))
         results = [] if step else [self.model, self.readme, self.report]
         rollouts = self.rollouts.rglob("*.parquet")
+        unknown = unlisted(self.checkpoints)
+        saved = sorted(self.checkpoints.glob("checkpoint-*"))
+        for folder in saved:
+            if not is_complete(folder) and folder not in unknown:
+                _remove(folder)
         moved = [
             *(f for f in rollouts if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step),
-            *self._checkpoints_after(step),
+            *unknown,
+            *(f for f in saved if is_complete(f) and (step_of(f) or 0) > step),
             *(path for path in results if path.exists()),
         ]
         for path in moved:
@@ -123,16 +129,6 @@ class RunDirectory:
             place.parent.mkdir(parents=True, exist_ok=True)
             path.rename(place)
         return bool(later or moved)
-
-    def _checkpoints_after(self, step: int) -> list[Path]:
-        """Delete incomplete checkpoints, and return later ones that are or may be complete."""
-        found = unlisted(self.checkpoints)
-        for folder in sorted(self.checkpoints.glob("checkpoint-*")):
-            if is_complete(folder):
-                found += [folder] if (step_of(folder) or 0) > step else []
-            elif folder not in found:
-                _remove(folder)
-        return found
 
     def tidy(self) -> None:
         """Remove files that a killed process was writing. The run must be locked."""
@@ -333,7 +329,7 @@ def describe_start(
         "gdpo": gdpo.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": {name: found for name in _PACKAGES if (found := package_version(name))},
         "device": _device(),
         "processes": processes,
         "seed": seed,
@@ -349,13 +345,6 @@ def describe_start(
 def now() -> str:
     """Return the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _device() -> Facts:
