@@ -311,8 +311,7 @@ def _language(name: str) -> Any:
         return _LANGUAGES[name].split()[0]
     from bfcl_eval.constants.enums import Language
 
-    languages: Any = Language
-    return languages[name.upper()]
+    return Language[name.upper()]
 
 
 _EXAMPLE: Reference = {

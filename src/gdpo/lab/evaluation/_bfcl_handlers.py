@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gdpo.lab.tasks.tool_calling.calls import DEEPEST, JsonObject, deeper, parse
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt
@@ -106,11 +106,10 @@ def play(entry: JsonObject, steps: Sequence[Sequence[str]]) -> list[list[str]]:
     """Run the calls of all steps in this process, from the row's initial state."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
-    utilities: Any = multi_turn_utils
     answers: list[list[str]] = []
     with fresh_tools() as name:
         for step in steps:
-            results, _ = utilities.execute_multi_turn_func_call(
+            results, _ = multi_turn_utils.execute_multi_turn_func_call(
                 list(step),
                 entry["initial_config"],
                 entry["involved_classes"],
@@ -132,15 +131,13 @@ def fresh_tools() -> Generator[str]:
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import travel_booking
 
-    shared: Any = travel_booking
-    records = [getattr(shared, name) for name in _SHARED]
+    records = [getattr(travel_booking, name) for name in _SHARED]
     before = copy.deepcopy(records)
     name = f"gdpo{next(_numbers)}x"
     try:
         yield name
     finally:
-        utilities: Any = multi_turn_utils
-        kept = utilities.__dict__
+        kept = multi_turn_utils.__dict__
         for key in [key for key in kept if key.startswith(f"{name}_")]:
             del kept[key]
         for record, was in zip(records, before, strict=True):

@@ -226,12 +226,12 @@ def _news(entry: JsonObject, turn: int, handler: Handler) -> str:
     """Return BFCL's user message that announces new tools."""
     from bfcl_eval.constants import default_prompts
 
-    prompts: Any = default_prompts
     if handler.lists_new_tools:
-        return prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
+        return default_prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
     names = entry["missed_function"][str(turn)]
     new = [tool for name in names for tool in _tools(entry) if tool["name"] == name]
-    return prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING.format(functions=new)
+    text = default_prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING
+    return text.format(functions=new)
 
 
 def _tools(entry: JsonObject) -> list[JsonObject]:
@@ -252,9 +252,9 @@ def _correctness(completion: str, reference: Reference, *, handler: Handler) -> 
         return 0.0
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
-    check: Any = multi_turn_checker
     with fresh_tools() as name:
-        checked = check(_decoded(entry, turns, handler), answer, entry, entry["id"], name)
+        decoded = _decoded(entry, turns, handler)
+        checked = multi_turn_checker(decoded, answer, entry, entry["id"], name)
     return float(bool(checked["valid"]))
 
 

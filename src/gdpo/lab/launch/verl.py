@@ -369,7 +369,7 @@ def _ranges(resolved: Resolved) -> Section:
     wanted = signature(resolved.rule.estimator).parameters
     ranges: Section = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
-        given: Any = resolved.recipe.advantage_options.get(key, {})
+        given = resolved.recipe.advantage_options.get(key, {})
         if key in wanted and isinstance(given, Mapping):
             named = {n: v for n, v in zip(resolved.names, values, strict=True) if isfinite(v)}
             ranges[key] = {**named, **given}

@@ -95,7 +95,7 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     from transformers import AutoTokenizer
 
     with _loading(model, recipe, "tokenizer") as options:
-        tokenizer: Any = AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             model.source, padding_side="left", truncation_side="left", **options
         )
     if not tokenizer.chat_template:
@@ -124,7 +124,7 @@ def prompt_text(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe
     """Return the prompt as the chat template writes it, or raise a ConfigError if it rejects it."""
     from jinja2 import TemplateError
 
-    options: Any = recipe.trainer.get("chat_template_kwargs") or {}
+    options = recipe.trainer.get("chat_template_kwargs") or {}
     try:
         return tokenizer.apply_chat_template(
             problem.prompt, add_generation_prompt=True, tokenize=False, **options
