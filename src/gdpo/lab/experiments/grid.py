@@ -528,15 +528,11 @@ def _stopped_at_the_end(grid: Grid, update: Update, say: Say) -> Generator[None]
     try:
         yield
     finally:
-        ours = [
-            (cell, cell.training)
-            for cell in grid.running()
-            if cell.training and not cell.training.is_foreign
-        ]
-        stop_trainings([training for _, training in ours], say, update)
-        for cell, _ in ours:
-            cell.note.unlink(missing_ok=True)
-        for cell in grid.running():
+        ours = [each for cell in grid.cells if (each := cell.training) and not each.is_foreign]
+        stop_trainings(ours, say, update)
+        for cell in grid.cells:
+            if cell.training in ours:
+                cell.note.unlink(missing_ok=True)
             cell.training = None
 
 
