@@ -97,9 +97,8 @@ def run_tools(talks: Sequence[JsonObject]) -> list[list[list[str]]]:
             check=True,
         )
         return json.loads(ended.stdout)
-    if len(talks) > 1:  # one conversation hung or crashed: run each separately
-        return [run_tools([talk])[0] for talk in talks]
-    return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
+    # Each conversation has its own process, so that one that hangs or crashes ends only itself.
+    return [[[_DIED] * len(step) for step in talk["steps"]] for talk in talks]
 
 
 def play(entry: JsonObject, steps: Sequence[Sequence[str]]) -> list[list[str]]:
