@@ -143,16 +143,17 @@ correctness_reward = Reward(
     low=LOW,
     high=HIGH,
     examples=(
-        Example(_GOLD["output"], _GOLD, 3.0),
-        Example(
-            '<tool_call>[{"name": "add",\n "parameters": {"b": 2, "a": 1}}]</tool_call>', _GOLD, 3.0
-        ),
         *examples_of(
             _GOLD,
             {
+                _GOLD["output"]: 3.0,
+                '<tool_call>[{"name": "add",\n "parameters": {"b": 2, "a": 1}}]</tool_call>': 3.0,
                 _calls('{"name": "add", "parameters": {"a": 1, "b": 3}}'): 1.5,  # 3 of 4
                 _calls('{"name": "add", "parameters": {"a": true, "b": "2"}}'): 0.0,
                 _calls(_SUM, _SUM): 2.25,  # one call too many: names overlap by half
+                _calls('{"name": "sub", "parameters": {"a": 1, "b": 2}}'): -3.0,
+                _calls('{"name": "add", "parameters": '): -3.0,
+                "It is 3.": -3.0,
             },
         ),
         Example(
@@ -161,14 +162,6 @@ correctness_reward = Reward(
             ),
             _TWO,
             3.0,
-        ),
-        *examples_of(
-            _GOLD,
-            {
-                _calls('{"name": "sub", "parameters": {"a": 1, "b": 2}}'): -3.0,
-                _calls('{"name": "add", "parameters": '): -3.0,
-                "It is 3.": -3.0,
-            },
         ),
         Example(_GOLD["output"], _TALK, None),
     ),
