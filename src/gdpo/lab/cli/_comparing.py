@@ -11,7 +11,7 @@ from gdpo._files import is_full
 from gdpo._terminal import say
 from gdpo.errors import FAILED, INTERRUPTED, ConfigError, MissingExtraError
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.grid import Cell, Grid
+from gdpo.lab.experiments.grid import Cell, Grid, visible_devices
 from gdpo.lab.experiments.reading import LOGS, read_experiment
 from gdpo.lab.recipes.models import locate_model
 from gdpo.lab.recipes.trainer_fields import check_fields
@@ -92,7 +92,7 @@ def read_seeds(text: str) -> list[int]:
 
 def free_devices() -> int:
     """Return the number of runs to train at once: one per device, or per core without a GPU."""
-    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    devices = visible_devices()
     if devices or shutil.which("nvidia-smi"):
         return max(1, len(devices))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -90,6 +90,11 @@ class Comparison:
         """Whether there are too few seeds to report a difference."""
         return self.fewest_seeds < FEWEST_SEEDS
 
+    @property
+    def by_place(self) -> dict[tuple[str, str], Difference]:
+        """The differences by label and reward."""
+        return {(d.label, d.reward): d for d in self.differences}
+
     def outcome(self, label: str, reward: str) -> Outcome:
         """Return an estimator's outcome on a reward."""
         return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))

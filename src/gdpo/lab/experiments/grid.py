@@ -507,9 +507,14 @@ def _over(cell: Cell) -> bool:
     return True
 
 
+def visible_devices() -> list[str]:
+    """Return the devices in CUDA_VISIBLE_DEVICES."""
+    return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+
+
 def _slots(jobs: int) -> list[str]:
     """Return the devices for concurrent runs, one per run. Empty: all devices."""
-    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    named = visible_devices()
     return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
 
 

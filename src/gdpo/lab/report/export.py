@@ -56,7 +56,7 @@ def write_export(comparison: Comparison, folder: Path) -> None:
 
 def _results(comparison: Comparison) -> Iterator[_Row]:
     """Yield a row for each reward and label, as in the page's tables."""
-    differences = {(d.label, d.reward): d for d in comparison.differences}
+    differences = comparison.by_place
     thresholds = {r.name: comparison.experiment.threshold(r) for r in comparison.experiment.rewards}
     for outcome in comparison.outcomes:
         row: _Row = {"reward": outcome.reward, "estimator": outcome.label}
