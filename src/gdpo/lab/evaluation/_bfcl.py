@@ -41,6 +41,7 @@ from gdpo.lab.tasks.tool_calling import format_reward
 from gdpo.lab.tasks.tool_calling.calls import JsonObject
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rewards import Example, Reference, Reward
+from gdpo.rewards.reward import binary
 from gdpo.rewards.task import Row
 
 SIMPLE = ("simple_python", "simple_java", "simple_javascript")
@@ -93,7 +94,7 @@ def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
                 else (),
                 deadline=5.0,
             ),
-            Reward(name="format", function=_format, low=0.0, high=1.0, scope="opened"),
+            binary("format", _format, scope="opened"),
         ),
         gold_completion=_gold_text,
         bad_completion="I would rather not say.",

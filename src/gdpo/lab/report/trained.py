@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 import numpy as np
 
@@ -60,7 +59,8 @@ def analyze_trained(
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems
     done, sample = TrainedAnalysis(estimators), GroupSampler(per_step=KEPT)
-    for name, run in zip(map(str, count()), experiment.runs, strict=False):
+    for place, run in enumerate(experiment.runs):
+        name = str(place)
         files = sorted(RunDirectory(run.path).rollouts.glob("step_*.parquet"))
         done.recorded_steps += len(files)
         if not files:
