@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -104,10 +105,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in cast("list[Any]", value)]
+        return [plain(inner) for inner in value]
     return value
+
+
+def package_folder(name: str) -> Path | None:
+    """Return the folder of an installed package, without importing it. None: not installed."""
+    spec = find_spec(name)
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0]) if folders else None
 
 
 def cache_folder() -> Path:

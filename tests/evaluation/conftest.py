@@ -3,9 +3,16 @@
 import pytest
 from tests.rollouts.readers.written import lines
 
+from gdpo.lab.evaluation._bfcl_handlers import OURS
+from gdpo.lab.evaluation.benchmarks import BENCHMARKS, problems
+
 
 def written(path, rows):
     return str(lines(path, rows))
+
+
+def bfcl_problems(category, limit, handler=OURS):
+    return problems(BENCHMARKS[f"{handler.name}_{category}"], limit)
 
 
 @pytest.fixture

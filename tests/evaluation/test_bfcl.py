@@ -2,11 +2,11 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
+from tests.evaluation.conftest import bfcl_problems
 
-from gdpo.lab.evaluation._bfcl import CATEGORIES, bfcl_problems, bfcl_task
+from gdpo.lab.evaluation._bfcl import CATEGORIES, bfcl_task
 from gdpo.lab.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
 
 TURN = "<think>a</think>\n<tool_call>\n{}\n</tool_call>"
@@ -142,8 +142,8 @@ def test_rows_of_v3_are_read_where_its_package_is_installed(tmp_path, monkeypatc
     (folder.parent / "BFCL_v3_java.json").write_text(json.dumps({**row, "function": [function]}))
     answer = {"id": "java_0", "ground_truth": [{"Queue.push": {}}]}
     (folder / "BFCL_v3_java.json").write_text(json.dumps(answer))
-    here = {"bfcl_eval": SimpleNamespace(submodule_search_locations=[tmp_path]), "tree_sitter": 1}
-    monkeypatch.setattr("gdpo.lab.evaluation._bfcl.find_spec", here.get)
+    here = {"bfcl_eval": tmp_path}
+    monkeypatch.setattr("gdpo.lab.evaluation._bfcl.package_folder", here.get)
     task, [sample] = bfcl_task("simple_java"), bfcl_problems("simple_java", None)
     assert "is in Java 8 SDK syntax." in sample.prompt[0]["content"]
     assert "Queue.push" in task.gold_completion(sample.reference)

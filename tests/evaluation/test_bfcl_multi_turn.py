@@ -4,13 +4,13 @@ import json
 from functools import partial
 
 import pytest
+from tests.evaluation.conftest import bfcl_problems
 
 from gdpo.lab.evaluation._bfcl import MULTI_TURN
 from gdpo.lab.evaluation._bfcl_handlers import OURS, TOOLRL, as_python, fresh_tools, play, run_tools
 from gdpo.lab.evaluation._bfcl_multi_turn import (
     MOST_STEPS,
     Conversations,
-    multi_turn_problems,
     multi_turn_task,
     next_prompts,
     split_turns,
@@ -44,7 +44,7 @@ def call(name, **parameters):
 
 
 def talked(category, *texts, handler=OURS):
-    [sample] = multi_turn_problems(category, 1, handler=handler)
+    [sample] = bfcl_problems(category, 1, handler=handler)
     saying = Saying(*texts)
     [[response]] = Conversations(saying, partial(next_prompts, handler=handler)).respond(
         [sample], 0, 1
@@ -62,7 +62,7 @@ def talked(category, *texts, handler=OURS):
 def test_reference_calls_are_right_and_empty_responses_wrong(category, handler):
     task = multi_turn_task(category, handler=handler)
     samples, next_ = (
-        multi_turn_problems(category, 6, handler=handler),
+        bfcl_problems(category, 6, handler=handler),
         partial(next_prompts, handler=handler),
     )
     gold = Conversations(RowAnswers(task, gold=True), next_).respond(samples, 0, 1)

@@ -64,7 +64,7 @@ def test_a_terminal_shows_the_step_of_each_run_in_training(tmp_path):
     console = Console(file=out, force_terminal=True, width=100)
     write_run(tmp_path, "gdpo", 1, {"format": [0.5] * 3}, finished=False)
     cell = grid.cells[0]
-    cell.training = Training(cell.recipe, tmp_path / "log", None)
+    cell.training = Training(tmp_path / "log", None)
     with grid_display(grid, console, jobs=2, total_steps=4, price=0) as update:
         update()
         time.sleep(0.2)

@@ -311,7 +311,7 @@ def test_a_run_of_an_earlier_call_keeps_its_device_and_counts(
 ):
     cells = grid_of(recipe, folder, seeds=[1, 2, 3, 4]).cells
     for cell, device in zip(cells, devices, strict=False):
-        cell.training, cell.device = Training(cell.recipe, tmp_path, None), device
+        cell.training, cell.device = Training(tmp_path, None), device
     assert _free(["0", "1"], cells) == left
 
 
@@ -415,7 +415,7 @@ def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, folder, hold
     [("-9", False), ("-15", True), ("-1", True), ("130", True), ("1", False)],
 )
 def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_resumed(
-    code, interrupted, recipe, tmp_path
+    code, interrupted, tmp_path
 ):
     ends = f"exit({code})"
     if code[0] == "-":
@@ -424,7 +424,7 @@ def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_
         ends = f"import os, signal; {reset}os.kill(os.getpid(), {number})"
     process = subprocess.Popen([sys.executable, "-c", ends], stderr=subprocess.DEVNULL)
     process.wait()
-    assert Training(recipe, tmp_path / "log", process).interrupted == interrupted
+    assert Training(tmp_path / "log", process).interrupted == interrupted
 
 
 def test_a_run_that_was_killed_says_by_what(recipe, folder, tmp_path):
@@ -442,7 +442,7 @@ def test_a_run_that_was_killed_says_by_what(recipe, folder, tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
     process.wait()
     (tmp_path / "log").write_text("step 4/4 | all is well")
-    why = Training(cell.recipe, tmp_path / "log", process).why()
+    why = Training(tmp_path / "log", process).why()
     assert why.splitlines()[-2:] == ["step 4/4 | all is well", "killed by SIGABRT"]
     assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()
 

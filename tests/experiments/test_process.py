@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.experiments.conftest import write_run
 
 from gdpo.lab.experiments.process import Training, signals_held, stop_trainings
-from gdpo.lab.recipes.read import read_recipe
 
 SLOW = """
 import signal, sys
@@ -23,12 +21,11 @@ while True:
 @pytest.fixture
 def slow(tmp_path):
     """A training that saves until its input is closed."""
-    run = write_run(tmp_path, "gdpo", 1, {"format": [0.0]}, finished=False)
     with subprocess.Popen(
         [sys.executable, "-c", SLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        yield Training(read_recipe(run / "recipe.yaml"), tmp_path / "log", process)
+        yield Training(tmp_path / "log", process)
         process.kill()
 
 

@@ -11,7 +11,7 @@ from tests.sandbox.process_tree import eventually, family
 
 from gdpo.lab.sandbox import Asserts, Calls, Limits, Sandbox
 from gdpo.lab.sandbox._box._confine import _ASKED, _FORBIDDEN
-from gdpo.lab.sandbox.backends import describe_backends
+from gdpo.lab.sandbox.backends import BACKENDS, why_not
 
 pytestmark = needs_sandbox
 
@@ -26,11 +26,11 @@ def f():
 """
 
 
-@pytest.fixture(params=[*sorted(describe_backends()), "unsafe"])
+@pytest.fixture(params=[*BACKENDS, "unsafe"])
 def name(request):
     """Each backend that works here, and none."""
-    if describe_backends().get(request.param, "works") != "works":
-        pytest.skip(describe_backends()[request.param])
+    if request.param != "unsafe" and (reason := why_not(request.param)):
+        pytest.skip(reason)
     return request.param
 
 

@@ -10,7 +10,7 @@ from cyclopts import CycloptsError
 from gdpo.cli import main
 from gdpo.cli._app import app
 from gdpo.errors import ConfigError
-from gdpo.lab.cli._evaluating import the_benchmarks
+from gdpo.lab.cli._evaluating import files_of, the_benchmarks
 from gdpo.lab.evaluation.responders import Sampling, check_sampling
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
@@ -68,7 +68,7 @@ def try_out(words: list[str]) -> None:
         with quiet():
             build_config(resolve(load_recipe(given["recipe"], changes)))
     elif words[0] == "evaluate":
-        the_benchmarks(given["benchmarks"], given.get("data") or ())
+        the_benchmarks(given["benchmarks"], files_of(given.get("data") or ()))
         check_sampling(Sampling(given.get("samples", 1), given.get("temperature", 0.0)))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from traceback import walk_tb
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -221,7 +221,8 @@ async def _attempt(call: RewardCall) -> tuple[Result, bool]:
 
 async def _asked(call: RewardCall) -> tuple[Result, bool]:
     try:
-        value = await cast("Any", call.reward.function)(*call.arguments())
+        function: Any = call.reward.function
+        value = await function(*call.arguments())
         return checked(call.reward, value), False
     except KeyboardInterrupt:
         raise

@@ -75,7 +75,7 @@ from typing import Literal, TypeAlias, get_args
 
 from gdpo._naming import refuse_unknown
 from gdpo.errors import MissingExtraError
-from gdpo.rewards.reward import Example, Reward
+from gdpo.rewards.reward import Example, Reward, examples_of
 
 Extraction: TypeAlias = Literal["boxed", "answer_tag", "last_number"]
 """Name of the function in this module that extracts the answer from a completion."""
@@ -201,16 +201,21 @@ _EXTRACTIONS: dict[Extraction, tuple[Callable[[str], str | None], tuple[Example,
     "boxed": (
         boxed,
         (
-            Example(r"<think>\boxed{1}</think> So it is \boxed{\frac12}.", _HALF, 1.0),
-            Example(r"\boxed{0.5}", _HALF, 1.0),
-            Example(r"\boxed{\sqrt{\frac{1}{4}}}", _HALF, 1.0),
-            Example(r"\boxed{x = \frac{2}{4}}", _HALF, 1.0),
-            Example(r"\boxed{\frac{1}{2}} or \boxed{\frac{1}{3}}", _HALF, 0.0),  # only the last
-            Example(r"\boxed{\frac{1}{2}, \frac{1}{3}}", _HALF, 0.0),
-            Example(r"\boxed{\int_0^1 x \, dx}", _HALF, 0.0),  # not evaluated
-            Example(r"\boxed{9^{9^{9}}}", _HALF, 0.0),
-            Example(r"\frac{1}{2}", _HALF, 0.0),
-            Example("", _HALF, 0.0),
+            *examples_of(
+                _HALF,
+                {
+                    r"<think>\boxed{1}</think> So it is \boxed{\frac12}.": 1.0,
+                    r"\boxed{0.5}": 1.0,
+                    r"\boxed{\sqrt{\frac{1}{4}}}": 1.0,
+                    r"\boxed{x = \frac{2}{4}}": 1.0,
+                    r"\boxed{\frac{1}{2}} or \boxed{\frac{1}{3}}": 0.0,  # only the last
+                    r"\boxed{\frac{1}{2}, \frac{1}{3}}": 0.0,
+                    r"\boxed{\int_0^1 x \, dx}": 0.0,  # not evaluated
+                    r"\boxed{9^{9^{9}}}": 0.0,
+                    r"\frac{1}{2}": 0.0,
+                    "": 0.0,
+                },
+            ),
             Example(r"\boxed{1}", _MISSING, None),
             Example(r"\boxed{1}", _BROKEN, None),
         ),
@@ -218,21 +223,31 @@ _EXTRACTIONS: dict[Extraction, tuple[Callable[[str], str | None], tuple[Example,
     "answer_tag": (
         answer_tag,
         (
-            Example("<think>a</think><answer>72</answer>", _72, 1.0),
-            Example(r"<answer>It is \boxed{72}</answer>", _72, 1.0),
-            Example("<answer>144/2", _72, 1.0),
-            Example("<answer>72</answer> <answer>73</answer>", _72, 0.0),
-            Example("72", _72, 0.0),
+            *examples_of(
+                _72,
+                {
+                    "<think>a</think><answer>72</answer>": 1.0,
+                    r"<answer>It is \boxed{72}</answer>": 1.0,
+                    "<answer>144/2": 1.0,
+                    "<answer>72</answer> <answer>73</answer>": 0.0,
+                    "72": 0.0,
+                },
+            ),
             Example("<answer>72</answer>", _MISSING, None),
         ),
     ),
     "last_number": (
         last_number,
         (
-            Example("144/2 = 72.", _72, 1.0),
-            Example("It costs $72.00", _72, 1.0),
-            Example("72, not 73", _72, 0.0),
-            Example("seventy-two", _72, 0.0),
+            *examples_of(
+                _72,
+                {
+                    "144/2 = 72.": 1.0,
+                    "It costs $72.00": 1.0,
+                    "72, not 73": 0.0,
+                    "seventy-two": 0.0,
+                },
+            ),
             Example("72", _MISSING, None),
         ),
     ),

@@ -127,6 +127,11 @@ class DeclaredRange:
         _refuse(self.name, _problems_of_range(self.low, self.high))
 
 
+def examples_of(reference: Reference, scores: Mapping[str, float | None]) -> tuple[Example, ...]:
+    """Return examples with the same reference, from their completions and scores."""
+    return tuple(Example(completion, reference, score) for completion, score in scores.items())
+
+
 def binary(
     name: str,
     function: Callable[[Any, Reference], float | None],

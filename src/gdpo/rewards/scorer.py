@@ -60,7 +60,7 @@ class Scores:
 
     def kinds(self, reward: str) -> Mapping[str, int]:
         """Return the number of rollouts on which this reward failed, by kind of failure."""
-        failed = {(f.kind, f.index): f for f in self.failures if f.reward == reward}
+        failed = {(f.kind, f.index) for f in self.failures if f.reward == reward}
         return Counter(kind for kind, _ in failed)
 
 

@@ -17,7 +17,7 @@ Rewards for an answer separate the thinking from the rest (`split_thinking`, `an
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from gdpo._files import from_json
 from gdpo.rewards.reward import Messages, Scope, as_messages
@@ -161,12 +161,12 @@ def _decoded(text: str) -> Any:
 
 def _messages(value: Any) -> Messages | None:
     if isinstance(value, Mapping) and "content" in value:
-        return [cast("Mapping[str, Any]", value)]
+        return [value]
     if not isinstance(value, list | tuple):
         return None
     found: list[Any] = [
         {"content": each} if isinstance(each, str) else each
-        for each in cast("Sequence[Any]", value)
+        for each in value
         if isinstance(each, str | Mapping)
     ]
     return found or None

@@ -8,7 +8,7 @@ is null, the configured weights apply.
 from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from sys import float_info
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def _weights_of(
             f"{place}: {cell!r:.80} is not a mapping from reward name to number: write for "
             f"example {{{names[0]!r}: 2.0}}, or null for the configured weights"
         )
-    given = cast("Mapping[str, Any]", cell)
+    given = cell
     for name, value in given.items():
         if name not in names and value is not None:
             raise DataError(

@@ -1,104 +1,26 @@
-"""Runs `gdpo compare` and `gdpo report` with parsed arguments. Contains the slow imports."""
+"""Prepares and concludes `gdpo compare` and `gdpo report`. Contains the slow imports."""
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from gdpo._files import is_full
 from gdpo._terminal import say
-from gdpo.advantages import ESTIMATORS
 from gdpo.errors import FAILED, INTERRUPTED, ConfigError, MissingExtraError
 from gdpo.lab.experiments.analysis import analyse
-from gdpo.lab.experiments.display import grid_display
-from gdpo.lab.experiments.grid import (
-    Cell,
-    Grid,
-    decidable,
-    described,
-    make_grid,
-    read_labels,
-    read_variants,
-    run_grid,
-)
+from gdpo.lab.experiments.grid import Cell, Grid, visible_devices
 from gdpo.lab.experiments.reading import LOGS, read_experiment
-from gdpo.lab.experiments.threshold import REACHED
 from gdpo.lab.recipes.models import locate_model
-from gdpo.lab.recipes.read import read_recipe
-from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import check_fields
 from gdpo.lab.report import summary, write_report
 from gdpo.lab.runs.directory import read_metrics
 from gdpo.lab.training.preflight import prepare
 
-_PREFLIGHT_ROWS = 64
 
-_NEED_OPTIONS = ("constrained_grpo",)
-"""Estimators that `all` does not include, because they need options."""
-
-
-def compare_recipe(
-    path: Path,
-    overrides: Sequence[str],
-    estimators: str,
-    seeds: str,
-    output: Path | None,
-    console: Console,
-    *,
-    vary: Sequence[str],
-    jobs: int | None,
-    reach: float | None,
-    price: float,
-    retry_failed: bool,
-    dry_run: bool,
-) -> int:
-    """Train the remaining runs, write the report and return the exit code.
-
-    With `dry_run`, only print the runs and the smallest p-value attainable with the seeds.
-
-    Raises:
-        ConfigError: If an argument is invalid. Arguments are checked before training starts.
-    """
-    shared = resolve(read_recipe(path, overrides))
-    recipe = shared.recipe
-    task = re.sub(r"[^\w.-]", "_", recipe.task.rpartition(":")[2])
-    folder = output or recipe.run_dir.with_name(f"{task}-compare")
-    every = [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
-    grid = make_grid(
-        shared,
-        every if estimators == "all" else read_labels(estimators),
-        _seeds(seeds),
-        folder,
-        reach=REACHED if reach is None else reach,
-        variants={
-            name: resolve(read_recipe(path, overrides, varied=assignments))
-            for name, assignments in read_variants(vary).items()
-        },
-        retry_failed=retry_failed and not dry_run,
-    )
-    unchecked = _check_fields(grid, dry_run=dry_run)
-    jobs = jobs or _jobs()
-    if dry_run:
-        say(console, *described(grid, jobs=jobs), *unchecked)
-        return 0
-    left = grid.open()
-    if left:
-        say(console, *decidable(grid))
-    steps = _total_steps(left) if left else 0
-    try:
-        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as update:
-            run_grid(grid, jobs=jobs, update=update, say=partial(say, console))
-    except KeyboardInterrupt:
-        say(console, grid.conclusion())
-        return INTERRUPTED
-    return _conclude(grid, console)
-
-
-def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
+def check_trainer_fields(grid: Grid, *, dry_run: bool) -> list[str]:
     """Check the trainer's fields. Return what a dry run cannot check, because TRL is missing."""
     try:
         for cell in grid.cells:
@@ -110,7 +32,7 @@ def _check_fields(grid: Grid, *, dry_run: bool) -> list[str]:
     return []
 
 
-def _conclude(grid: Grid, console: Console) -> int:
+def conclude(grid: Grid, console: Console) -> int:
     """Write the report, print the failed and remaining runs, and return the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
     say(console, *(f"{cell.name} failed: {cell.why()}" for cell in failed))
@@ -153,7 +75,7 @@ def make_report(
         say(console, f"numbers: {export}")
 
 
-def _seeds(text: str) -> list[int]:
+def read_seeds(text: str) -> list[int]:
     """Return the seeds: 1 to 5 for the text `5`, or the listed seeds if there is a comma."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
@@ -168,15 +90,16 @@ def _seeds(text: str) -> list[int]:
     return list(range(1, numbers[0] + 1))
 
 
-def _jobs() -> int:
-    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+def free_devices() -> int:
+    """Return the number of runs to train at once: one per device, or per core without a GPU."""
+    devices = visible_devices()
     if devices or shutil.which("nvidia-smi"):
         return max(1, len(devices))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def _total_steps(cells: Sequence[Cell]) -> int:
+def total_steps(cells: Sequence[Cell]) -> int:
     """Check the data, rewards, trainer and models. Return the number of steps in a run."""
     for recipe in {cell.recipe.initial_model: cell.recipe for cell in cells}.values():
         locate_model(recipe)
-    return prepare(cells[0].resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
+    return prepare(cells[0].resolved).batches.total_steps

@@ -1,30 +1,24 @@
-"""Runs `gdpo evaluate` with parsed arguments. Contains the slow imports."""
+"""Reads options of `gdpo evaluate`, and shows its progress. Contains the slow imports."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import rich.progress
-from rich.console import Console
 from rich.text import Text
 
 from gdpo._terminal import say, terminal
 from gdpo.errors import ConfigError
-from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
-from gdpo.lab.evaluation.evaluation import EvaluationSettings, Progress, read_results
-from gdpo.lab.evaluation.named import folder_of, responder_of
-from gdpo.lab.evaluation.responders import VllmOptions, check_sampling
+from gdpo.lab.evaluation.evaluation import EvaluationSettings, Progress, Result
+from gdpo.lab.evaluation.responders import VllmOptions
 from gdpo.lab.evaluation.sanity import Sanity
-from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.evaluation.tables import (
-    add_to_readme,
     bfcl_lines,
     differences_table,
     results_table,
     unscorable_lines,
 )
-from gdpo.lab.runs.directory import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:
@@ -42,22 +36,14 @@ def files_of(given: Sequence[str]) -> Mapping[str, str]:
     return {name: file for name, _, file in pairs}
 
 
-def names_of(given: str) -> list[str]:
-    """Return a list of the comma-separated names, without duplicates."""
-    return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
-
-
-def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
-    """Return the benchmarks that the options list.
+def the_benchmarks(listed: str, files: Mapping[str, str]) -> list[Benchmark]:
+    """Return the benchmarks of a comma-separated list. `files` has the rows of some, by name.
 
     Raises:
         ConfigError: If a benchmark is unknown, or if a file belongs to no listed benchmark.
     """
-    return _found(names_of(names), files_of(data))
-
-
-def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
-    names = [each for name in names for each in GROUPS.get(name, (name,))]
+    given = dict.fromkeys(name.strip() for name in listed.split(",") if name.strip())
+    names = [each for name in given for each in GROUPS.get(name, (name,))]
     if not names:
         raise ConfigError("--benchmarks is empty: list at least one, for example gsm8k")
     if stray := set(files) - set(names):
@@ -87,9 +73,6 @@ def sanity_lines(found: Sanity) -> list[Text]:
         Text.assemble(("! ", "yellow"), f"{found.benchmark}, {each}")
         for each in (*found.exceptions, *found.lucky)
     ]
-
-
-_STOPPED = "stopped. Finished responses are saved; rerun the same command to resume"
 
 
 @contextmanager
@@ -137,14 +120,17 @@ def _doing(now: Progress) -> str:
     return ""
 
 
-def _vllm_options(
+def vllm_options(
     settings: EvaluationSettings, folder: Path, *, enforce_eager: bool
 ) -> VllmOptions | None:
+    """Return how to start vLLM, and print where its output goes. None: another engine is used."""
     if settings.engine == "vllm":
         length = settings.max_model_len
         if length is not None and length < 1:
             raise ConfigError(f"--max-model-len must be 1 or more, got {length}")
-        return VllmOptions(folder / "vllm.log", length, enforce_eager)
+        log = folder / "vllm.log"
+        say(terminal(), f"vLLM's output: {log}")
+        return VllmOptions(log, length, enforce_eager)
     if enforce_eager or settings.max_model_len is not None:
         raise ConfigError(
             "--max-model-len and --enforce-eager apply only to vLLM: add --engine vllm, or omit "
@@ -153,59 +139,16 @@ def _vllm_options(
     return None
 
 
-def run_evaluation(
-    settings: EvaluationSettings,
-    names: Sequence[str],
-    console: Console,
-    *,
-    server: str | None,
-    deadline: float | None,
-    enforce_eager: bool,
-    at_once: int,
-    output: Path | None,
+def show_results(
+    results: Sequence[Result],
+    folder: Path,
+    compared: Sequence[Result] | None,
     baseline: Path | None,
 ) -> None:
-    """Evaluate a model and print the results.
-
-    Raises:
-        ConfigError: If an argument is invalid. Arguments are checked before a model is loaded.
-    """
-    check_sampling(settings.sampling)
-    benchmarks = _found(names, settings.data)
-    folder = output or folder_of(settings.model)
-    compared = read_results(baseline) if baseline else None
-    if deadline is not None and server is None:
-        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
-    vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
-    asked = server and ServerModel(
-        server, settings.model, settings.sampling, at_once=at_once, deadline=deadline, kept=folder
-    )
-    answering = responder_of(
-        settings.model,
-        settings.sampling,
-        server=asked or None,
-        at_once=at_once,
-        engine=settings.engine,
-        vllm=vllm,
-    )
-    if vllm is not None:
-        say(console, f"vLLM's output: {vllm.log}")
-    try:
-        with progress_shown() as show:
-            results = evaluate(
-                settings,
-                benchmarks,
-                answering,
-                folder,
-                on_progress=lambda now: show(now, now.benchmark),
-            )
-    except KeyboardInterrupt as stopped:
-        raise KeyboardInterrupt(_STOPPED) from stopped
-    readme = RunDirectory(Path(settings.model)).readme
-    if output is None and server is None and readme.is_file():
-        add_to_readme(readme, results, settings)
+    """Print the results in a folder, and the differences from those of a baseline, if any."""
+    console = terminal()
     console.print(results_table(results))
     say(console, *unscorable_lines(results), *bfcl_lines(results))
-    if compared is not None and baseline is not None:
+    if compared is not None:
         console.print(differences_table(results, compared, str(baseline)))
     say(console, f"responses and results: {folder}")

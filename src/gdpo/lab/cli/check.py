@@ -103,11 +103,16 @@ def _print_findings(findings: "Sequence[CheckResult]", recipe: Path) -> int:
 
 
 def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
-    from gdpo.lab.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
+    from gdpo.lab.cli._evaluating import (
+        files_of,
+        progress_shown,
+        sanity_lines,
+        the_benchmarks,
+    )
     from gdpo.lab.evaluation.sanity import sanity
 
     console = terminal()
-    benchmarks, wrong = the_benchmarks(names, data), 0
+    benchmarks, wrong = the_benchmarks(names, files_of(data)), 0
     for benchmark in benchmarks:
         with progress_shown() as show, _failures_unlogged():
             found = sanity(

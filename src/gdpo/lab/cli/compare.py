@@ -57,21 +57,59 @@ def compare(
         dry_run: Print the runs and the smallest p-value attainable with these seeds, then exit.
             Needs no GPU, data or network.
     """
-    from gdpo._terminal import terminal
-    from gdpo.lab.cli._comparing import compare_recipe
+    import re
+    from functools import partial
 
-    console = terminal()
-    return compare_recipe(
-        recipe,
-        set or (),
-        estimators or "grpo,gdpo",
-        seeds or "5",
-        output,
-        console,
-        vary=vary or (),
-        jobs=jobs,
-        reach=reach,
-        price=price,
-        retry_failed=retry_failed,
-        dry_run=dry_run,
+    from gdpo._terminal import say, terminal
+    from gdpo.errors import INTERRUPTED
+    from gdpo.lab.cli._comparing import (
+        check_trainer_fields,
+        conclude,
+        free_devices,
+        read_seeds,
+        total_steps,
     )
+    from gdpo.lab.experiments.display import grid_display
+    from gdpo.lab.experiments.grid import (
+        decidable,
+        described,
+        make_grid,
+        read_labels,
+        read_variants,
+        run_grid,
+    )
+    from gdpo.lab.experiments.threshold import REACHED
+    from gdpo.lab.recipes.read import read_recipe
+    from gdpo.lab.recipes.resolve import resolve
+
+    console, overrides = terminal(), set or ()
+    shared = resolve(read_recipe(recipe, overrides))
+    task = re.sub(r"[^\w.-]", "_", shared.recipe.task.rpartition(":")[2])
+    grid = make_grid(
+        shared,
+        read_labels(estimators or "grpo,gdpo"),
+        read_seeds(seeds or "5"),
+        output or shared.recipe.run_dir.with_name(f"{task}-compare"),
+        reach=REACHED if reach is None else reach,
+        variants={
+            name: resolve(read_recipe(recipe, overrides, varied=assignments))
+            for name, assignments in read_variants(vary or ()).items()
+        },
+        retry_failed=retry_failed and not dry_run,
+    )
+    unchecked = check_trainer_fields(grid, dry_run=dry_run)
+    jobs = jobs or free_devices()
+    if dry_run:
+        say(console, *described(grid, jobs=jobs), *unchecked)
+        return 0
+    left = grid.open()
+    if left:
+        say(console, *decidable(grid))
+    steps = total_steps(left) if left else 0
+    try:
+        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as update:
+            run_grid(grid, jobs=jobs, update=update, say=partial(say, console))
+    except KeyboardInterrupt:
+        say(console, grid.conclusion())
+        return INTERRUPTED
+    return conclude(grid, console)

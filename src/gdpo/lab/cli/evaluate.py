@@ -68,10 +68,22 @@ def evaluate(
         baseline: Folder of another evaluation to compare with. Also prints the difference in each
             score, paired by problem.
     """
-    from gdpo._terminal import terminal
-    from gdpo.lab.cli._evaluating import files_of, names_of, run_evaluation
+    from gdpo.errors import ConfigError
+    from gdpo.lab.cli._evaluating import (
+        files_of,
+        progress_shown,
+        show_results,
+        the_benchmarks,
+        vllm_options,
+    )
     from gdpo.lab.evaluation import EvaluationSettings, Sampling
-    from gdpo.lab.evaluation.named import weights_of
+    from gdpo.lab.evaluation import evaluate as run_evaluation
+    from gdpo.lab.evaluation.evaluation import read_results
+    from gdpo.lab.evaluation.named import folder_of, responder_of, weights_of
+    from gdpo.lab.evaluation.responders import check_sampling
+    from gdpo.lab.evaluation.server import ServerModel
+    from gdpo.lab.evaluation.tables import add_to_readme
+    from gdpo.lab.runs.directory import RunDirectory
 
     settings = EvaluationSettings(
         model=model,
@@ -83,16 +95,33 @@ def evaluate(
         engine=engine,
         max_model_len=max_model_len,
     )
-    names = names_of(benchmarks)
-    run_evaluation(
-        settings,
-        names,
-        terminal(),
-        server=server,
-        deadline=deadline,
-        enforce_eager=enforce_eager,
+    check_sampling(settings.sampling)
+    listed = the_benchmarks(benchmarks, settings.data)
+    folder = output or folder_of(model)
+    compared = read_results(baseline) if baseline else None
+    if deadline is not None and server is None:
+        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
+    vllm = vllm_options(settings, folder, enforce_eager=enforce_eager)
+    answering = responder_of(
+        model,
+        settings.sampling,
+        server=ServerModel(server, model, settings.sampling, at_once, deadline, kept=folder)
+        if server
+        else None,
         at_once=at_once,
-        output=output,
-        baseline=baseline,
+        engine=engine,
+        vllm=vllm,
     )
+    try:
+        with progress_shown() as show:
+            results = run_evaluation(
+                settings, listed, answering, folder, lambda now: show(now, now.benchmark)
+            )
+    except KeyboardInterrupt as stopped:
+        saved = "stopped. Finished responses are saved; rerun the same command to resume"
+        raise KeyboardInterrupt(saved) from stopped
+    readme = RunDirectory(Path(model)).readme
+    if output is None and server is None and readme.is_file():
+        add_to_readme(readme, results, settings)
+    show_results(results, folder, compared, baseline)
     return 0

@@ -45,9 +45,9 @@ def show(name: str, /) -> int:
 
     folder = shipped_recipe(name)
     console = terminal()
-    console.print(Markdown((folder / "README.md").read_text(encoding="utf-8")))
+    console.print(Markdown((folder / "README.md").read_text("utf-8")))
     console.rule("recipe.yaml")
-    say(console, (folder / "recipe.yaml").read_text(encoding="utf-8"))
+    say(console, (folder / "recipe.yaml").read_text("utf-8"))
     return 0
 
 

@@ -31,14 +31,17 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
+from gdpo._files import package_folder
 from gdpo.errors import MissingExtraError
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.tool_calling import format_reward
+from gdpo.lab.tasks.tool_calling.calls import JsonObject
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rewards import Example, Reference, Reward
+from gdpo.rewards.reward import binary
 from gdpo.rewards.task import Row
 
 SIMPLE = ("simple_python", "simple_java", "simple_javascript")
@@ -71,11 +74,6 @@ _MODEL = "gdpo"
 """Name of the model, as passed to the checker."""
 
 
-def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
-    """Return a category's rows with their reference answers."""
-    return [_read_row(row, handler) for row in rows_of(category, limit)]
-
-
 def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
     """Return a category as a task."""
     data_file(category)
@@ -96,7 +94,7 @@ def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
                 else (),
                 deadline=5.0,
             ),
-            Reward(name="format", function=_format, low=0.0, high=1.0, scope="opened"),
+            binary("format", _format, scope="opened"),
         ),
         gold_completion=_gold_text,
         bad_completion="I would rather not say.",
@@ -115,7 +113,7 @@ def _read_row(row: Row, handler: Handler) -> Problem:
     return Problem(handler.ask(shown, row["question"][0]), reference)
 
 
-def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
+def documented(function: JsonObject, language: str) -> JsonObject:
     """Return a function as the leaderboard describes it. Java and JavaScript values are strings."""
     note = f"{function['description']} Note that the provided function is in {_LANGUAGES[language]}"
     parameters = dict(function["parameters"])
@@ -125,7 +123,7 @@ def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
     return {**function, "description": f"{note} syntax.", "parameters": parameters}
 
 
-def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
+def _as_text(parameter: JsonObject, language: str) -> JsonObject:
     """Return a Java or JavaScript parameter as a string, with BFCL's description."""
     shown, kind = dict(parameter), parameter["type"]
     name = _LANGUAGES[language].split()[0]
@@ -191,11 +189,11 @@ def _gold_text(reference: Reference) -> str:
     return write_completion("worked out", calls)
 
 
-def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+def _chosen(parameters: JsonObject, required: Sequence[str] = ()) -> JsonObject:
     """Return one value per parameter. A parameter that allows "" is optional."""
-    chosen: dict[str, Any] = {}
+    chosen: JsonObject = {}
     for name, allowed in parameters.items():
-        values = cast("list[Any]", allowed) if isinstance(allowed, list) else [allowed]
+        values = allowed if isinstance(allowed, list) else [allowed]
         given = [value for value in values if value != ""]
         if given and (name in required or len(given) == len(values)):
             chosen[name] = _unpacked(given[0])
@@ -205,9 +203,9 @@ def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 def _unpacked(value: Any) -> Any:
     """Return the value, with one allowed value for each key of nested dictionaries."""
     if isinstance(value, dict):
-        return _chosen(cast("dict[str, Any]", value))
+        return _chosen(value)
     if isinstance(value, list):
-        return [_unpacked(each) for each in cast("list[Any]", value)]
+        return [_unpacked(each) for each in value]
     return value
 
 
@@ -215,13 +213,13 @@ def _source(value: Any, kind: str) -> str:
     """Return a value in Java syntax (for a given type) or JavaScript syntax."""
     if isinstance(value, str):
         return f"'{value}'" if kind == "char" else value
+    if kind == "HashMap":
+        pairs = value.items()
+        puts = " ".join(f"put({json.dumps(k)}, {json.dumps(v)});" for k, v in pairs)
+        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
     written = json.dumps(value)
     if isinstance(value, list):  # the checker expects strings in a list without quotation marks
         written = f"[{', '.join(v if isinstance(v, str) else json.dumps(v) for v in value)}]"
-    if kind == "HashMap":
-        pairs = cast("dict[str, Any]", value).items()
-        puts = " ".join(f"put({json.dumps(k)}, {json.dumps(v)});" for k, v in pairs)
-        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
     forms = {
         "ArrayList": f"new ArrayList<>(Arrays.asList({written[1:-1]}))",
         "Array": f"new Object[]{{{written[1:-1]}}}",
@@ -233,27 +231,26 @@ def _source(value: Any, kind: str) -> str:
 
 def data_file(category: str) -> Path:
     """Return the file with a category's rows."""
-    package = find_spec("bfcl_eval")
-    folders = package.submodule_search_locations if package else None
-    if not folders or find_spec("tree_sitter") is None:
+    package = package_folder("bfcl_eval")
+    if package is None or find_spec("tree_sitter") is None:
         raise MissingExtraError(
             "bfcl-eval with tree_sitter, without its other dependencies "
             "(pip install --no-deps -r requirements-bfcl.txt, in a clone of gdpo),",
             None,
             "for the benchmarks bfcl_…",
         )
-    data = Path(folders[0]) / "data"
+    data = package / "data"
     file = data / f"BFCL_v4_{category}.json"
     name = _FILES_OF_V3.get(category, category)
     return file if file.is_file() else data / f"BFCL_v3_{name}.json"
 
 
-def rows_of(category: str, limit: int | None) -> list[dict[str, Any]]:
+def rows_of(category: str, limit: int | None) -> list[JsonObject]:
     """Return a category's first rows. `ground_truth` is the reference answer, or None."""
     file = data_file(category)
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
-    answers: dict[str, Any] = {}
+    answers: JsonObject = {}
     if (file := file.parent / "possible_answer" / file.name).is_file():
         with file.open(encoding="utf-8") as lines:
             answers = {row["id"]: row["ground_truth"] for row in map(json.loads, lines)}
@@ -315,8 +312,7 @@ def _language(name: str) -> Any:
         return _LANGUAGES[name].split()[0]
     from bfcl_eval.constants.enums import Language
 
-    languages: Any = Language
-    return languages[name.upper()]
+    return Language[name.upper()]
 
 
 _EXAMPLE: Reference = {

@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from gdpo.lab.tasks.tool_calling.calls import DEEPEST, deeper, parse
+from gdpo.lab.tasks.tool_calling.calls import DEEPEST, JsonObject, deeper, parse
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt
 
-Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
+Calls: TypeAlias = Sequence[tuple[str, JsonObject]]
 """Names and arguments of the calls in one step."""
 
 
@@ -83,7 +83,7 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
     ]
 
 
-def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
+def run_tools(talks: Sequence[JsonObject]) -> list[list[list[str]]]:
     """Run the calls of conversations in a separate process. Return results by step and call.
 
     Each conversation has an `entry` (a row of BFCL) and `steps` (the calls, from `as_python`).
@@ -97,20 +97,18 @@ def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
             check=True,
         )
         return json.loads(ended.stdout)
-    if len(talks) > 1:  # one conversation hung or crashed: run each separately
-        return [run_tools([talk])[0] for talk in talks]
-    return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
+    # Each conversation has its own process, so that one that hangs or crashes ends only itself.
+    return [[[_DIED] * len(step) for step in talk["steps"]] for talk in talks]
 
 
-def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
+def play(entry: JsonObject, steps: Sequence[Sequence[str]]) -> list[list[str]]:
     """Run the calls of all steps in this process, from the row's initial state."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
-    utilities: Any = multi_turn_utils
     answers: list[list[str]] = []
     with fresh_tools() as name:
         for step in steps:
-            results, _ = utilities.execute_multi_turn_func_call(
+            results, _ = multi_turn_utils.execute_multi_turn_func_call(
                 list(step),
                 entry["initial_config"],
                 entry["involved_classes"],
@@ -132,15 +130,13 @@ def fresh_tools() -> Generator[str]:
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import travel_booking
 
-    shared: Any = travel_booking
-    records = [getattr(shared, name) for name in _SHARED]
+    records = [getattr(travel_booking, name) for name in _SHARED]
     before = copy.deepcopy(records)
     name = f"gdpo{next(_numbers)}x"
     try:
         yield name
     finally:
-        utilities: Any = multi_turn_utils
-        kept = utilities.__dict__
+        kept = multi_turn_utils.__dict__
         for key in [key for key in kept if key.startswith(f"{name}_")]:
             del kept[key]
         for record, was in zip(records, before, strict=True):
@@ -157,7 +153,7 @@ def _main() -> None:
     json.dump([_apart(talk) for talk in talks], answers)
 
 
-def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
+def _apart(talk: JsonObject) -> list[list[str]]:
     """Run `play` in a forked process, killed at the time limit.
 
     The fork discards state that some tools store outside their instances.
@@ -176,7 +172,7 @@ def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
     return answers or [[_DIED] * len(step) for step in talk["steps"]]
 
 
-def _play_and_send(talk: Mapping[str, Any], parent: Connection) -> None:
+def _play_and_send(talk: JsonObject, parent: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     parent.send(play(talk["entry"], talk["steps"]))
 
@@ -186,11 +182,11 @@ if __name__ == "__main__":
 
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
-Tools: TypeAlias = Sequence[Mapping[str, Any]]
+Tools: TypeAlias = Sequence[JsonObject]
 Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Handler:
     """Defines how BFCL's rows become prompts and how calls are read."""
 
@@ -281,11 +277,11 @@ def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[
     ]
 
 
-def _lines_toolrl(text: str) -> list[dict[str, Any]]:
+def _lines_toolrl(text: str) -> list[JsonObject]:
     """Return the JSON objects in the last `<tool_call>`, even an unclosed one. Skip other lines."""
     _, opening, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].strip().split("\n") if opening else []
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for line in lines:
         with suppress(ValueError, RecursionError):
             value = json.loads(line)
@@ -304,7 +300,7 @@ def _runs_toolrl(text: str) -> Calls:
     return _meant(lines) if all(isinstance(line["name"], str) for line in lines) else []
 
 
-def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
+def _meant(lines: Iterable[JsonObject]) -> Calls:
     """Return the calls not named "None", or none if any call's parameters are not an object."""
     meant = [line for line in lines if line["name"].strip().lower() != "none"]
     if not all(isinstance(line["parameters"], dict) for line in meant):

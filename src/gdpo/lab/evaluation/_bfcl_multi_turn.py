@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented, rows_of
+from gdpo.lab.evaluation._bfcl import MULTI_TURN, data_file, documented
 from gdpo.lab.evaluation._bfcl_handlers import OURS, Handler, as_python, fresh_tools, run_tools
 from gdpo.lab.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.tool_calling import format_reward
-from gdpo.lab.tasks.tool_calling.calls import parse
+from gdpo.lab.tasks.tool_calling.calls import JsonObject, parse
 from gdpo.lab.tasks.tool_calling.prompt import write_completion
 from gdpo.rewards import Reference, Reward
 from gdpo.rewards.task import Row
@@ -43,7 +43,7 @@ NextPrompts: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
 """Function that returns the next prompt of each conversation. None: the conversation has ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversations:
     """Responds to each problem with a conversation."""
 
@@ -109,13 +109,6 @@ _DOCUMENTS = {
 """Names of the files that describe the tools of each class."""
 
 
-def multi_turn_problems(
-    category: str, limit: int | None, *, handler: Handler = OURS
-) -> list[Problem]:
-    """Return a category's rows with the prompts of their first turns."""
-    return [_read_row(row, handler) for row in rows_of(category, limit)]
-
-
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
     """Return a category as a task whose completions are conversations."""
     data_file(category)
@@ -142,7 +135,7 @@ def next_prompts(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Prob
     """Run the tools, and return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
-    played: list[dict[str, Any]] = []
+    played: list[JsonObject] = []
     for talk, of_talk in zip(talks, turns, strict=True):
         entry = json.loads(talk.problem.reference["entry"])
         steps = [step for turn in _decoded(entry, of_talk, handler) for step in turn]
@@ -177,7 +170,7 @@ def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[s
 
 
 def _decoded(
-    entry: Mapping[str, Any], turns: Sequence[Sequence[str]], handler: Handler
+    entry: JsonObject, turns: Sequence[Sequence[str]], handler: Handler
 ) -> list[list[list[str]]]:
     """Return each turn's calls as text for BFCL. Skip messages without a call."""
     known = [tool["name"] for tool in _tools(entry)]
@@ -201,7 +194,7 @@ def _ask(
 
 
 def _dialogue(
-    entry: Mapping[str, Any],
+    entry: JsonObject,
     questions: Sequence[Sequence[Mapping[str, str]]],
     turns: Sequence[Sequence[str]],
     answers: Sequence[Sequence[str]],
@@ -219,7 +212,7 @@ def _dialogue(
     return dialogue
 
 
-def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[str, Any]]:
+def _listed(entry: JsonObject, turn: int, handler: Handler) -> list[JsonObject]:
     held_back = {
         name
         for since, names in entry["missed_function"].items()
@@ -229,24 +222,24 @@ def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[
     return [documented(t, "python") for t in _tools(entry) if t["name"] not in held_back]
 
 
-def _news(entry: Mapping[str, Any], turn: int, handler: Handler) -> str:
+def _news(entry: JsonObject, turn: int, handler: Handler) -> str:
     """Return BFCL's user message that announces new tools."""
     from bfcl_eval.constants import default_prompts
 
-    prompts: Any = default_prompts
     if handler.lists_new_tools:
-        return prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
+        return default_prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
     names = entry["missed_function"][str(turn)]
     new = [tool for name in names for tool in _tools(entry) if tool["name"] == name]
-    return prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING.format(functions=new)
+    text = default_prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING
+    return text.format(functions=new)
 
 
-def _tools(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _tools(entry: JsonObject) -> list[JsonObject]:
     return [tool for name in entry["involved_classes"] for tool in _described(name)]
 
 
 @cache
-def _described(class_name: str) -> list[dict[str, Any]]:
+def _described(class_name: str) -> list[JsonObject]:
     folder = data_file(MULTI_TURN[0]).parent / "multi_turn_func_doc"
     with (folder / f"{_DOCUMENTS[class_name]}.json").open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
@@ -259,9 +252,9 @@ def _correctness(completion: str, reference: Reference, *, handler: Handler) -> 
         return 0.0
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
-    check: Any = multi_turn_checker
     with fresh_tools() as name:
-        checked = check(_decoded(entry, turns, handler), answer, entry, entry["id"], name)
+        decoded = _decoded(entry, turns, handler)
+        checked = multi_turn_checker(decoded, answer, entry, entry["id"], name)
     return float(bool(checked["valid"]))
 
 
@@ -287,7 +280,7 @@ def _gold_message(reference: Reference) -> str:
     return write_completion("worked out", [_as_json(call, tools) for call in calls])
 
 
-def _as_json(call: str, tools: Mapping[str, Any]) -> dict[str, Any]:
+def _as_json(call: str, tools: JsonObject) -> JsonObject:
     """Return a reference call, which is Python text, as JSON with argument names."""
     node: Any = ast.parse(call, mode="eval").body
     names = list(tools[node.func.id]["parameters"]["properties"])

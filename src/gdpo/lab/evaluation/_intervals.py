@@ -4,21 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan, sqrt
 from statistics import NormalDist, fmean, variance
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from gdpo.lab.experiments.statistics import paired_difference
 
 _Z = NormalDist().inv_cdf(0.975)
 
+Number: TypeAlias = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
+"""A number that is NaN if it was read as null."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Estimate:
     """Stores a mean with its 95 % interval."""
 
-    mean: float
-    low: float
-    high: float
+    mean: Number
+    low: Number
+    high: Number
     problems: int
     """Number of problems in the mean."""
 

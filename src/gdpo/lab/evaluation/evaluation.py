@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from gdpo._files import read_json, write_json
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.evaluation._bfcl_multi_turn import Conversations
-from gdpo.lab.evaluation._intervals import Estimate, share
-from gdpo.lab.evaluation.benchmarks import Benchmark, measures, problems, rewards_of
+from gdpo.lab.evaluation._intervals import Estimate, Number, share
+from gdpo.lab.evaluation.benchmarks import Benchmark, measure_of, problems, rewards_of
 from gdpo.lab.evaluation.responders import Responder, Sampling
 from gdpo.lab.evaluation.server import ANSWERED
 from gdpo.lab.runs.lock import alone
@@ -27,8 +28,6 @@ from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 
 logger = logging.getLogger(__name__)
 
-_BOUNDS = ("mean", "low", "high")
-
 _LEFT_OVERS = (".*.partial", "*/*.partial")
 """Patterns of partial files that remain if a process is killed while writing."""
 
@@ -36,7 +35,7 @@ PART = 32
 """Number of problems that are evaluated and saved together."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress:
     """Stores the progress on one benchmark."""
 
@@ -60,7 +59,7 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EvaluationSettings:
     """Defines an evaluation, which can be resumed only with the same settings."""
 
@@ -79,7 +78,7 @@ class EvaluationSettings:
     maximum."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
     """Stores a model's result on one benchmark."""
 
@@ -88,7 +87,7 @@ class Result:
     samples: int
     estimates: dict[str, Estimate]
     """Mean and confidence interval, keyed by measure."""
-    of_problems: dict[str, list[float]]
+    of_problems: dict[str, list[Number]]
     """For each measure, the mean over the samples of each problem. NaN: the measure does not
     apply."""
     identities: list[str]
@@ -148,25 +147,8 @@ def read_results(folder: Path) -> list[Result]:
             "evaluation, or choose another folder"
         )
     try:
-        return [
-            Result(
-                benchmark=plain["benchmark"],
-                problems=plain["problems"],
-                samples=plain["samples"],
-                estimates={
-                    name: Estimate(*(_number(of[key]) for key in _BOUNDS), problems=of["problems"])
-                    for name, of in plain["estimates"].items()
-                },
-                of_problems={
-                    name: [_number(value) for value in values]
-                    for name, values in plain["of_problems"].items()
-                },
-                identities=plain["identities"],
-                unscorable=plain["unscorable"],
-            )
-            for plain in read_json(file)
-        ]
-    except (ValueError, KeyError, TypeError) as error:
+        return TypeAdapter(list[Result]).validate_python(read_json(file))
+    except ValueError as error:
         raise ConfigError(
             f"{file} cannot be read by this version of gdpo ({type(error).__name__}: {error}): "
             "repeat the evaluation in another folder"
@@ -377,22 +359,20 @@ def result_of(
     of_problems: dict[str, list[float]] = {}
     estimates: dict[str, Estimate] = {}
     unscorable: dict[str, list[int]] = {}
-    by_name = {reward.name: reward for reward in rewards}
-    for measure in measures(rewards):
-        reward = by_name[measure.reward]
-        low, high = reward.low, reward.high
+    for reward in rewards:
+        (measure, inverted), low, high = measure_of(reward), reward.low, reward.high
         means = [_mean([r.rewards[reward.name] for r in group]) for group in by_problem.values()]
         missing = [
             number + 1 for number, mean in zip(by_problem, means, strict=True) if isnan(mean)
         ]
         if missing and reward.name in judge_every_row:
-            unscorable[measure.name] = missing
+            unscorable[measure] = missing
             means = [low if isnan(mean) else mean for mean in means]
-        if measure.inverted:
+        if inverted:
             means = [(high - mean) / (high - low) for mean in means]
             low, high = 0.0, 1.0
-        of_problems[measure.name] = means
-        estimates[measure.name] = share(means, low=low, high=high)
+        of_problems[measure] = means
+        estimates[measure] = share(means, low=low, high=high)
     samples = max((len(group) for group in by_problem.values()), default=0)
     identities = [
         _identity(group[0].prompt, group[0].extra["reference"]) for group in by_problem.values()
@@ -405,7 +385,3 @@ def result_of(
 def _mean(values: Sequence[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else nan
-
-
-def _number(value: float | None) -> float:
-    return nan if value is None else value

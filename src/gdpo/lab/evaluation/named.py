@@ -4,10 +4,11 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from gdpo._naming import did_you_mean
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.evaluation.benchmarks import Benchmark
 from gdpo.lab.evaluation.responders import (
     LocalModel,
@@ -16,7 +17,6 @@ from gdpo.lab.evaluation.responders import (
     Sampling,
     VllmModel,
     VllmOptions,
-    check_vllm,
 )
 from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.recipes.models import load_tokenizer, locate_model, make_ready
@@ -34,6 +34,8 @@ FIXED = ("gold", "empty")
 ENGINES = ("transformers", "vllm")
 """Libraries that can run a model in this process. The libraries give different samples, so the user
 chooses the library."""
+
+_VLLM = "vLLM (pip install vllm; use a separate environment if it needs another torch)"
 
 
 def responder_of(
@@ -85,13 +87,13 @@ def responder_of(
 def _check_engine(engine: str, *, apart: bool) -> None:
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: {did_you_mean(engine, ENGINES)}")
-    if engine == "vllm":
-        if apart:
-            raise ConfigError(
-                "--engine vllm runs a model in this process, so it cannot be combined with "
-                "--server, gold or empty: omit --engine"
-            )
-        check_vllm()
+    if engine == "vllm" and apart:
+        raise ConfigError(
+            "--engine vllm runs a model in this process, so it cannot be combined with "
+            "--server, gold or empty: omit --engine"
+        )
+    if engine == "vllm" and find_spec("vllm") is None:
+        raise MissingExtraError(_VLLM, None, "for --engine vllm")
 
 
 def weights_of(model: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol, TypeAlias
 
-from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.errors import ConfigError
 from gdpo.lab.tasks import Problem, Task
 from gdpo.rewards.task import Message
 from gdpo.rewards.text import left_open
@@ -205,15 +205,6 @@ def check_sampling(sampling: Sampling) -> None:
         raise ConfigError("; ".join(wrong))
 
 
-_HOW = "vLLM (pip install vllm; use a separate environment if it needs another torch)"
-
-
-def check_vllm() -> None:
-    """Check that vLLM is installed."""
-    if find_spec("vllm") is None:
-        raise MissingExtraError(_HOW, None, "for --engine vllm")
-
-
 @dataclass(frozen=True, slots=True)
 class VllmOptions:
     """Stores how to start vLLM."""
@@ -296,7 +287,7 @@ def _cause(error: Exception, log: Path) -> str:
     raised = f"{type(error).__name__}: {error}"
     printed: list[str] = []
     if _REFERS in raised:
-        printed = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+        printed = _ERROR.findall(log.read_text("utf-8", "replace"))
     causes = [line for line in printed if _REFERS not in line]
     return shorten(causes[-1] if causes else raised, _SHOWN, placeholder=" …")
 

@@ -12,11 +12,11 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from gdpo._files import errors_name
@@ -60,6 +60,9 @@ class _InterruptedError(Exception):
     """Raised if a stream ended before the response was complete."""
 
 
+Request: TypeAlias = dict[str, Any]
+"""The fields of a request for a chat completion."""
+
 ANSWERED = ".answered.jsonl"
 """File with the responses of an unfinished part, deleted when the part is saved."""
 
@@ -75,11 +78,11 @@ class Answered:
         self._file = file
         self._saved = dict(_read(file)) if file is not None and file.is_file() else {}
 
-    def find(self, asked: Mapping[str, Any]) -> Response | None:
+    def find(self, asked: Request) -> Response | None:
         """Return the saved response to this request, or None."""
         return self._saved.get(_key_of_answered(asked))
 
-    def add(self, asked: Mapping[str, Any], response: Response) -> None:
+    def add(self, asked: Request, response: Response) -> None:
         """Save a response."""
         if self._file is None:
             return
@@ -91,7 +94,7 @@ class Answered:
                 file.write("\n" + json.dumps(kept))
 
 
-def _key_of_answered(asked: Mapping[str, Any]) -> str:
+def _key_of_answered(asked: Request) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -105,7 +108,7 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
         yield key, Response(text, num_tokens, reason)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServerModel:
     """Gets responses of a model on an OpenAI-compatible server.
 
@@ -162,7 +165,7 @@ class ServerModel:
             ServerError: If a request failed. Other responses in progress are saved first.
         """
         drawn = self.sampling
-        asked: list[Mapping[str, Any]] = [
+        asked: list[Request] = [
             {
                 "model": self.model,
                 "messages": problem.prompt,
@@ -177,7 +180,7 @@ class ServerModel:
         responses = wait_for(self._all(asked, heard))
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
-    async def _all(self, asked: Sequence[Mapping[str, Any]], heard: OnResponses) -> list[Response]:
+    async def _all(self, asked: Sequence[Request], heard: OnResponses) -> list[Response]:
         """Return the responses in order. After a failure, only running requests are finished."""
         from openai import AsyncOpenAI
 
@@ -211,7 +214,7 @@ class ServerModel:
             raise failures[0]
         return [responses[i] for i in range(len(asked))]
 
-    async def _answer(self, client: Any, asked: Mapping[str, Any]) -> Response:
+    async def _answer(self, client: Any, asked: Request) -> Response:
         import openai
 
         try:
@@ -244,7 +247,7 @@ class ServerModel:
             )
             return NO_ROOM
 
-    async def _ask(self, client: Any, asked: Mapping[str, Any]) -> Response:
+    async def _ask(self, client: Any, asked: Request) -> Response:
         """Send a request, for a stream if the server supports it."""
         import openai
 
@@ -259,7 +262,7 @@ class ServerModel:
                 self._warn_once("no stream", f"does not stream: {_said(error)[:_SHOWN]}")
         return _of_reply(await self._begun(client, asked))
 
-    async def _begun(self, client: Any, body: Mapping[str, Any]) -> Any:
+    async def _begun(self, client: Any, body: Request) -> Any:
         async with asyncio.timeout(self.silence):  # the client would resend a request in time-out
             return await client.chat.completions.create(**body)
 

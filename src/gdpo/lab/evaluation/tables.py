@@ -77,9 +77,9 @@ def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: st
     table = Table("benchmark", "problems", "measure", f"difference from {name}", "95 % interval")
     others = {result.benchmark: result for result in theirs}
     for result in ours:
-        other = others.get(result.benchmark)
-        for measure, values in result.of_problems.items() if other else ():
-            assert other is not None
+        if (other := others.get(result.benchmark)) is None:
+            continue
+        for measure, values in result.of_problems.items():
             against = dict(zip(other.identities, other.of_problems.get(measure, []), strict=False))
             mine = zip(result.identities, values, strict=True)
             common = [(value, against[who]) for who, value in mine if who in against]
@@ -113,7 +113,7 @@ HEADING = "## Evaluation"
 
 def add_to_readme(readme: Path, results: Sequence[Result], settings: EvaluationSettings) -> None:
     """Append the results to a README, replacing earlier results."""
-    before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
+    before, *_ = readme.read_text("utf-8").partition(f"\n{HEADING}\n")
     write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
 
 

@@ -13,7 +13,7 @@ from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survi
 from gdpo.report.text import number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """Stores one estimator's results on one reward over all seeds."""
 
@@ -35,7 +35,7 @@ class Outcome:
     survival: Survival
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Difference:
     """Stores one estimator's difference from the baseline on one reward."""
 
@@ -68,7 +68,7 @@ class Difference:
     correction of `p_time` does not count this comparison."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Comparison:
     """Stores all results of an experiment."""
 
@@ -89,6 +89,11 @@ class Comparison:
     def exploratory(self) -> bool:
         """Whether there are too few seeds to report a difference."""
         return self.fewest_seeds < FEWEST_SEEDS
+
+    @property
+    def by_place(self) -> dict[tuple[str, str], Difference]:
+        """The differences by label and reward."""
+        return {(d.label, d.reward): d for d in self.differences}
 
     def outcome(self, label: str, reward: str) -> Outcome:
         """Return an estimator's outcome on a reward."""

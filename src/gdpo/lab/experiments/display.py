@@ -1,7 +1,7 @@
 """Shows a comparison's progress: the runs, the remaining time and the cost."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from rich.text import Text
 from gdpo._terminal import say
 from gdpo._text import one_line
 from gdpo.lab.experiments.grid import Cell, Grid
+from gdpo.lab.experiments.process import Update
 from gdpo.lab.runs.directory import RunDirectory, read_run
 from gdpo.lab.runs.summary import duration, number
 
@@ -25,7 +26,7 @@ _HOUR = 3600.0
 @contextmanager
 def grid_display(
     grid: Grid, console: Console, *, jobs: int, total_steps: int, price: float
-) -> Generator[Callable[[], None]]:
+) -> Generator[Update]:
     """Print a line when a run ends. In a terminal, also show the step of each run in training.
 
     Yield a function that updates the display. `total_steps` of a run and its `price` per hour are

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice, product
@@ -19,7 +19,9 @@ from gdpo.lab.experiments.comparison import listed
 from gdpo.lab.experiments.process import (
     NOTE,
     Orphan,
+    Say,
     Training,
+    Update,
     find_orphan,
     forget_ended,
     noted,
@@ -59,12 +61,17 @@ _OWN_OPTIONS = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 """Pattern of valid names for estimators. These names become part of folder names."""
 
+_NEED_OPTIONS = ("constrained_grpo",)
+"""Estimators that `all` does not include, because they need options."""
+
 _RESERVED = ("all", "recorded")
 """Words that have a special meaning in lists of estimators."""
 
 
 def read_labels(text: str) -> list[str]:
     """Return the comma-separated labels in `--estimators`, some as `name=estimator`.
+
+    `all` stands for every estimator that needs no options.
 
     Raises:
         ConfigError: If a name is invalid or reserved, refers to two estimators, or has no estimator
@@ -74,6 +81,8 @@ def read_labels(text: str) -> list[str]:
         >>> read_labels("grpo, mine=my_module:my_estimator")
         ['grpo', 'mine']
     """
+    if text == "all":
+        return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
     return [_read_label(part.strip()) for part in text.split(",") if part.strip()]
 
 
@@ -302,8 +311,8 @@ def run_grid(
     grid: Grid,
     *,
     jobs: int,
-    update: Callable[[], None] = lambda: None,
-    say: Callable[[str], None] = lambda _text: None,
+    update: Update = lambda: None,
+    say: Say = lambda _text: None,
 ) -> None:
     """Train the runs that have not ended, `jobs` at a time.
 
@@ -444,7 +453,7 @@ def _joined(folder: Path, plan: ComparisonPlan) -> ComparisonPlan:
     )
 
 
-def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
+def _fill(left: Sequence[Cell], slots: Sequence[str], say: Say) -> None:
     for cell in left:
         if cell.training is None and (free := _free(slots, left)):
             _adopt(cell, say)
@@ -452,7 +461,7 @@ def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]
                 _start(cell, free[0])
 
 
-def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
+def _adopt(cell: Cell, say: Say) -> None:
     """Record and report another process that is training a run."""
     orphan = find_orphan(cell.run, cell.note)
     if orphan is None:
@@ -498,9 +507,14 @@ def _over(cell: Cell) -> bool:
     return True
 
 
+def visible_devices() -> list[str]:
+    """Return the devices in CUDA_VISIBLE_DEVICES."""
+    return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+
+
 def _slots(jobs: int) -> list[str]:
     """Return the devices for concurrent runs, one per run. Empty: all devices."""
-    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    named = visible_devices()
     return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
 
 
@@ -515,21 +529,15 @@ def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
 
 
 @contextmanager
-def _stopped_at_the_end(
-    grid: Grid, update: Callable[[], None], say: Callable[[str], None]
-) -> Generator[None]:
+def _stopped_at_the_end(grid: Grid, update: Update, say: Say) -> Generator[None]:
     try:
         yield
     finally:
-        ours = [
-            (cell, cell.training)
-            for cell in grid.running()
-            if cell.training and not cell.training.is_foreign
-        ]
-        stop_trainings([training for _, training in ours], say, update)
-        for cell, _ in ours:
-            cell.note.unlink(missing_ok=True)
-        for cell in grid.running():
+        ours = [each for cell in grid.cells if (each := cell.training) and not each.is_foreign]
+        stop_trainings(ours, say, update)
+        for cell in grid.cells:
+            if cell.training in ours:
+                cell.note.unlink(missing_ok=True)
             cell.training = None
 
 

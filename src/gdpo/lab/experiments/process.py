@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from gdpo._files import read_json, write_whole
 from gdpo._text import counted
@@ -25,7 +25,14 @@ NOTE = ".process"
 """Suffix of the file that records which process trains a run."""
 
 
-@dataclass(frozen=True, slots=True)
+Say: TypeAlias = Callable[[str], None]
+"""Shows a message."""
+
+Update: TypeAlias = Callable[[], None]
+"""Is called repeatedly, to update a display."""
+
+
+@dataclass(frozen=True)
 class Orphan:
     """Describes a training run that another process started."""
 
@@ -65,7 +72,7 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
     return Orphan(run, note, None, None) if is_locked(run.path) else None
 
 
-def wait_for_end(note: Path, update: Callable[[], None]) -> None:
+def wait_for_end(note: Path, update: Update) -> None:
     """Wait until the process of a finished run has exited, then remove its `.process` file."""
     while is_held(note):
         update()
@@ -121,11 +128,10 @@ _ENVIRONMENT: Mapping[str, str] = {
 at every operation."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Training:
     """Represents a training run in a child process."""
 
-    recipe: Recipe
     log: Path
     """File with the output of the process."""
     process: "subprocess.Popen[bytes]"
@@ -153,7 +159,7 @@ class Training:
 
     def why(self) -> str:
         """Return the last output lines of a failed run, and the signal that killed it, if any."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = self.log.read_text("utf-8", "replace").strip().splitlines()
         shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
         code = self.process.returncode
         text = f"exit code {code}; the end of {self.log}:\n{shown}"
@@ -180,7 +186,6 @@ def start_training(
     The recipe and log files in `logs` are named after the run. The process keeps the `inherited`
     file descriptors of locks open.
     """
-    logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
     write_whole(file, recipe.to_yaml())
     with log.open("ab" if resume else "wb") as output:
@@ -193,13 +198,13 @@ def start_training(
             pass_fds=inherited,
             start_new_session=True,  # Ctrl-C reaches only this process, which stops all runs
         )
-    return Training(recipe, log, process)
+    return Training(log, process)
 
 
 def stop_trainings(
     trainings: Sequence[Training | Orphan],
-    say: Callable[[str], None],
-    update: Callable[[], None] = lambda: None,
+    say: Say,
+    update: Update = lambda: None,
 ) -> None:
     """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from gdpo._shapes import Float
 from gdpo.advantages import ESTIMATORS
 from gdpo.advantages.schedules import read_schedule
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.experiments.threshold import REACHED
+from gdpo.lab.experiments.threshold import REACHED, Curve
 from gdpo.lab.recipes.read import read_recipe
 from gdpo.lab.recipes.recipe import GateConfig, Recipe, differences
 from gdpo.lab.recipes.yaml import spell_number
@@ -71,8 +71,6 @@ def in_words(value: float | GateConfig | Mapping[str, Any] | None) -> str:
     return "null" if value is None else spell_number(value)
 
 
-_Curve: TypeAlias = Float[np.ndarray, " step"]
-
 CurveField: TypeAlias = Literal["means", "lengths", "weights"]
 """Fields of `ComparedRun` with curves."""
 
@@ -83,7 +81,7 @@ OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
 """States of runs that have not ended. `gdpo compare` resumes interrupted runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measured:
     """Describes a compared reward."""
 
@@ -94,7 +92,7 @@ class Measured:
     """Weight of the reward. None: the labels have different weights."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparedRun:
     """Stores one training run."""
 
@@ -105,15 +103,15 @@ class ComparedRun:
     state: State
     why: str
     """Reason for the failure. Empty if the run has not failed."""
-    means: Mapping[str, _Curve]
+    means: Mapping[str, Curve]
     """For each reward, its mean over the rollouts of each finished step. NaN: the reward applied to
     no rollout, or the step was not logged."""
-    lengths: Mapping[str, _Curve] = field(default_factory=dict)
+    lengths: Mapping[str, Curve] = field(default_factory=dict)
     """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
     lengths were not logged."""
-    weights: Mapping[str, _Curve] = field(default_factory=dict)
+    weights: Mapping[str, Curve] = field(default_factory=dict)
     """For each reward with a schedule, its weight in each finished step."""
-    account: Mapping[str, _Curve] = field(default_factory=dict)
+    account: Mapping[str, Curve] = field(default_factory=dict)
     """What changed each reward in a window, at the step after it: `<reward>/by/<cause>`,
     `<reward>/rest` and `<reward>/measured`, in the reward's unit. NaN: no window, or its total does
     not agree with the measured change."""
@@ -126,7 +124,7 @@ class ComparedRun:
         return max((len(values) for values in self.means.values()), default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Experiment:
     """Stores runs of several estimators with the same seeds and task."""
 
@@ -206,7 +204,7 @@ _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparisonPlan:
     """Stores which runs a comparison trains."""
 
@@ -245,7 +243,7 @@ def read_plan(folder: Path) -> ComparisonPlan | None:
         plain = read_json(file)
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
-        plain = cast("dict[str, Any]", plain)
+        plain = plain
         named = plain["estimators"]
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)
@@ -265,7 +263,7 @@ def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
     entries = plain.get(key)
     if not isinstance(entries, list) or not entries:
         raise TypeError(f"{key!r} is missing or is not a non-empty list")
-    return cast("list[Any]", entries)
+    return entries
 
 
 def run_name(label: str, seed: int) -> str:
@@ -477,7 +475,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of `ComparedRun` from metrics, with NaN for steps without a log."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
-    fields: dict[str, dict[str, _Curve]] = {
+    fields: dict[str, dict[str, Curve]] = {
         kind: {} for kind in (*_OF_REWARDS.values(), "lengths", "account")
     }
     for row in rows:

@@ -33,7 +33,17 @@ _MOST_SEEDS = 1_000
 """Largest number of seeds that `fewest_seeds` returns."""
 
 
-@dataclass(frozen=True, slots=True)
+Runs: TypeAlias = Float[np.ndarray, " run"]
+"""A number of each run."""
+
+Reached: TypeAlias = Bool[np.ndarray, " run"]
+"""Whether each run reached the threshold."""
+
+Times: TypeAlias = Float[np.ndarray, " time"]
+"""A number at each step at which a share changes."""
+
+
+@dataclass(frozen=True)
 class Interval:
     """Stores a value with its 95 % interval. NaN: unknown."""
 
@@ -42,22 +52,22 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Survival:
     """Stores the Kaplan-Meier curve of runs that have not reached the threshold."""
 
-    steps: Float[np.ndarray, " time"]
+    steps: Times
     """Steps at which the share changes, starting with step 0."""
-    share: Float[np.ndarray, " time"]
+    share: Times
     """Share of runs that have not reached the threshold after each of these steps, from 0 to 1."""
-    low: Float[np.ndarray, " time"]
-    high: Float[np.ndarray, " time"]
+    low: Times
+    high: Times
     median: Interval
     """Step by which half of the runs have reached the threshold. NaN: the share stays above one
     half."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PValue:
     """Stores a p-value and the smallest one attainable with this number of runs."""
 
@@ -65,9 +75,7 @@ class PValue:
     floor: float
 
 
-def permutation_test(
-    ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"]
-) -> PValue:
+def permutation_test(ours: Runs, theirs: Runs) -> PValue:
     r"""Test with a two-sided permutation test whether two means differ.
 
     The p-value is the share of labellings (with $n$ of $n + m$ runs labelled "ours") in which the
@@ -305,7 +313,7 @@ def paired_difference(
 _Z = NormalDist().inv_cdf(0.975)
 
 
-def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " run"]) -> Survival:
+def kaplan_meier(times: Runs, reached: Reached) -> Survival:
     r"""Return the share of runs that have not reached the threshold by each step, with a 95 % band.
 
     With $n_i$ runs at risk just before step $t_i$, of which $d_i$ reach the threshold at $t_i$,
@@ -350,15 +358,15 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
     return Survival(steps, share, low, high, median)
 
 
-def _half(steps: Float[np.ndarray, " time"], share: Float[np.ndarray, " time"]) -> float:
+def _half(steps: Times, share: Times) -> float:
     at = np.flatnonzero(share <= 0.5 + ROUNDING)
     return float(steps[at[0]]) if len(at) else nan
 
 
 def log_rank_scores(
-    times: tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]],
-    reached: tuple[Bool[np.ndarray, " run"], Bool[np.ndarray, " run"]],
-) -> tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]]:
+    times: tuple[Runs, Runs],
+    reached: tuple[Reached, Reached],
+) -> tuple[Runs, Runs]:
     r"""Return the log-rank score of each run. Runs that reach the threshold sooner score higher.
 
     The score is $\delta_j - \sum_{t_i \le t_j} d_i / n_i$, where $\delta_j$ is 1 if the run reached

@@ -1,5 +1,7 @@
 """Computes the final and best value of a reward curve, and when it reached a threshold."""
 
+from typing import TypeAlias
+
 import numpy as np
 
 from gdpo._shapes import Float
@@ -14,7 +16,11 @@ _ROUNDING = 2.0**-42
 """Allowed relative rounding error of the mean of a few steps: 2¹⁰ units in the last place."""
 
 
-def final(values: Float[np.ndarray, " step"]) -> float:
+Curve: TypeAlias = Float[np.ndarray, " step"]
+"""The mean of a reward at each step of a run."""
+
+
+def final(values: Curve) -> float:
     """Return the mean over the last tenth of the steps, ignoring NaN, or NaN if it has no value.
 
     For a failed run, only the steps that it took are counted.
@@ -22,7 +28,7 @@ def final(values: Float[np.ndarray, " step"]) -> float:
     return float(_mean(values[-max(1, round(0.1 * len(values))) :]))
 
 
-def best(values: Float[np.ndarray, " step"]) -> float:
+def best(values: Curve) -> float:
     """Return the highest mean of 5 consecutive steps, or NaN if no step has a value.
 
     With fewer than 5 steps, it is the mean of all. The maximum of noisy means is biased upwards,
@@ -32,9 +38,7 @@ def best(values: Float[np.ndarray, " step"]) -> float:
     return float(np.nanmax(means)) if np.any(~np.isnan(means)) else np.nan
 
 
-def running_mean(
-    values: Float[np.ndarray, " step"], *, window: int = WINDOW
-) -> Float[np.ndarray, " place"]:
+def running_mean(values: Curve, *, window: int = WINDOW) -> Float[np.ndarray, " place"]:
     """Return the means over `window` consecutive steps. Empty if there are fewer steps.
 
     NaN is ignored. A mean is NaN if its whole window is NaN.
@@ -44,9 +48,7 @@ def running_mean(
     return _mean(np.lib.stride_tricks.sliding_window_view(values, window))
 
 
-def first_reached(
-    values: Float[np.ndarray, " step"], threshold: float, *, window: int = WINDOW
-) -> int | None:
+def first_reached(values: Curve, threshold: float, *, window: int = WINDOW) -> int | None:
     """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
     Steps count from 1. None: not reached. A mean that is too low only by a rounding error reaches

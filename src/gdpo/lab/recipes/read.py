@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -128,9 +128,7 @@ def _spelled_out(document: Document) -> Document:
     rewards = document.data.get("rewards")
     if not isinstance(rewards, list):
         return document
-    spelled: list[Any] = [
-        {"name": r} if isinstance(r, str) else r for r in cast("list[Any]", rewards)
-    ]
+    spelled: list[Any] = [{"name": r} if isinstance(r, str) else r for r in rewards]
     return replace(document, data={**document.data, "rewards": spelled})
 
 
@@ -161,7 +159,7 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
     The name is that in the recipe or that in logs, where `token_limit` is `length`. Only names in
     logs need functions to be called that return a reward.
     """
-    entries = cast("list[Any]", document.data.get("rewards") or [])
+    entries = document.data.get("rewards") or []
     written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
     if written.count(name) == 1:
         return document, written.index(name)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -39,6 +39,10 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Pattern of allowed run names. The name of a run is also the name of its folder."""
 
 
+Options: TypeAlias = dict[str, Any]
+"""Values by name, as a recipe lists them."""
+
+
 class Config(BaseModel):
     """Base class for the parts of a recipe. Unknown keys and wrong types are errors."""
 
@@ -56,7 +60,7 @@ class Config(BaseModel):
         """
         if not isinstance(data, Mapping):
             return data
-        pairs = cast("Mapping[Any, Any]", data).items()
+        pairs = data.items()
         given = {key: value for key, value in pairs if value is not None or key not in LEFT}
         if info.context is None:
             return given
@@ -68,7 +72,7 @@ def _one_or_several(source: Any) -> Any:
     """Check the type of `source`; pydantic itself would report one error per allowed type."""
     if isinstance(source, str):
         return source
-    texts = tuple(cast("list[Any]", source)) if isinstance(source, list | tuple) else ()
+    texts = tuple(source) if isinstance(source, list | tuple) else ()
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"data.source must be a string or a list of strings, got {source!r}")
     return texts
@@ -159,7 +163,7 @@ class RewardConfig(Config):
     """Name of one of the task's rewards, name of a built-in reward (such as `token_limit`), or
     `module:attribute`. The attribute is a `gdpo.Reward` or a function that returns a
     `gdpo.Reward`."""
-    weight: float | dict[str, Any] = 1.0
+    weight: float | Options = 1.0
     """Weight of the reward, a finite number. Most estimators apply the weight after they normalize
     each reward. Sum-then-normalize estimators apply the weight before they normalize the sum.
     A schedule changes the weight during the run: `{from: 1.0, to: 0.2, steps: 200}`, or
@@ -168,7 +172,7 @@ class RewardConfig(Config):
 
     gate: GateConfig | None = None
     """Condition under which this reward counts. Default: the reward always counts."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Keyword arguments for the function that returns the reward, such as `{limit: 4000}`."""
 
     @model_validator(mode="before")
@@ -177,7 +181,7 @@ class RewardConfig(Config):
         """Read `watch: true` as weight 0."""
         if not isinstance(values, dict) or "watch" not in values:
             return values
-        given = dict(cast("dict[str, Any]", values))
+        given = dict(values)
         watch = given.pop("watch")
         if watch is not True:
             raise ValueError(f"watch must be true, got {watch!r}. Leave it out to train the reward")
@@ -192,7 +196,7 @@ class RewardConfig(Config):
     def _valid(cls, weight: Any) -> Any:
         if isinstance(weight, Mapping):
             read_schedule("weight", weight)
-            return dict(cast("Mapping[str, Any]", weight))
+            return dict(weight)
         number("a weight without a schedule", weight)
         if not math.isfinite(weight):
             raise ValueError(f"a weight must be a finite number, got {weight}")
@@ -227,7 +231,7 @@ class LoraSettings(Config):
     output head."""
 
 
-def _default_name(so_far: dict[str, Any]) -> str:
+def _default_name(so_far: Options) -> str:
     """Return a name made from the task and the estimator, such as `gsm8k-gdpo`.
 
     From `module:attribute`, only the attribute is used.
@@ -252,7 +256,7 @@ class Recipe(Config):
     advantage: str = "gdpo"
     """Estimator: the name of an estimator in `gdpo.advantages`, such as `gdpo` or `grpo`, or
     `module:attribute` of your own function."""
-    advantage_options: dict[str, Any] = {}
+    advantage_options: Options = {}
     """Options of the estimator. Write an option that has a value per reward as a mapping from
     reward name to value."""
     name: str = Field(default_factory=_default_name)
@@ -266,11 +270,11 @@ class Recipe(Config):
     """List of the rewards. Default: every reward of the task, with weight 1."""
     lora: LoraSettings | None = None
     """LoRA settings. Default: train all weights without LoRA."""
-    scorer: dict[str, Any] = {}
+    scorer: Options = {}
     """Options of `gdpo.rewards.Scorer`, such as `workers` and `on_error`."""
-    trainer: dict[str, Any] = {}
+    trainer: Options = {}
     """Fields of TRL's GRPOConfig that should differ from their defaults."""
-    verl: dict[str, Any] = {}
+    verl: Options = {}
     """Fields of verl's configuration, keyed by dotted path, such as
     `{actor_rollout_ref.actor.kl_loss_type: mse}`. Only `gdpo launch verl` reads these fields."""
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
@@ -284,7 +288,7 @@ class Recipe(Config):
 
     @field_validator("advantage_options")
     @classmethod
-    def _without_weights(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _without_weights(cls, options: Options) -> Options:
         if "schedules" in options:
             raise ValueError(
                 "advantage_options contains schedules: use `weight:` of a reward instead"
@@ -355,19 +359,19 @@ class Recipe(Config):
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return the old and new value of each key that differs. None: the key is not set."""
-    before, after = (_flat(recipe.model_dump(mode="json")) for recipe in (old, new))
+    before, after = (flat(recipe.model_dump(mode="json")) for recipe in (old, new))
     keys = [*before, *(key for key in after if key not in before)]
     return {
         key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
     }
 
 
-def _flat(value: Any, path: KeyPath = ()) -> dict[str, Any]:
+def flat(value: Any, path: KeyPath = ()) -> Options:
     """Flatten a recipe into a mapping with dotted keys. Rewards are numbered by position."""
     if isinstance(value, dict) and (value or not path):
-        inner = cast("dict[str, Any]", value).items()
+        inner = value.items()
     elif isinstance(value, list) and path == ("rewards",):
-        inner = enumerate(cast("list[Any]", value))
+        inner = enumerate(value)
     else:
         return {dotted(path): value}
-    return {k: v for key, item in inner for k, v in _flat(item, (*path, key)).items()}
+    return {k: v for key, item in inner for k, v in flat(item, (*path, key)).items()}

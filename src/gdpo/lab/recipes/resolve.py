@@ -9,7 +9,7 @@ from typing import Any
 from gdpo._naming import did_you_mean
 from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.lab.recipes.recipe import Recipe, RewardConfig
+from gdpo.lab.recipes.recipe import Options, Recipe, RewardConfig
 from gdpo.lab.tasks import Task, resolve_task
 from gdpo.rewards import Gate, Reward, Scorer
 from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
@@ -17,7 +17,7 @@ from gdpo.rewards.named import find_reward
 from gdpo.rewards.scorer import OnError, check_distinct
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resolved:
     """Stores a recipe and the objects that it refers to.
 
@@ -45,7 +45,7 @@ class Resolved:
         return tuple(entry.factor for entry in self.recipe.rewards)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Options:
         """Return the options of the rule: the estimator's, and the schedules."""
         return _options(self.recipe, self.names)
 
@@ -58,7 +58,7 @@ class Resolved:
         """Return a copy with a different recipe that lists the same rewards."""
         return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def described(self) -> dict[str, Options]:
         """Return the ranges and gates of the rewards in the form that `environment.json` stores."""
         low, high = self.ranges
         return describe_rewards(self.names, low, high, self.gates)
@@ -98,7 +98,7 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
     return resolved
 
 
-def _culprit(build: Callable[[Mapping[str, Any]], object], options: Mapping[str, Any]) -> list[str]:
+def _culprit(build: Callable[[Options], object], options: Options) -> list[str]:
     """Return the option without which `build` raises no ConfigError. Empty: no single option."""
     for name in options:
         with suppress(ConfigError):
@@ -145,7 +145,7 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     return rule
 
 
-def _options(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
+def _options(recipe: Recipe, names: Sequence[str]) -> Options:
     entries = zip(names, recipe.rewards, strict=True)
     schedules = {name: each.weight for name, each in entries if isinstance(each.weight, dict)}
     return recipe.advantage_options | ({"schedules": schedules} if schedules else {})

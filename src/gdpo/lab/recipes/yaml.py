@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -69,7 +69,7 @@ _QuotingDumper.add_representer(str, _represent_text)
 _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer levels"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """Stores the content of a file after overrides, and where each value was set."""
 
@@ -106,7 +106,7 @@ def read_yaml(path: Path) -> Document:
             contain a mapping, or repeats a key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text("utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {path}. Check the path") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +120,7 @@ def read_yaml(path: Path) -> Document:
             f"value`), not a {'list' if isinstance(node, yaml.SequenceNode) else 'single value'}"
         )
     places: dict[KeyPath, str] = {}
-    data = cast("dict[str, Any]", _Builder(str(path), places).build(node, ()))
+    data = _Builder(str(path), places).build(node, ())
     return Document(str(path), data, places)
 
 
@@ -152,7 +152,7 @@ def override(document: Document, assignment: str, place: str | None = None) -> D
     path: KeyPath = ()
     for key in keys[:-1]:
         step = _index(container, key, path, place)
-        if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
+        if isinstance(container, dict) and container.get(step) is None:
             container[step] = {}
         path, container = (*path, step), container[step]
     last = _index(container, keys[-1], path, place)
@@ -198,7 +198,7 @@ def override_place(assignment: str, option: str = "--set") -> str:
 
 def _compose(text: str, source: str) -> yaml.Node | None:
     try:
-        return cast("yaml.Node | None", yaml.compose(text, _CoreLoader))
+        return yaml.compose(text, _CoreLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = source if mark is None or source.startswith("--") else f"{source}:{mark.line + 1}"
@@ -209,7 +209,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         raise ConfigError(f"{source}: {_TOO_DEEP}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Builder:
     """Converts YAML nodes to Python values and stores the location of each value."""
 
@@ -241,7 +241,7 @@ class _Builder:
 
     def pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
         seen: dict[str, str] = {}
-        for key_node, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
+        for key_node, value in node.value:
             key: Any = self.scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             place = self.place(key_node)
             if not isinstance(key, str):
@@ -256,7 +256,7 @@ class _Builder:
             yield key, value
 
     def scalar(self, node: yaml.Node) -> Any:
-        kind, text = node.tag.removeprefix(_TAG), cast("str", node.value)
+        kind, text = node.tag.removeprefix(_TAG), node.value
         if kind == "str":
             return text
         if kind == "null":
@@ -290,7 +290,7 @@ def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
             f"{place}: {dotted(path)} is {container!r}, which has no keys. Set {dotted(path)} "
             "itself"
         )
-    length = len(cast("list[Any]", container))
+    length = len(container)
     if not key.isdigit() or int(key) >= length:
         allowed = f"Use a number from 0 to {length - 1}" if length else "The list is empty"
         raise ConfigError(

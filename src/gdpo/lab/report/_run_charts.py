@@ -242,15 +242,14 @@ def _drawn(lines: Sequence[Line]) -> Points:
 def _stairs(outcome: Outcome, place: int, grid: Points, censored: set[float]) -> Line:
     found = outcome.survival
     at = np.searchsorted(found.steps, grid, side="right") - 1
-    share, *ends = (100 * np.asarray(each) for each in (found.share, found.low, found.high))
-    if not outcome.runs or not len(share):
-        share, at = np.full(1, np.nan), np.zeros(len(grid), dtype=int)
-    bands = outcome.runs >= FEWEST_SEEDS and len(found.low) == len(found.high) == len(share)
+    share, *ends = (100 * each[at] for each in (found.share, found.low, found.high))
+    low, high = (np.where(share > 0, end, np.nan) for end in ends)
+    banded = outcome.runs >= FEWEST_SEEDS
     return Line(
         label=outcome.label,
         colour=place,
-        value=share[at],
-        low=np.where(share > 0, ends[0], np.nan)[at] if bands else None,
-        high=np.where(share > 0, ends[1], np.nan)[at] if bands else None,
-        censored=tuple(sorted(censored)) if np.isfinite(share[at]).all() else (),
+        value=share,
+        low=low if banded else None,
+        high=high if banded else None,
+        censored=tuple(sorted(censored)) if np.isfinite(share).all() else (),
     )

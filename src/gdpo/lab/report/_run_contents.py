@@ -8,7 +8,7 @@ from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import GdpoError
 from gdpo.lab.experiments.reading import Experiment, estimator_of
 from gdpo.lab.recipes.read import read_recipe
-from gdpo.lab.report.trained import TrainedAnalysis, TrainedRun, analyze_trained
+from gdpo.lab.report.trained import TrainedAnalysis, analyze_trained
 from gdpo.lab.runs.directory import RunDirectory
 from gdpo.report.blocks import FindingRow, When
 
@@ -16,7 +16,7 @@ from gdpo.report.blocks import FindingRow, When
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     """Recompute every recorded step with every estimator in the experiment.
 
-    Each run's name is its position in the experiment. An estimator appears once for each set of
+    An estimator appears once for each set of
     options. Labels that differ only in weights are one estimator, because each step is recomputed
     with its recorded weights. If only one estimator was trained, GRPO or GDPO is added.
     """
@@ -36,19 +36,11 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     if len(found) == 1:
         other = "gdpo" if "grpo" in found else "grpo"
         found[other] = (other, {})
-    return analyze_trained(
-        [
-            TrainedRun(str(place), RunDirectory(run.path).rollouts, estimator_of(run.label))
-            for place, run in enumerate(experiment.runs)
-        ],
-        {
-            name: TrainedWith(estimator, own, frozenset(runs.get(name, ())))
-            for name, (estimator, own) in found.items()
-        },
-        low={reward.name: reward.low for reward in experiment.rewards},
-        high={reward.name: reward.high for reward in experiment.rewards},
-        problems=problems,
-    )
+    estimators = {
+        name: TrainedWith(estimator, own, frozenset(runs.get(name, ())))
+        for name, (estimator, own) in found.items()
+    }
+    return analyze_trained(experiment, estimators, problems)
 
 
 def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:

@@ -81,7 +81,7 @@ def _table(comparison: Comparison) -> Table:
         headings += [f"minus {visible(labels[0])}", "p (raw at least)"]
     for heading in [*headings, "reached", "median step"]:
         table.add_column(Text(heading), justify="right", overflow="fold")
-    differences = {(d.label, d.reward): d for d in comparison.differences}
+    differences = comparison.by_place
     for reward in comparison.experiment.rewards:
         for place, label in enumerate(labels):
             outcome = comparison.outcome(label, reward.name)

@@ -45,13 +45,18 @@ def write_export(comparison: Comparison, folder: Path) -> None:
     A missing value is an empty cell.
     """
     files = {"results": _results, "ends": _ends, "runs": _runs, "curves": _curves}
-    for name, rows in files.items():
-        write_whole(folder / f"{name}.csv", _csv(list(rows(comparison))))
+    for name, rows_of in files.items():
+        rows, out = list(rows_of(comparison)), io.StringIO()
+        columns = dict.fromkeys(column for row in rows for column in row)
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(map(_cell, columns))
+        writer.writerows([_cell(row.get(column, "")) for column in columns] for row in rows)
+        write_whole(folder / f"{name}.csv", out.getvalue())
 
 
 def _results(comparison: Comparison) -> Iterator[_Row]:
     """Yield a row for each reward and label, as in the page's tables."""
-    differences = {(d.label, d.reward): d for d in comparison.differences}
+    differences = comparison.by_place
     thresholds = {r.name: comparison.experiment.threshold(r) for r in comparison.experiment.rewards}
     for outcome in comparison.outcomes:
         row: _Row = {"reward": outcome.reward, "estimator": outcome.label}
@@ -103,14 +108,6 @@ def _curves(comparison: Comparison) -> Iterator[_Row]:
 
 def _interval(name: str, found: Interval) -> _Row:
     return {name: found.value, f"{name}, low": found.low, f"{name}, high": found.high}
-
-
-def _csv(rows: list[_Row]) -> str:
-    out, columns = io.StringIO(), dict.fromkeys(column for row in rows for column in row)
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(_cell, columns))
-    writer.writerows([_cell(row.get(column, "")) for column in columns] for row in rows)
-    return out.getvalue()
 
 
 def _cell(value: Any) -> Any:

@@ -84,7 +84,7 @@ def _page(comparison: Comparison) -> str:
         further=further(comparison),
         caution=caution(comparison),
         colours={label: each.place for label, each in styles(experiment.labels).items()},
-        differences={(d.label, d.reward): d for d in comparison.differences},
+        differences=comparison.by_place,
         results=[(reward, *_scale(comparison, reward)) for reward in experiment.rewards],
         fewest=FEWEST_SEEDS,
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),

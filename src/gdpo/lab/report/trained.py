@@ -1,31 +1,22 @@
 """Analyzes runs that gdpo trained with known estimators, from their rollout records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from gdpo.analysis.replay import Replay, Replayed, TrainedWith
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.sample import KEPT, GroupSampler, SampledGroup
-from gdpo.analysis.steps import Bounds, analyze_step, batch_of
+from gdpo.analysis.steps import analyze_step, batch_of
 from gdpo.errors import DataError
+from gdpo.lab.experiments.reading import Experiment, estimator_of
+from gdpo.lab.runs.directory import RunDirectory
 from gdpo.rollouts.readers import read_rollout_files
 
 _STEPS = 200
 """Maximum number of steps to analyze per run. In longer runs, the analyzed steps are evenly
 spaced."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedRun:
-    """Describes a run that gdpo trained."""
-
-    name: str
-    rollouts: Path
-    """Folder with the rollout records. The folder need not exist."""
-    estimator: str
 
 
 @dataclass(slots=True)
@@ -54,38 +45,38 @@ class TrainedAnalysis:
 
 
 def analyze_trained(
-    runs: Sequence[TrainedRun],
-    estimators: Mapping[str, TrainedWith],
-    *,
-    low: Bounds = None,
-    high: Bounds = None,
-    problems: Mapping[str, str] | None = None,
+    experiment: Experiment, estimators: Mapping[str, TrainedWith], problems: Mapping[str, str]
 ) -> TrainedAnalysis:
     """Diagnose the recorded steps of runs, and compare all their estimators on these steps.
 
-    If a run has more than 200 steps, 200 evenly spaced steps are analyzed. `problems` maps
-    estimators to the reasons why they cannot be called.
+    Each run's name is its position in the experiment. If a run has more than 200 steps, 200 evenly
+    spaced steps are analyzed. `problems` maps estimators to the reasons why they cannot be called.
     """
+    low, high = (
+        {reward.name: getattr(reward, end) for reward in experiment.rewards}
+        for end in ("low", "high")
+    )
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
-    replay.problems |= problems or {}
+    replay.problems |= problems
     done, sample = TrainedAnalysis(estimators), GroupSampler(per_step=KEPT)
-    for run in runs:
-        files = sorted(run.rollouts.glob("step_*.parquet"))
+    for place, run in enumerate(experiment.runs):
+        name = str(place)
+        files = sorted(RunDirectory(run.path).rollouts.glob("step_*.parquet"))
         done.recorded_steps += len(files)
         if not files:
             continue
         some = np.linspace(0, len(files) - 1, min(len(files), _STEPS)).round().astype(int)
         reading = read_rollout_files([files[i] for i in some], format="gdpo")
         for table in reading:
-            batch = batch_of(replace(table, run=run.name))
+            batch = batch_of(replace(table, run=name))
             if batch is None:
                 continue
             if batch.advantages is None:
                 raise DataError(
                     f"{table.files[0]} is not a gdpo rollout record: it has no advantages"
                 )
-            step = analyze_step(batch, recorded_by=run.estimator, low=low, high=high)
-            done.runs.setdefault(run.name, RunAnalysis(run.name)).add(step)
+            step = analyze_step(batch, recorded_by=estimator_of(run.label), low=low, high=high)
+            done.runs.setdefault(name, RunAnalysis(name)).add(step)
             sample.look(batch, replay.add(batch))
         lost = dict(reading.report.left_out)
         lost |= {n.file: n.what for n in reading.report.notices.values() if n.rows}

@@ -47,7 +47,7 @@ from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests, Verdic
 from gdpo.lab.sandbox.backends import find_backend
 from gdpo.lab.sandbox.plan import names_in, parse_program
 from gdpo.lab.sandbox.sandbox import default_sandbox
-from gdpo.rewards.reward import Example, Reference, Reward
+from gdpo.rewards.reward import Example, Reference, Reward, examples_of
 from gdpo.rewards.text import answer_part
 
 __all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
@@ -362,34 +362,54 @@ _PRINTS = "```python\nprint(sum(map(int, input().split())))\n```"
 
 pass_rate = _reward(
     "pass_rate",
-    Example(_RIGHT, _ADD, 1.0),
-    Example(_HALF, _ADD, 0.5),
-    Example(_WRONG, _ADD, 0.0),
-    Example(_PRINTS, _SUM, 1.0),
-    Example("```python\nprint(3)\n```", _SUM, 0.5),
-    Example(_LEAVES, _ADD, 0.0),
-    Example("I would rather not say.", _ADD, 0.0),
+    *examples_of(
+        _ADD,
+        {
+            _RIGHT: 1.0,
+            _HALF: 0.5,
+            _WRONG: 0.0,
+            _LEAVES: 0.0,
+            "I would rather not say.": 0.0,
+        },
+    ),
+    *examples_of(
+        _SUM,
+        {
+            _PRINTS: 1.0,
+            "```python\nprint(3)\n```": 0.5,
+        },
+    ),
     Example(_RIGHT, _NO_TESTS, None),
 )
 """Share of the tests that passed, in [0, 1]."""
 
 pass_all = _reward(
     "pass_all",
-    Example(_RIGHT, _ADD, 1.0),
+    *examples_of(
+        _ADD,
+        {
+            _RIGHT: 1.0,
+            _HALF: 0.0,
+            "": 0.0,
+        },
+    ),
     Example(_PRINTS, _SUM, 1.0),
-    Example(_HALF, _ADD, 0.0),
-    Example("", _ADD, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
 """1 if every test passed, otherwise 0."""
 
 no_bug = _reward(
     "no_bug",
-    Example(_RIGHT, _ADD, 1.0),
-    Example(_WRONG, _ADD, 1.0),  # a wrong result is not a bug
-    Example(_RAISES, _ADD, 0.0),
-    Example("```python\nimport no_such_module\n```", _ADD, 0.0),
-    Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
+    *examples_of(
+        _ADD,
+        {
+            _RIGHT: 1.0,
+            _WRONG: 1.0,  # a wrong result is not a bug
+            _RAISES: 0.0,
+            "```python\nimport no_such_module\n```": 0.0,
+            "```python\ndef add(a, b)\n```": 0.0,
+        },
+    ),
     Example("```python\nwhile True: pass\n```", {**_ADD, "limits": {"cpu_seconds": 1}}, 0.0),
     Example("I would rather not say.", _SUM, 0.0),
     Example(_RIGHT, _NO_TESTS, None),

@@ -28,14 +28,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import gdpo
 from gdpo._files import read_json, to_json, write_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.data import digest_of
+from gdpo.lab.recipes.models import package_version
 from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
 from gdpo.lab.tasks import Problem
@@ -54,6 +54,10 @@ _LEFT_OVERS = (
     f"checkpoints/{OTHERS}",
 )
 """Files and folders that may remain if a process is killed while writing."""
+
+
+Facts: TypeAlias = dict[str, Any]
+"""The content of `environment.json`, or a row of `metrics.jsonl`."""
 
 
 class RunDirectory:
@@ -84,7 +88,7 @@ class RunDirectory:
         """Add or replace facts in `environment.json`."""
         write_json(self.environment, read_environment(self) | facts)
 
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
+    def append_metrics(self, row: Facts) -> None:
         """Append a line to `metrics.jsonl`. NaN and infinities become null."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(to_json(row) + "\n")
@@ -94,7 +98,7 @@ class RunDirectory:
         place = self.path / f"dropped-{now[:19].replace(':', '-')}"
         return place.with_name(free_name(place)) if place.exists() else place
 
-    def drop_after(self, step: int, rows: Sequence[dict[str, Any]], aside: Path) -> bool:
+    def drop_after(self, step: int, rows: Sequence[Facts], aside: Path) -> bool:
         """Move the files of the steps after `step` to `aside`, because they will be repeated.
 
         `rows` are those of `metrics.jsonl`. Incomplete checkpoints are deleted. Return whether
@@ -109,9 +113,15 @@ class RunDirectory:
             write_whole(self.metrics, _lines(kept))
         results = [] if step else [self.model, self.readme, self.report]
         rollouts = self.rollouts.rglob("*.parquet")
+        unknown = unlisted(self.checkpoints)
+        saved = sorted(self.checkpoints.glob("checkpoint-*"))
+        for folder in saved:
+            if not is_complete(folder) and folder not in unknown:
+                _remove(folder)
         moved = [
             *(f for f in rollouts if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step),
-            *self._checkpoints_after(step),
+            *unknown,
+            *(f for f in saved if is_complete(f) and (step_of(f) or 0) > step),
             *(path for path in results if path.exists()),
         ]
         for path in moved:
@@ -119,16 +129,6 @@ class RunDirectory:
             place.parent.mkdir(parents=True, exist_ok=True)
             path.rename(place)
         return bool(later or moved)
-
-    def _checkpoints_after(self, step: int) -> list[Path]:
-        """Delete incomplete checkpoints, and return later ones that are or may be complete."""
-        found = unlisted(self.checkpoints)
-        for folder in sorted(self.checkpoints.glob("checkpoint-*")):
-            if is_complete(folder):
-                found += [folder] if (step_of(folder) or 0) > step else []
-            elif folder not in found:
-                _remove(folder)
-        return found
 
     def tidy(self) -> None:
         """Remove files that a killed process was writing. The run must be locked."""
@@ -138,16 +138,16 @@ class RunDirectory:
         _remove_half_made(self.path)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunFacts:
     """Stores what the files of a run said when `read_run` read them."""
 
     run: RunDirectory
-    environment: Mapping[str, Any]
+    environment: Facts
     """The content of `environment.json`."""
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[Facts]
     """The rows of `metrics.jsonl`, without lines that a crash has truncated."""
-    steps: Sequence[dict[str, Any]]
+    steps: Sequence[Facts]
     """The rows that belong to training steps."""
     ranges: Mapping[str, Range | None]
     """The range of each reward in order. None: it is missing or invalid."""
@@ -182,7 +182,7 @@ def read_run(run: RunDirectory) -> RunFacts:
     )
 
 
-def read_environment(run: RunDirectory) -> dict[str, Any]:
+def read_environment(run: RunDirectory) -> Facts:
     """Return the content of `environment.json`, or raise a DataError."""
     try:
         facts = read_json(run.environment)
@@ -192,22 +192,25 @@ def read_environment(run: RunDirectory) -> dict[str, Any]:
         ) from error
     if not isinstance(facts, dict):
         raise DataError(f"{run.environment} is not a JSON object, so {run.path} is not a gdpo run")
-    return cast("dict[str, Any]", facts)
+    return facts
 
 
-def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
+def read_metrics(run: RunDirectory) -> list[Facts]:
     """Return the rows of `metrics.jsonl`, without lines that a crash has truncated."""
-    if not run.metrics.exists():
-        return []
-    rows: list[dict[str, Any]] = []
-    for line in run.metrics.read_text(encoding="utf-8", errors="replace").split("\n"):
+    return json_lines(run.metrics) if run.metrics.exists() else []
+
+
+def json_lines(file: Path) -> list[Facts]:
+    """Return the objects of a file that has one per line, without truncated lines."""
+    rows: list[Facts] = []
+    for line in file.read_text("utf-8", "replace").split("\n"):
         with suppress(ValueError, RecursionError):
             row = json.loads(line)
             rows += [row] if isinstance(row, dict) else []
     return rows
 
 
-def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
+def create_run(recipe: Recipe, environment: Facts) -> RunDirectory:
     """Create the directory of a new run, completely or not at all.
 
     Raises:
@@ -221,8 +224,8 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
         partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
         try:
             described = to_json(environment, indent=2) + "\n"
-            (partial / RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
-            (partial / ENVIRONMENT_FILE).write_text(described, encoding="utf-8")
+            (partial / RECIPE_FILE).write_text(recipe.to_yaml(), "utf-8")
+            (partial / ENVIRONMENT_FILE).write_text(described, "utf-8")
             partial.chmod(0o755)
             partial.rename(run.path)
         finally:
@@ -263,7 +266,7 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
     )
 
 
-def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+def _lines(rows: Iterable[Facts]) -> str:
     return "".join(to_json(row) + "\n" for row in rows)
 
 
@@ -313,7 +316,7 @@ def describe_start(
     engine: str,
     processes: int,
     seed: int,
-) -> dict[str, Any]:
+) -> Facts:
     """Return what `environment.json` says about a start: versions, machine, commit and data.
 
     `left_out` is a sentence about rows that were left out, and `engine` is `trl` or `verl`.
@@ -326,7 +329,7 @@ def describe_start(
         "gdpo": gdpo.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": {name: found for name in _PACKAGES if (found := package_version(name))},
         "device": _device(),
         "processes": processes,
         "seed": seed,
@@ -344,14 +347,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _device() -> dict[str, Any]:
+def _device() -> Facts:
     import torch
 
     if torch.cuda.is_available():

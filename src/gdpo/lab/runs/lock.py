@@ -25,10 +25,6 @@ def alone(
     Raises:
         ConfigError: If another process has the lock, or the folder is not writable.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
     lock(folder, doing=doing)
     try:
         for file in [file for pattern in left_overs for file in folder.glob(pattern)]:
@@ -39,16 +35,20 @@ def alone(
 
 
 def lock(folder: Path, *, doing: str = "trains in") -> None:
-    """Lock a folder for this process until `unlock` is called.
+    """Create a folder, and lock it for this process until `unlock` is called.
 
     Raises:
         ConfigError: If another process has the lock, or the folder is not writable.
     """
     path = folder.absolute()
     try:
+        path.mkdir(parents=True, exist_ok=True)
         file = (path / _FILE).open("ab")
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise ConfigError(
+            f"{folder} cannot be written to: {error.strerror}. Make it writable, or use another "
+            "folder or a copy"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -58,13 +58,6 @@ def lock(folder: Path, *, doing: str = "trains in") -> None:
             "stop it"
         ) from error
     _held[path] = file
-
-
-def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"{folder} cannot be written to: {error.strerror}. Make it writable, or use another folder "
-        "or a copy"
-    )
 
 
 def lock_descriptor(folder: Path) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gdpo._files import write_json, write_whole
 from gdpo._text import command
@@ -12,6 +11,7 @@ from gdpo.lab.recipes.recipe import Recipe, differences
 from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.runs.checkpoints import Checkpoint, newest_whole
 from gdpo.lab.runs.directory import (
+    Facts,
     RunDirectory,
     RunFacts,
     create_run,
@@ -90,7 +90,7 @@ def check_place(recipe: Recipe, *, resume: bool) -> None:
         )
 
 
-def open_run(resolved: Resolved, now: Mapping[str, Any], *, resume: bool) -> RunFacts:
+def open_run(resolved: Resolved, now: Facts, *, resume: bool) -> RunFacts:
     """Lock a new run or the one to resume, and read what it says.
 
     `now` describes this start. The lock is held until `unlock`, also after an error.
@@ -116,7 +116,7 @@ def open_run(resolved: Resolved, now: Mapping[str, Any], *, resume: bool) -> Run
     return before
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opened:
     """Stores a locked run as it is before training, and the checkpoint to start from."""
 
@@ -132,7 +132,7 @@ class Opened:
 def reopened(
     before: RunFacts,
     resolved: Resolved,
-    now: Mapping[str, Any],
+    now: Facts,
     *,
     total_steps: int,
     from_scratch: bool,
@@ -184,7 +184,7 @@ def _refuse_without_checkpoint(before: RunFacts, damaged: Sequence[str]) -> None
     )
 
 
-def _changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def _changed_versions(before: Facts, now: Facts) -> str | None:
     """Return a note about versions that have changed since the last start, or None."""
     last = [before, *before.get("resumed", [])][-1]
     old, new = (
@@ -200,7 +200,7 @@ def _changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str 
     return f"resumed with {', '.join(changed)}: results may differ from here on"
 
 
-def record_resumption(before: RunFacts, resolved: Resolved, now: Mapping[str, Any]) -> None:
+def record_resumption(before: RunFacts, resolved: Resolved, now: Facts) -> None:
     """Add the facts of this start to `environment.json`, and write the recipe as it is now."""
     resumed = [*before.environment.get("resumed", []), now]
     described = {**before.environment, "rewards": resolved.described(), "resumed": resumed}

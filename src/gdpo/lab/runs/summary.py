@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,13 +13,14 @@ from gdpo.diagnostics import Diagnosis
 from gdpo.lab.recipes.models import SMOLLM2
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.recipes.yaml import dump_yaml
+from gdpo.lab.runs.directory import Facts
 from gdpo.rewards import Reward
 
 _SHARE = 0.1
 """Share of the measured steps over which start and end are averaged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RewardChange:
     """Stores the mean of one reward at the start and at the end of a run."""
 
@@ -41,7 +41,7 @@ class RewardChange:
 
 
 def reward_changes(
-    steps: Sequence[Mapping[str, Any]], rewards: Sequence[Reward], weights: Sequence[float]
+    steps: Sequence[Facts], rewards: Sequence[Reward], weights: Sequence[float]
 ) -> tuple[RewardChange, ...]:
     """Return the start and end of each reward from the metrics of the training steps."""
     changes: list[RewardChange] = []
@@ -75,7 +75,7 @@ def summary_table(changes: Sequence[RewardChange]) -> Table:
 
 def readme(
     recipe: Recipe,
-    environment: Mapping[str, Any],
+    environment: Facts,
     changes: Sequence[RewardChange],
     *,
     steps: int,
@@ -140,7 +140,7 @@ def _cells(change: RewardChange) -> tuple[str, ...]:
     )
 
 
-def number(row: Mapping[str, Any], key: str) -> float | None:
+def number(row: Facts, key: str) -> float | None:
     """Return a metric if it is a finite number, else None."""
     value = row.get(key)
     if not isinstance(value, (int, float)) or not math.isfinite(value):

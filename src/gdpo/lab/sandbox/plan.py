@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.sandbox._box._grader import RECORD
@@ -21,7 +21,11 @@ _KEPT = 4096
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
-def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
+Planned: TypeAlias = tuple[bytes, bytes | None, int]
+"""The grader's plan, the setup that also runs in the program, and the number of tests."""
+
+
+def plan(tests: Tests) -> Planned:
     """Return the grader's plan, the setup that also runs in the program, and the number of tests.
 
     Plan and setup are marshalled. The tests of a `Check` are the asserts in its code, at least 1;
@@ -94,7 +98,7 @@ os.register_at_fork(after_in_child=_parse_afresh)
 
 
 @lru_cache(maxsize=_KEPT)
-def _plan_asserts(statements: tuple[str, ...], setup: str) -> tuple[bytes, bytes | None, int]:
+def _plan_asserts(statements: tuple[str, ...], setup: str) -> Planned:
     trees = [_parse(text, f"Asserts.statements[{i}]") for i, text in enumerate(statements)]
     for tree in trees:
         tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
@@ -107,7 +111,7 @@ def _plan_asserts(statements: tuple[str, ...], setup: str) -> tuple[bytes, bytes
 
 
 @lru_cache(maxsize=_KEPT)
-def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes | None, int]:
+def _plan_check(code: str, entry_point: str, setup: str) -> Planned:
     _check_expression(entry_point, "Check.entry_point")
     tree = _parse(code, "Check.code")
     checks = [s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"]
@@ -228,10 +232,7 @@ def _inside(guard: ast.Call, body: list[ast.stmt]) -> ast.stmt:
 
 
 def _guarded(body: list[ast.stmt]) -> list[ast.stmt]:
-    new: list[ast.stmt] = []
-    for statement in body:
-        new += [ast.Expr(_call("settle")), _guard(statement)]
-    return new
+    return [new for each in body for new in (ast.Expr(_call("settle")), _guard(each))]
 
 
 def _guard(statement: ast.stmt) -> ast.stmt:
@@ -256,11 +257,6 @@ def _is_constant(statement: ast.Assert) -> bool:
 
 
 def _count_asserts(body: Iterable[ast.stmt]) -> int:
-    count = 0
-    for statement in body:
-        if isinstance(statement, ast.Assert):
-            count += not _is_constant(statement)
-        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            children = (c for c in ast.walk(statement) if isinstance(c, ast.Assert))
-            count += sum(not _is_constant(c) for c in children)
-    return count
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    outside = (statement for statement in body if not isinstance(statement, definitions))
+    return sum(not _is_constant(each) for each in _all(outside, ast.Assert))

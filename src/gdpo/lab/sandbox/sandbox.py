@@ -31,8 +31,8 @@ class Sandbox:
 
     Args:
         workers: Number of programs that may run at once.
-        backend: Name of a backend (see `describe_backends`), or "auto" for the first backend that
-            works.
+        backend: Name of a backend (`gdpo.lab.sandbox.backends.BACKENDS`), or "auto" for the first
+            backend that works.
         recycle_after: Number of programs after which a worker is replaced.
         unsafe: Run programs with only the limits and the system call filter. They can then read
             every file that this user can read, including tests: only for a disposable machine.

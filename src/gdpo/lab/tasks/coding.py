@@ -121,13 +121,12 @@ def input_output_tests(row: Row) -> TestsOfRow:
       keys.
     - Lists of lines of standard input or output are joined.
     """
-    return _inputs_outputs(_object_at(row, "input_output"), "input_output")
+    return _inputs_outputs(row, "input_output")
 
 
 def ground_truth_tests(row: Row) -> TestsOfRow:
     """Return an Eurus-2-RL row's tests, in the format of `input_output` in APPS."""
-    place = "reward_model.ground_truth"
-    return _inputs_outputs(_object_at(row, "reward_model", "ground_truth"), place)
+    return _inputs_outputs(row, "reward_model", "ground_truth")
 
 
 def code_contests_tests(row: Row) -> TestsOfRow:
@@ -144,7 +143,8 @@ def code_contests_tests(row: Row) -> TestsOfRow:
     return {"kind": "stdio", "cases": cases}
 
 
-def _inputs_outputs(held: Mapping[str, Any], place: str) -> TestsOfRow:
+def _inputs_outputs(row: Row, *path: str) -> TestsOfRow:
+    held, place = _object_at(row, *path), ".".join(path)
     stdio = held.get("fn_name") is None
     read = _stdio_cases if stdio else _call_cases
     cases = read(held.get("inputs"), held.get("outputs"), place)

@@ -45,7 +45,7 @@ from gdpo.errors import DataError
 from gdpo.lab.tasks.rows import text_at
 from gdpo.rewards import Example, Reference
 from gdpo.rewards.maths import boxed
-from gdpo.rewards.reward import binary
+from gdpo.rewards.reward import binary, examples_of
 from gdpo.rewards.task import Problem, Row, Task
 from gdpo.rewards.text import answer_part, holds_something, split_thinking
 
@@ -188,42 +188,57 @@ _72, _COMMA = {"answer": "72"}, {"answer": "2,125"}
 correctness_reward = binary(
     "correctness",
     _correctness,
-    Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-    Example("<answer>$72.00</answer>", _72, 1.0),
+    *examples_of(
+        _72,
+        {
+            "<think>a</think>\n<answer>72</answer>": 1.0,
+            "<answer>$72.00</answer>": 1.0,
+            "72": 1.0,
+            "<answer>144/2</answer>": 0.0,  # not evaluated
+            "<answer>7,2</answer>": 0.0,
+            "<answer>72 eggs</answer>": 0.0,
+            "<answer>72</answer> or <answer>73</answer>": 0.0,  # the last one counts
+            "": 0.0,
+        },
+    ),
     Example("<answer>2125</answer>", _COMMA, 1.0),
-    Example("72", _72, 1.0),
-    Example("<answer>144/2</answer>", _72, 0.0),  # not evaluated
-    Example("<answer>7,2</answer>", _72, 0.0),
-    Example("<answer>72 eggs</answer>", _72, 0.0),
-    Example("<answer>72</answer> or <answer>73</answer>", _72, 0.0),  # the last one counts
-    Example("", _72, 0.0),
 )
 """1 if the answer equals the reference answer, otherwise 0."""
 
 integer_reward = binary(
     "integer",
     _integer,
-    Example("<answer>72</answer>", _72, 1.0),
-    Example("<answer>-7</answer>", _72, 1.0),
-    Example("<answer>1,080</answer>", _72, 1.0),
-    Example("<answer>72.0</answer>", _72, 0.0),
-    Example("<answer>$72</answer>", _72, 0.0),
-    Example("<answer>7²</answer>", _72, 0.0),
-    Example("so it is 72", _72, 0.0),
+    *examples_of(
+        _72,
+        {
+            "<answer>72</answer>": 1.0,
+            "<answer>-7</answer>": 1.0,
+            "<answer>1,080</answer>": 1.0,
+            "<answer>72.0</answer>": 0.0,
+            "<answer>$72</answer>": 0.0,
+            "<answer>7²</answer>": 0.0,
+            "so it is 72": 0.0,
+        },
+    ),
 )
 """1 if the answer is written as an integer (even a wrong one), otherwise 0."""
 
 format_reward = binary(
     "format",
     _format,
-    Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-    Example("<think>an <answer> follows</think> <answer>b</answer>\n", _72, 1.0),
-    Example("<think>a</think>\n<answer> </answer>", _72, 0.0),  # empty
-    Example("<think>a</think>\n<answer>1</answer>\n<answer>2</answer>", _72, 0.0),
-    Example("<think>a</think>\nso\n<answer>72</answer>", _72, 0.0),  # text outside
-    Example("<answer>72</answer>", _72, 0.0),
-    Example("<think>a</think>", _72, 0.0),
-    Example("a</think><answer>72</answer>", _72, 0.0),
+    *examples_of(
+        _72,
+        {
+            "<think>a</think>\n<answer>72</answer>": 1.0,
+            "<think>an <answer> follows</think> <answer>b</answer>\n": 1.0,
+            "<think>a</think>\n<answer> </answer>": 0.0,  # empty
+            "<think>a</think>\n<answer>1</answer>\n<answer>2</answer>": 0.0,
+            "<think>a</think>\nso\n<answer>72</answer>": 0.0,  # text outside
+            "<answer>72</answer>": 0.0,
+            "<think>a</think>": 0.0,
+            "a</think><answer>72</answer>": 0.0,
+        },
+    ),
     scope="opened",
 )
 """1 if the completion has the required format (even with a wrong answer), otherwise 0."""
@@ -231,19 +246,24 @@ format_reward = binary(
 flexible_reward = binary(
     "flexible",
     _flexible,
-    Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-    Example("<answer>72 eggs</answer>", _72, 1.0),
-    Example("<answer></answer> so it is 72", _72, 1.0),
+    *examples_of(
+        _72,
+        {
+            "<think>a</think>\n<answer>72</answer>": 1.0,
+            "<answer>72 eggs</answer>": 1.0,
+            "<answer></answer> so it is 72": 1.0,
+            "60 + 12 = 72. She has **72** eggs.": 1.0,
+            "<answer>71</answer>, or 72": 0.0,  # the answer tag takes precedence
+            r"72, or \boxed{71}": 0.0,
+            "72 eggs in 3 boxes": 0.0,  # the last number
+            "<think>72</think>": 0.0,
+            "- 72 eggs": 1.0,
+            "60, 72": 1.0,
+            "it is -72": 0.0,
+            "seventy-two": 0.0,
+        },
+    ),
     Example(r"That is \boxed{\$2{,}125}, of which she keeps 3.", _COMMA, 1.0),
-    Example("60 + 12 = 72. She has **72** eggs.", _72, 1.0),
-    Example("<answer>71</answer>, or 72", _72, 0.0),  # the answer tag takes precedence
-    Example(r"72, or \boxed{71}", _72, 0.0),
-    Example("72 eggs in 3 boxes", _72, 0.0),  # the last number
-    Example("<think>72</think>", _72, 0.0),
-    Example("- 72 eggs", _72, 1.0),
-    Example("60, 72", _72, 1.0),
-    Example("it is -72", _72, 0.0),
-    Example("seventy-two", _72, 0.0),
 )
 """1 if the last number in the completion equals the reference answer, otherwise 0.
 
@@ -271,25 +291,34 @@ COMPATIBLE = replace(
         binary(
             "correctness",
             _compatible_correctness,
-            Example("<answer> 72 </answer>", _72, 1.0),
-            Example("<answer>72.0</answer>", _72, 0.0),
+            *examples_of(_72, {"<answer> 72 </answer>": 1.0, "<answer>72.0</answer>": 0.0}),
             Example("<answer>2125</answer>", _COMMA, 0.0),
         ),
         binary(
             "integer",
             _compatible_integer,
-            Example("<answer>72</answer>", _72, 1.0),
-            Example("<answer>7²</answer>", _72, 1.0),
-            Example("<answer>-7</answer>", _72, 0.0),
+            *examples_of(
+                _72,
+                {
+                    "<answer>72</answer>": 1.0,
+                    "<answer>7²</answer>": 1.0,
+                    "<answer>-7</answer>": 0.0,
+                },
+            ),
             Example("<answer>2,125</answer>", _COMMA, 0.0),
         ),
         binary(
             "format",
             _compatible_format,
-            Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-            Example("<think></think>\n<answer></answer>", _72, 1.0),
-            Example("<think>a</think> <answer>72</answer>", _72, 0.0),
-            Example("<think>an <answer> follows</think>\n<answer>b</answer>", _72, 0.0),
+            *examples_of(
+                _72,
+                {
+                    "<think>a</think>\n<answer>72</answer>": 1.0,
+                    "<think></think>\n<answer></answer>": 1.0,
+                    "<think>a</think> <answer>72</answer>": 0.0,
+                    "<think>an <answer> follows</think>\n<answer>b</answer>": 0.0,
+                },
+            ),
             scope="opened",
         ),
     ),

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, cast
+from typing import Any, TextIO, TypeAlias
 
 from gdpo._naming import did_you_mean
 from gdpo._text import describe
@@ -19,7 +19,7 @@ from gdpo.rewards.task import Problem, Row, Task
 _ROLES = ("system", "user", "assistant")
 
 
-def text_at(row: Mapping[str, Any], *path: str) -> str:
+def text_at(row: Row, *path: str) -> str:
     """Return the text in a column, or at a key inside it.
 
     Raises:
@@ -33,7 +33,7 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
     return value
 
 
-def value_at(row: Mapping[str, Any], *path: str) -> Any:
+def value_at(row: Row, *path: str) -> Any:
     """Return the value in a column or at a key inside it, or None if the last key is missing."""
     value: Any = row
     for depth, key in enumerate(path):
@@ -53,7 +53,7 @@ def json_in(text: str, column: str) -> Any:
     return _parsed(text, f"column {column!r}")
 
 
-def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
+def messages_at(row: Row, column: str) -> list[dict[str, str]]:
     """Return the chat messages in a column.
 
     Raises:
@@ -80,7 +80,7 @@ def _message(value: Any, place: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
+def mapping_of(value: Any, place: str) -> Row:
     """Return an object unchanged, or raise a DataError with the column's name."""
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must contain an object, got {describe(value)}")
@@ -92,10 +92,10 @@ _TIMEOUT_S = 10
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
+def _why_unreachable(name: str) -> Exception | None:
     """Return the error that prevents a connection to the Hub, or None if the Hub responds.
 
-    With an invalid name of the repository, the Hub is not asked. `kind` is `model` or `dataset`.
+    With an invalid name of the dataset, the Hub is not asked.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
@@ -103,7 +103,8 @@ def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
     if not _NAME.fullmatch(name):
         return None
     try:
-        get_hf_file_metadata(hf_hub_url(name, file, repo_type=kind), timeout=_TIMEOUT_S)
+        url = hf_hub_url(name, "README.md", repo_type="dataset")
+        get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     except HfHubHTTPError:  # the Hub responded: the file is missing or needs a login
         return None
     except Exception as error:  # noqa: BLE001 (network libraries raise many kinds of errors)
@@ -203,7 +204,7 @@ def load_problems(
     return problems
 
 
-def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | None) -> Problem:
+def _problem(task: Task, place: str, row: Row, weights_column: str | None) -> Problem:
     if not any(all(column in row for column in columns) for columns in task.columns):
         raise DataError(f"{place}: {_lacking(task, row)}")
     try:
@@ -229,7 +230,7 @@ def _problem(task: Task, place: str, row: dict[str, Any], weights_column: str | 
     return replace(problem, weights=row[weights_column])
 
 
-def _lacking(task: Task, row: Mapping[str, Any]) -> str:
+def _lacking(task: Task, row: Row) -> str:
     """Describe which columns a row lacks, compared with the best-matching accepted set."""
     nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
     missing = [column for column in nearest if column not in row]
@@ -320,7 +321,7 @@ def _ends_readably(path: Path) -> bool:
 
 def _open_text(path: Path) -> TextIO:
     if path.name.lower().endswith(".gz"):
-        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
+        return gzip.open(path, "rt", encoding="utf-8-sig")
     return path.open(encoding="utf-8-sig")
 
 
@@ -380,7 +381,7 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
         import datasets
     except ImportError as error:
         raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
-    unreachable = why_unreachable(name, "README.md", kind="dataset")
+    unreachable = _why_unreachable(name)
     try:
         with from_cache_alone() if unreachable else nullcontext():
             return datasets.load_dataset(name, subset, split=split)

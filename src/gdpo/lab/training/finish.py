@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from gdpo._files import write_json, write_whole
 from gdpo._text import capitalized
@@ -156,6 +155,6 @@ def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> Non
     if recipe.trainer.get("trust_remote_code"):
         options["trust_remote_code"] = True
     # float32 is TRL's default.
-    model: Any = AutoModelForCausalLM.from_pretrained(base, **{"dtype": "float32", **options})
-    merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    model = AutoModelForCausalLM.from_pretrained(base, **{"dtype": "float32", **options})
+    merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     merged.save_pretrained(folder)

@@ -79,7 +79,7 @@ def quiet() -> Generator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CheckedRun:
     """Stores the checked inputs of a training run. The model is not loaded yet."""
 
@@ -124,8 +124,11 @@ def check(
     return inspection.results
 
 
-def prepare(resolved: Resolved, *, rows: int | None = None) -> CheckedRun:
-    """Run the same checks as `check`. Return the job, or raise the first error."""
+def prepare(resolved: Resolved, *, rows: int = 64) -> CheckedRun:
+    """Run the same checks as `check`, but the rewards on few rows. Return the job.
+
+    The first error is raised. `rows` is the number of rows on which the rewards are checked.
+    """
     with quiet():
         job = _Inspection(resolved, rows, stop_at_first=True).run()
     assert job is not None, (

@@ -21,7 +21,7 @@ class Level(Enum):
     WRONG = "✗"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CheckResult:
     """Stores the result of one check, which is printed as one line."""
 
@@ -180,12 +180,8 @@ def _summary(
 
 def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> CheckResult:
     tried = [(problem, count) for problem in problems[:_ODD_ROWS] for count in _ODD_COUNTS]
-    scores = scorer.score(
-        [""] * len(tried),
-        [problem.reference for problem, _ in tried],
-        num_tokens=[count for _, count in tried],
-        only=[reward],
-    )
+    texts, counts = [(problem, "") for problem, _ in tried], [count for _, count in tried]
+    scores = scores_of(scorer, texts, [reward], counts)
     _refuse_failure(reward, scores, [f"{count:,} tokens" for _, count in tried])
     values = ", ".join(
         f"{count:,}: {value:g}"

@@ -59,11 +59,8 @@ T = TypeVar("T")
 
 _TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
 
-_PREFLIGHT_ROWS = 64
-"""Number of rows on which rewards are checked before training. `gdpo check` uses all rows."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunResult:
     """Stores the result of `train`."""
 
@@ -166,7 +163,7 @@ def _train_recipe(
     check_place(resolved.recipe, resume=resume)
     with quiet():
         with ending_with_the_launcher():
-            job = prepare(resolved, rows=_PREFLIGHT_ROWS)
+            job = prepare(resolved)
         stop.begun = True
         try:
             opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
@@ -238,7 +235,13 @@ def _built(
             total_steps=job.batches.total_steps,
             rows=list(opened.facts.steps),
         )
-        loop = Loop(_with_model(job), run, view, stop)
+        with _processes().main_process_first():
+            make_ready(job.model, job.recipe)
+        for name in ("save_steps", "eval_steps"):  # which depend on the run's length
+            if name not in job.recipe.trainer:
+                setattr(job.config, name, job.batches.save_steps)
+        tokenizer = job.tokenizer or load_tokenizer(job.model, job.recipe)
+        loop = Loop(replace(job, tokenizer=tokenizer), run, view, stop)
         trainer = make_trainer(loop, opened.start)
         if not trainer.saves_together:  # otherwise each process has only a part of the weights
             kept = size_of(opened.start.path) if opened.start else 0
@@ -284,16 +287,6 @@ def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint |
         trainer.train(resume_from_checkpoint=str(start.path) if start else None)
     except Exception as error:  # noqa: BLE001 (raised again after saving)
         failed(loop, trainer, error)
-
-
-def _with_model(job: CheckedRun) -> CheckedRun:
-    """Make the model available, and return the job with options that depend on the run's length."""
-    with _processes().main_process_first():
-        make_ready(job.model, job.recipe)
-    for name in ("save_steps", "eval_steps"):
-        if name not in job.recipe.trainer:
-            setattr(job.config, name, job.batches.save_steps)
-    return replace(job, tokenizer=job.tokenizer or load_tokenizer(job.model, job.recipe))
 
 
 def _result(

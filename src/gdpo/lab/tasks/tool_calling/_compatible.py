@@ -13,7 +13,7 @@ from typing import Any
 
 from gdpo.lab.tasks.tool_calling._rewards import HIGH, LOW
 from gdpo.rewards import Example, Reference, Reward
-from gdpo.rewards.reward import binary
+from gdpo.rewards.reward import binary, examples_of
 
 _THINK = r"<think>.*?</think>"
 _BODY = {
@@ -107,10 +107,20 @@ _TALK = "<think> a </think>\n<response> b </response>"
 format_reward = binary(
     "format",
     _format,
-    Example(_CALL, {"output": _CALL}, 1.0),
-    Example(_TALK, {"output": _TALK}, 1.0),
-    Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
-    Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
+    *examples_of(
+        {"output": _CALL},
+        {
+            _CALL: 1.0,
+            _CALL.replace(" a ", " a <tool_call> "): 0.0,
+        },
+    ),
+    *examples_of(
+        {"output": _TALK},
+        {
+            _TALK: 1.0,
+            _TALK.replace("\n", " "): 0.0,
+        },
+    ),
     scope="opened",
 )
 """1 if the completion has all fields whose tags occur anywhere in the reference answer, and
@@ -123,10 +133,15 @@ correctness_reward = Reward(
     low=LOW,
     high=HIGH,
     examples=(
-        Example(_CALL, {"output": _CALL}, 3.0),
-        Example(_CALL.replace("1", "true"), {"output": _CALL}, 3.0),  # Python's 1 == True
-        Example(_CALL.replace("1", "2"), {"output": _CALL}, 1.0),
-        Example(_CALL.replace("{", "{\n"), {"output": _CALL}, -3.0),  # one line per call
+        *examples_of(
+            {"output": _CALL},
+            {
+                _CALL: 3.0,
+                _CALL.replace("1", "true"): 3.0,  # Python's 1 == True
+                _CALL.replace("1", "2"): 1.0,
+                _CALL.replace("{", "{\n"): -3.0,  # one line per call
+            },
+        ),
         Example(_CALL, {"output": _TALK}, 0.0),
         Example(_CALL, {"output": _CALL.replace(" a ", " a <tool_call> ")}, None),
     ),

@@ -7,7 +7,7 @@ from math import inf
 from gdpo.errors import DataError
 from gdpo.lab.tasks.tool_calling.calls import ToolCall, parse, parse_gold, same_value
 from gdpo.rewards import Example, Reference, Reward
-from gdpo.rewards.reward import binary
+from gdpo.rewards.reward import binary, examples_of
 from gdpo.rewards.text import holds_something
 
 
@@ -143,13 +143,19 @@ correctness_reward = Reward(
     low=LOW,
     high=HIGH,
     examples=(
-        Example(_GOLD["output"], _GOLD, 3.0),
-        Example(
-            '<tool_call>[{"name": "add",\n "parameters": {"b": 2, "a": 1}}]</tool_call>', _GOLD, 3.0
+        *examples_of(
+            _GOLD,
+            {
+                _GOLD["output"]: 3.0,
+                '<tool_call>[{"name": "add",\n "parameters": {"b": 2, "a": 1}}]</tool_call>': 3.0,
+                _calls('{"name": "add", "parameters": {"a": 1, "b": 3}}'): 1.5,  # 3 of 4
+                _calls('{"name": "add", "parameters": {"a": true, "b": "2"}}'): 0.0,
+                _calls(_SUM, _SUM): 2.25,  # one call too many: names overlap by half
+                _calls('{"name": "sub", "parameters": {"a": 1, "b": 2}}'): -3.0,
+                _calls('{"name": "add", "parameters": '): -3.0,
+                "It is 3.": -3.0,
+            },
         ),
-        Example(_calls('{"name": "add", "parameters": {"a": 1, "b": 3}}'), _GOLD, 1.5),  # 3 of 4
-        Example(_calls('{"name": "add", "parameters": {"a": true, "b": "2"}}'), _GOLD, 0.0),
-        Example(_calls(_SUM, _SUM), _GOLD, 2.25),  # one call too many: names overlap by half
         Example(
             _calls(
                 '{"name": "f", "parameters": {"x": 2}}', '{"name": "f", "parameters": {"x": 1}}'
@@ -157,9 +163,6 @@ correctness_reward = Reward(
             _TWO,
             3.0,
         ),
-        Example(_calls('{"name": "sub", "parameters": {"a": 1, "b": 2}}'), _GOLD, -3.0),
-        Example(_calls('{"name": "add", "parameters": '), _GOLD, -3.0),
-        Example("It is 3.", _GOLD, -3.0),
         Example(_GOLD["output"], _TALK, None),
     ),
 )
@@ -191,16 +194,31 @@ def _format(completion: str, reference: Reference) -> float:
 format_reward = binary(
     "format",
     _format,
-    Example(_GOLD_CALL["output"], _GOLD_CALL, 1.0),
-    Example(_GOLD_ANSWER["output"], _GOLD_ANSWER, 1.0),
-    Example(_GOLD_BOTH["output"], _GOLD_BOTH, 1.0),
-    Example(_GOLD_ANSWER["output"], _GOLD_CALL, 0.0),  # responds instead of calling a tool
-    Example(_GOLD_CALL["output"], _GOLD_BOTH, 0.0),  # the response is missing
-    Example(f"<think>a <tool_call> helps</think><tool_call>{_CALL}</tool_call>", _GOLD_CALL, 1.0),
-    Example(f"<tool_call>{_CALL}</tool_call>", _GOLD_CALL, 0.0),  # no thinking
-    Example("<think> known </think>\n<response> </response>", _GOLD_ANSWER, 0.0),  # empty
-    Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
-    Example("", _GOLD_ANSWER, 0.0),
+    *examples_of(
+        _GOLD_CALL,
+        {
+            _GOLD_CALL["output"]: 1.0,
+            _GOLD_ANSWER["output"]: 0.0,  # responds instead of calling a tool
+            f"<think>a <tool_call> helps</think><tool_call>{_CALL}</tool_call>": 1.0,
+            f"<tool_call>{_CALL}</tool_call>": 0.0,  # no thinking
+        },
+    ),
+    *examples_of(
+        _GOLD_ANSWER,
+        {
+            _GOLD_ANSWER["output"]: 1.0,
+            "<think> known </think>\n<response> </response>": 0.0,  # empty
+            "<think>a</think><response>b</response> bye": 0.0,  # text outside
+            "": 0.0,
+        },
+    ),
+    *examples_of(
+        _GOLD_BOTH,
+        {
+            _GOLD_BOTH["output"]: 1.0,
+            _GOLD_CALL["output"]: 0.0,  # the response is missing
+        },
+    ),
     scope="opened",
 )
 """1 if the completion has the required fields, regardless of their content, otherwise 0.

@@ -30,7 +30,7 @@ from gdpo._text import describe
 from gdpo.errors import DataError
 from gdpo.lab.tasks.rows import json_in, mapping_of, messages_at, text_at
 from gdpo.lab.tasks.tool_calling._rewards import gold_calls
-from gdpo.lab.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
+from gdpo.lab.tasks.tool_calling.calls import JsonObject, read_calls, read_literal, starts_calls
 from gdpo.lab.tasks.tool_calling.prompt import tool_prompt, write_completion
 from gdpo.rewards import Reference
 from gdpo.rewards.task import Message, Problem, Row, without_arrays
@@ -135,7 +135,7 @@ def _hammer(instruction: str, output: str) -> _Read:
 
 
 def _hammer_prompt(
-    tools: Sequence[Mapping[str, Any]], turns: Sequence[tuple[str, str]], place: str
+    tools: Sequence[JsonObject], turns: Sequence[tuple[str, str]], place: str
 ) -> list[Message]:
     """Return ToolRL's prompt for the tools and turns of a Hammer row.
 
@@ -186,7 +186,7 @@ def _toolace_turn(value: str, names: list[str], number: int) -> str:
     return write_completion(_THINKING, calls, rest or None)
 
 
-def _functions(system: str) -> list[Mapping[str, Any]]:
+def _functions(system: str) -> list[JsonObject]:
     for _, start in zip(range(_MOST_LISTS), _FUNCTIONS.finditer(system), strict=False):
         try:
             found, _ = json.JSONDecoder().raw_decode(system, start.start())
@@ -216,7 +216,7 @@ def _seal(row: Row) -> _Read:
     return tool_prompt(documented, dialogue), output, "conversations[1].value"
 
 
-def _seal_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _seal_tool(tool: JsonObject) -> JsonObject:
     try:
         name, described = text_at(tool, "api_name"), text_at(tool, "api_description")
         properties = mapping_of(tool.get("parameters"), "parameters")
@@ -246,13 +246,13 @@ def _asked(system: str, user: str) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-def _written(calls: list[dict[str, Any]]) -> str:
+def _written(calls: list[JsonObject]) -> str:
     if calls:
         return write_completion(_THINKING, calls)
     return write_completion(_THINKING_OF_ANSWER, response="None of the tools can do that.")
 
 
-def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list[dict[str, Any]]:
+def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list[JsonObject]:
     calls = _objects(value, column)
     for i, call in enumerate(calls):
         if not isinstance(call.get(name), str) or not isinstance(call.get(parameters), Mapping):
@@ -283,7 +283,7 @@ def _literal(text: str, column: str) -> Any:
         raise DataError(f"column {column!r} cannot be parsed as a list: {error}") from error
 
 
-def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:
+def _objects(value: Any, column: str) -> list[JsonObject]:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise DataError(f"column {column!r} must contain a list of objects, got {describe(value)}")
     return value

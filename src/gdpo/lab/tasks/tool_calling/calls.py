@@ -8,13 +8,15 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from gdpo.errors import DataError
 from gdpo.rewards.text import holds_something, split_thinking
+
+JsonObject: TypeAlias = dict[str, Any]
 
 DEEPEST = 100
 """Maximum nesting of brackets. This limit is far below Python's recursion limit, so that the result
@@ -99,7 +101,7 @@ def starts_calls(text: str, names: Sequence[str]) -> bool:
     return any(rest.startswith(f"{n}(") for n in names) or bool(re.match(r"[^\[\]()]+\(", rest))
 
 
-def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
+def read_calls(text: str, names: Sequence[str]) -> tuple[list[JsonObject], str]:
     """Read the list `[name(parameter=literal, ...), ...]` at the start of a text, in linear time.
 
     Names may be invalid in Python, as in `Search (v2)(class="a")`: the longest matching tool name
@@ -113,7 +115,7 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
         raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
     named = set(names)
     lengths = sorted({len(name) for name in names}, reverse=True)
-    calls: list[dict[str, Any]] = []
+    calls: list[JsonObject] = []
     place = 1
     while True:
         place = _skip_space(text, place)
@@ -134,9 +136,9 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
             raise DataError(f"a call must be followed by a comma or ']', not {_shown(text[end:])}")
 
 
-def _read_arguments(text: str, opening: int) -> tuple[dict[str, Any], int]:
+def _read_arguments(text: str, opening: int) -> tuple[JsonObject, int]:
     """Return the arguments in parentheses, and the index after the closing parenthesis."""
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     depth, begin, equals = 0, opening + 1, -1
     for place, mark in _marks(text, opening):
         if mark in "([{":
@@ -153,7 +155,7 @@ def _read_arguments(text: str, opening: int) -> tuple[dict[str, Any], int]:
     raise DataError(f"a call has no closing parenthesis: {_shown(text[opening:])}")
 
 
-def _add(arguments: dict[str, Any], text: str, equals: int) -> None:
+def _add(arguments: JsonObject, text: str, equals: int) -> None:
     if not text.strip():
         return
     name = text[:equals].strip() if equals >= 0 else ""
@@ -185,11 +187,11 @@ class ToolCall:
     """Stores one tool call."""
 
     name: str
-    parameters: Mapping[str, Any]
+    parameters: JsonObject
     """JSON values, keyed by parameter name."""
 
 
-def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def _as_object(members: list[tuple[str, Any]]) -> JsonObject:
     """Return a JSON object. Duplicate keys are an error, because they are ambiguous."""
     value = dict(members)
     if len(value) < len(members):

@@ -7,9 +7,9 @@ comes from `instruction` and `input` of `rlla_sft.json` in https://github.com/qi
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gdpo.errors import DataError
+from gdpo.lab.tasks.tool_calling.calls import JsonObject
 from gdpo.rewards.task import Message
 
 _SYSTEM = """\
@@ -53,7 +53,7 @@ _TURNS = {"user": "\n\n<user> {} </user>", "assistant": "\n\n{}", "tool": "\n<ob
 
 
 def tool_prompt(
-    tools: Sequence[Mapping[str, Any]], dialogue: Sequence[Mapping[str, str]]
+    tools: Sequence[JsonObject], dialogue: Sequence[Mapping[str, str]]
 ) -> list[Message]:
     """Return ToolRL's prompt: a system message with the tools and a user message with the dialogue.
 
@@ -74,7 +74,7 @@ def tool_prompt(
     ]
 
 
-def _tool(number: int, tool: Mapping[str, Any]) -> str:
+def _tool(number: int, tool: JsonObject) -> str:
     missing = [key for key in ("name", "description", "parameters") if key not in tool]
     if missing:
         raise DataError(
@@ -97,7 +97,7 @@ def _turn(message: Mapping[str, str]) -> str:
 
 
 def write_completion(
-    thinking: str, calls: Sequence[Mapping[str, Any]] = (), response: str | None = None
+    thinking: str, calls: Sequence[JsonObject] = (), response: str | None = None
 ) -> str:
     """Return a turn in ToolRL's output format, like the reference answers in ToolRL's data.
 
