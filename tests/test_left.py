@@ -13,9 +13,10 @@ from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 
 IMPORTS = [name for name in LEFT if name.startswith("gdpo.")]
+VERBS = [name for name in LEFT if name.startswith("gdpo ")]
 OPTIONS = [name for name in LEFT if " --" in name]
 GO_ON = ("json", "no-report")
-KEYS = sorted({*LEFT} - {*IMPORTS, *OPTIONS})
+KEYS = sorted({*LEFT} - {*IMPORTS, *VERBS, *OPTIONS})
 
 
 @pytest.mark.parametrize("name", IMPORTS)
@@ -28,6 +29,14 @@ def test_an_import_says_what_replaces_it(name):
         importlib.import_module(module).never_there  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["gdpo.sandbox", "gdpo.rewards.code", "gdpo.advantages.contrib"])
+def test_the_import_of_a_module_says_what_replaces_it(name):
+    with pytest.raises(ImportError, match=f"{name} was removed: {LEFT[name]}"):
+        importlib.import_module(name)
+    with pytest.raises(ModuleNotFoundError, match="never_there"):
+        importlib.import_module("gdpo.never_there")
+
+
 def refused(capsys, *arguments):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
@@ -37,7 +46,15 @@ def refused(capsys, *arguments):
 @pytest.mark.parametrize("name", [o for o in OPTIONS if o.split("--")[1] not in GO_ON])
 def test_an_option_says_what_replaces_it(name, capsys):
     verb, option = name.split()
-    assert f"The option {option} was removed: {LEFT[name]}." in refused(capsys, verb, "x", option)
+    needed = ("--benchmarks", "gsm8k") if verb == "evaluate" else ()
+    said = refused(capsys, verb, "x", *needed, option)
+    assert f"The option {option} was removed: {LEFT[name]}." in said
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_command_says_what_replaces_it(name, capsys):
+    verb = name.split()[1]
+    assert f"The command {verb} was removed: {LEFT[name]}." in refused(capsys, verb, "x")
 
 
 @pytest.mark.parametrize("verb", ["report", "train"])

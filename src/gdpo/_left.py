@@ -3,18 +3,43 @@
 So a message can distinguish a removed name from a typing error. An entry stays for one version.
 """
 
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+
 _ENDS = "gdpo report FOLDER --export NUMBERS writes the end values of each variant to ends.csv"
+_FILTER = "filter the file before the run, for example with datatrove or text-dedup"
+_UPLOAD = "upload the folder model/ and README.md of a run with hf upload"
 
 LEFT: dict[str, str] = {
+    "gdpo.advantages.contrib": "import its names from gdpo.advantages",
+    "gdpo.analysis.analyze_runs": "use analyze(reading).runs",
+    "gdpo.demo": "run gdpo init FOLDER, and gdpo compare recipe.yaml in it",
+    "gdpo.evaluation": "import gdpo.lab.evaluation",
+    "gdpo.experiments": "import gdpo.lab.experiments. Toys: python -m benchmarks.toys",
+    "gdpo.integrations.ms_swift": "copy examples/adapters/ms_swift.py",
+    "gdpo.integrations.rllm": "copy examples/adapters/rllm.py",
+    "gdpo.integrations.slime": "copy examples/adapters/slime.py",
+    "gdpo.integrations.trl.record_rollouts": "use watch(trainer, rollouts_dir=...)",
+    "gdpo.integrations.tunix": "copy examples/adapters/tunix.py",
     "gdpo.lab.evaluation.Settings": "import EvaluationSettings",
     "gdpo.lab.report.front_summary": (
         "write_report(export=...) writes the end values of each variant to ends.csv"
     ),
-    "gdpo.lab.tasks.near_duplicates": (
-        "filter the file before the run, for example with datatrove or text-dedup"
-    ),
+    "gdpo.lab.tasks.near_duplicates": _FILTER,
+    "gdpo.launch": "import gdpo.lab.launch",
     "gdpo.priority.smallest_weight": "use priority(Combination(...), values, primary).smallest",
+    "gdpo.recipes": "import gdpo.lab.recipes",
+    "gdpo.report.summary": "import it from gdpo.lab.report",
+    "gdpo.report.write_report": "import it from gdpo.lab.report",
+    "gdpo.rewards.code": "import gdpo.lab.rewards.code",
     "gdpo.rollouts.readers.Turns": "import TableTurns",
+    "gdpo.runs": "import gdpo.lab.runs",
+    "gdpo.sandbox": "import gdpo.lab.sandbox",
+    "gdpo.tasks": "import gdpo.lab.tasks",
+    "gdpo.training": "import gdpo.lab.training",
+    "gdpo demo": "run gdpo init FOLDER, and gdpo compare recipe.yaml in it",
+    "gdpo push": _UPLOAD,
     "analyze --format": "use --columns format=NAME",
     "analyze --group-size": "use --columns group_size=N",
     "analyze --high": "use --range NAME=LOWEST:HIGHEST",
@@ -23,15 +48,17 @@ LEFT: dict[str, str] = {
     "analyze --no-report": "use --output none",
     "analyze --report": "the page is written unless --output says otherwise",
     "compare --front": _ENDS,
+    "compare --suite": "run python -m benchmarks.toys in a clone",
+    "evaluate --push": _UPLOAD,
     "influence": (
-        "set the weights of the rewards. docs/how-to/choose_weights.md computes weights that "
+        "set the weights of the rewards. research/requested_influence.md computes weights that "
         "give each reward a share"
     ),
-    "near_duplicates": "filter the file before the run, for example with datatrove or text-dedup",
+    "near_duplicates": _FILTER,
     "report --front": _ENDS,
 }
-"""Maps a name to what replaces it: `gdpo.module.name` for an import, `verb --option`, or a key
-of a recipe or an option by name. The text follows "was removed: "."""
+"""Maps a name to what replaces it: `gdpo.module.name` or `gdpo.module` for an import, `gdpo verb`,
+`verb --option`, or a key of a recipe or an option by name. The text follows "was removed: "."""
 
 
 def absent(module: str, name: str) -> Exception:
@@ -43,3 +70,19 @@ def absent(module: str, name: str) -> Exception:
     if (instead := LEFT.get(f"{module}.{name}")) is not None:
         return ImportError(f"{module}.{name} was removed: {instead}")
     return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+class Removed(MetaPathFinder):
+    """Says, for the import of a removed module, what replaces it.
+
+    `gdpo` adds it as the last finder, so it is asked only for modules that do not exist.
+    """
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002  signature of MetaPathFinder
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> None:
+        if fullname in LEFT:
+            raise absent(*fullname.rsplit(".", 1))

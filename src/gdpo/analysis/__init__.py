@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+from gdpo._left import absent
 from gdpo.analysis._analysis import Analysis, analyze, as_dict
 from gdpo.analysis.rescore import Rescorer
 from gdpo.analysis.steps import analyze_steps
@@ -14,3 +15,7 @@ ignores it. To regenerate this file, run `python -m benchmarks.example_rollouts`
 """
 
 __all__ = ["EXAMPLE", "Analysis", "Rescorer", "analyze", "analyze_steps", "as_dict"]
+
+
+def __getattr__(name: str) -> None:
+    raise absent(__name__, name)

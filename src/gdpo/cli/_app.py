@@ -68,8 +68,12 @@ def _error_panel(error: CycloptsError, note: str = "") -> Panel:
     For an unknown option, it also suggests recipe keys, because users often type options of other
     trainers, such as `--max-steps`.
     """
-    if note and isinstance(error, UnknownCommandError):
-        return CycloptsPanel(CycloptsError(msg=f"{error}\n{note}"))
+    if isinstance(error, UnknownCommandError):
+        verb = (error.unused_tokens or [""])[0]
+        if (instead := LEFT.get(f"gdpo {verb}")) is not None:
+            error = CycloptsError(msg=f"The command {verb} was removed: {instead}.")
+        elif note:
+            error = CycloptsError(msg=f"{error}\n{note}")
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
         verb = " ".join(error.command_chain or ())
