@@ -128,7 +128,7 @@ def share_blocks(analysis: Analysis) -> Iterator[Block]:
         readings = analysis.verdict(run).readings
         of = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
         if readings:
-            now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
+            now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards}
             rows |= {f"{of}as trained": now, **{f"{of}{r.setting}": r.shares for r in readings}}
     rows |= {one_line(each.estimator): each.shares for each in analysis.replayed if each.shares}
     names = list(dict.fromkeys(name for shares in rows.values() for name in shares))
@@ -153,9 +153,9 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
     """
     for run in analysis.runs:
         verdict = analysis.verdict(run)
-        if verdict.action is not Action.CHECK:
+        table = run.latest
+        if verdict.action is not Action.CHECK or table is None:
             continue
-        table = analysis.last[run.run]
         columns = [table.names.index(name) for name in verdict.rewards]
         order = np.argsort(table.rewards[:, columns[0]], kind="stable")
         rows: list[tuple[str, ...]] = []
@@ -203,7 +203,7 @@ def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
     elif same:
         which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
         sentences.append(f"no difference from the baseline, up to a factor: {which}")
-    if gains := [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]:
+    if gains := [g for run in analysis.runs for g in run.batch["batch_gain"].tolist() if g == g]:
         sentences.append(
             f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
@@ -282,7 +282,7 @@ def run_sentence(run: RunAnalysis, analysis: Analysis) -> str:
 
 def advantages_from(run: RunAnalysis) -> str:
     """Return a run's source of advantages as a phrase: recorded, or the estimator."""
-    computed = f"computed with {one_line(', '.join(sorted(run.estimators)))}"
+    computed = f"computed with {one_line(', '.join(run.estimators))}"
     if not run.recorded:
         return computed
     if run.recorded == len(run.steps):
@@ -294,7 +294,7 @@ def advantages_from(run: RunAnalysis) -> str:
 def reward_blocks(analysis: Analysis) -> list[Block]:
     """Return the table of the rewards of all runs, and remarks on its numbers."""
     several = len(analysis.runs) > 1
-    rows = [(run, reward) for run in analysis.runs for reward in run.rewards()]
+    rows = [(run, reward) for run in analysis.runs for reward in run.rewards]
     if not rows:
         return []
     columns: dict[str, list[str]] = {
@@ -337,7 +337,7 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
 
 def turn_tables(analysis: Analysis) -> list[Block]:
     """Return a table for each run with several turns. A terminal prints the first."""
-    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
+    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns) > 1]
     others = (counted(len(runs) - 1, "more run"),) if len(runs) > 1 else ()
     return [
         Table(
