@@ -26,8 +26,6 @@ class Analysis:
     report: ReadReport
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights that the caller gave, by reward name."""
-    sizes_are_weights: bool = False
-    """Whether the caller says that the sizes of the rewards are the purpose of their weights."""
     primary: str | None = None
     """Reward that should always win."""
     runs: Sequence[RunAnalysis] = ()
@@ -102,7 +100,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
+    done = Analysis(reading.report, weights or {}, primary)
     sample = GroupSampler() if sampled else None
     names: dict[str, None] = {}
     steps: dict[str, RunSteps] = {}

@@ -350,7 +350,7 @@ def _findings(run: RunAnalysis, history: FindingHistory) -> list[HeldFinding]:
         for of_run in (_falling(run), _dominant(run))
     )
     found = [*falling, *of_steps, *dominant]
-    return sorted(found, key=lambda held: list(Severity).index(held.finding.severity))
+    return sorted(found, key=lambda held: held.finding.rank[0])
 
 
 def _falling(run: RunAnalysis) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ Ranges: TypeAlias = Mapping[str, Range]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reward:
+class RewardSums:
     """Stores the sums of one reward. Shares are multiplied by the sign of the weight."""
 
     name: str
@@ -125,12 +125,13 @@ class _Reward:
     """Share of the groups in which it does not vary."""
 
 
-def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
-    sums = influence.sums
+def reward_of(influence: Influence, name: str, *, margins: bool = False) -> RewardSums:
+    """Return the sums of one reward. The margin is computed only with `margins`."""
+    sums, k = influence.sums, influence.names.index(name)
     applies, live = float(sums.applies[k]), float(sums.live[k])
     weight = float(sums.weight[k]) / influence.groups
-    return _Reward(
-        name=influence.names[k],
+    return RewardSums(
+        name=name,
         weight=weight,
         share=float(influence.shares[k]),
         margin=float(influence.margins[k]) if margins else nan,
@@ -249,7 +250,7 @@ def learned_rewards(
     """
     found: list[str] = []
     for k in np.flatnonzero(influence.sums.weight):
-        reward = _reward(influence, int(k))
+        reward = reward_of(influence, influence.names[k])
         known = ranges.get(reward.name, Range())
         place = known.place(reward.mean, reward.weight)
         fits = known.declared and reward.std >= _TINY * (known.high - known.low)
@@ -266,7 +267,7 @@ def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -
         return influence.zero_advantage_groups >= thresholds.zero_advantage
     if of.rewards[0] not in influence.names:
         return False
-    reward = _reward(influence, influence.names.index(of.rewards[0]))
+    reward = reward_of(influence, of.rewards[0])
     if reward.weight == 0:
         return False
     if of.kind is Kind.NEVER_APPLIES:
@@ -280,7 +281,7 @@ def ended(of: Noticed | Finding, last: Influence, thresholds: Thresholds) -> boo
     """Return whether the last groups rule out a finding, or any in `OF_INFLUENCE` of its reward."""
     if of.kind not in OF_INFLUENCE or of.rewards[0] not in last.names:
         return not holds(of, last, thresholds)
-    reward = _reward(last, last.names.index(of.rewards[0]), margins=True)
+    reward = reward_of(last, of.rewards[0], margins=True)
     return reward.share - reward.margin >= thresholds.ignored * reward.wanted
 
 
@@ -334,8 +335,7 @@ def described(
         numbers = {"zero_advantage_groups": share, **evidence}
         words: dict[str, Any] = {"share": percent(share), "remedy": remedy}
         return finding(of.kind, (), numbers, severity=severity, **words)
-    place = influence.names.index(of.rewards[0])
-    reward, known = _reward(influence, place, margins=True), ranges.get(of.rewards[0], Range())
+    reward = reward_of(influence, of.rewards[0], margins=True)
     if not isnan(reward.share):
         evidence["weight_share"] = reward.wanted
         evidence["influence_share"] = reward.share
@@ -344,6 +344,7 @@ def described(
     if of.kind in OF_INFLUENCE:
         return _less_effect(of.kind, reward, influence, sizes or ranges, thresholds, evidence)
     evidence["groups"] = float(reward.groups)
+    known = ranges.get(reward.name, Range())
     return _constant(reward, known, thresholds, severity, evidence)
 
 
@@ -357,7 +358,7 @@ def severity_of(kind: Kind, influence: Influence, name: str, thresholds: Thresho
 
 def _less_effect(
     kind: Kind,
-    reward: _Reward,
+    reward: RewardSums,
     influence: Influence,
     ranges: Ranges,
     thresholds: Thresholds,
@@ -367,8 +368,8 @@ def _less_effect(
     factors = _factors(influence, reward.name)
     causes = sorted(factors, key=lambda cause: factors[cause])
     causes = tuple(cause for cause in causes if factors[cause] < _CAUSE) or tuple(causes[:1])
-    trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
-    others = (other for other in trained if other.name != reward.name)
+    trained = [influence.names[k] for k in np.flatnonzero(influence.sums.weight)]
+    others = (reward_of(influence, name) for name in trained if name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
     what = "is ignored" if severity is Severity.WARNING else "has less influence than its weight"
     share = interval(reward.share, reward.margin)
@@ -419,7 +420,7 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
     }
 
 
-def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
+def _reason(cause: Cause, reward: RewardSums, most: RewardSums | None) -> str:
     if cause is Cause.MISSING:
         return f"it is missing from {percent(1 - reward.present)} of the rollouts"
     if cause is Cause.SPARSE:
@@ -449,7 +450,7 @@ CHECK = "check the function first: print what it gives to three rollouts"
 
 
 def _constant(
-    reward: _Reward,
+    reward: RewardSums,
     known: Range,
     thresholds: Thresholds,
     severity: Severity,

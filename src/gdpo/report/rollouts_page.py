@@ -14,7 +14,7 @@ from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
 from gdpo.analysis.run import RunAnalysis
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report.blocks import Block, Charts, Contents, Sentences, Table, Verdict
+from gdpo.report.blocks import Block, Charts, Contents, Sentences, Table
 from gdpo.report.charts import (
     COLOURS,
     Chart,
@@ -73,7 +73,9 @@ def write_rollouts_report(
     paths = analysis.report.paths
     where = visible(paths[0].absolute().name) if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
-    (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
+    (verdict,) = (
+        t for each in blocks["verdict"] if isinstance(each, Sentences) for t in each.texts
+    )
     answer = f"{capitalized(shortened(verdict, 1_200))}."
     page = render(
         "rollouts.html",
