@@ -24,11 +24,9 @@ class Analysis:
     """Stores the results for all runs that were read."""
 
     report: ReadReport
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights that the caller gave, by reward name."""
-    primary: str | None = None
-    """Reward that should always win."""
     runs: Sequence[RunAnalysis] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """The verdict on each run."""
     replayed: list[Replayed] = field(default_factory=list)
     """Comparison of estimators. Empty if no comparison was requested."""
     sample: list[SampledGroup] = field(default_factory=list)
@@ -58,13 +56,12 @@ class Analysis:
 
     def verdict(self, run: RunAnalysis) -> Verdict:
         """Return the verdict on a run, with the checks that could not run."""
-        return verdict_of(run, self.report, weighted=self.weights, primary=self.primary)
+        return self.verdicts[run.run]
 
     def worst_verdict(self) -> Verdict | None:
         """Return the most urgent verdict, or None without runs."""
-        return min(
-            map(self.verdict, self.runs), key=lambda v: list(Action).index(v.action), default=None
-        )
+        verdicts = self.verdicts.values()
+        return min(verdicts, key=lambda v: list(Action).index(v.action), default=None)
 
 
 def analyze(  # noqa: PLR0913 (what the caller knows about the files)
@@ -100,7 +97,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done = Analysis(reading.report, weights or {}, primary)
+    done = Analysis(reading.report)
     sample = GroupSampler() if sampled else None
     names: dict[str, None] = {}
     steps: dict[str, RunSteps] = {}
@@ -125,6 +122,10 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     refuse_unnamed({"weights": weights, "range": (*(low or ()), *(high or ()))}, names)
     purpose = Meaning.SIZES if sizes_are_weights else Meaning.WEIGHTS if weights else None
     done.runs = [run_of(run, purpose) for run in steps.values()]
+    done.verdicts = {
+        run.run: verdict_of(run, done.report, weighted=weights or (), primary=primary)
+        for run in done.runs
+    }
     done.sample = [] if sample is None else sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
