@@ -67,22 +67,19 @@ the limit causes no alarm, and errors of the approximation in the tail do no har
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Describes one test: the probability of a false alarm, and whether it is one of many."""
+    """Describes one test."""
 
     error: float = ERROR
-    one_of_many: bool = False
-    """Whether the test must hold in the tail, where few varying groups mislead."""
+    """Probability of a false alarm."""
+    errors: float | None = None
+    """By how many standard errors a share must be below its limit, for one of many tests, which
+    must hold in the tail, where few varying groups mislead. None: by half of its 95 % interval."""
 
     @staticmethod
     def at(m: int, i: int) -> "Look":
         """Return the test of the i-th block (from 1) of the m-th size (from 0) of a running run."""
-        return Look(ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1)), one_of_many=True)
-
-    @property
-    def errors(self) -> float:
-        """Return by how many standard errors a share must be below its limit."""
-        error = self.error * OF_SHARES if self.one_of_many else self.error
-        return NormalDist().inv_cdf(1 - error)
+        error = ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1))
+        return Look(error, NormalDist().inv_cdf(1 - error * OF_SHARES))
 
 
 OF_INFLUENCE = (Kind.REVERSED, Kind.IGNORED)
@@ -203,11 +200,11 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         if not np.any(among & (shares < limit)):
             continue
         margin = influence.margins
-        if look.one_of_many:
-            own = _variance_at(influence, limit, look)
+        if look.errors is not None:
+            own = _variance_at(influence, limit, look.errors)
             margin = look.errors * influence.errors(limit, own)
         shown = among & (shares + margin < limit)
-        if kind is Kind.IGNORED and not look.one_of_many:
+        if kind is Kind.IGNORED and look.errors is None:
             noted = (shares >= thresholds.least_share) & (shares < limit)
             shown |= among & noted & (shares + margin < _NOTED * limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
@@ -221,7 +218,7 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
     return next((each for each in measured if holds(each, influence, thresholds)), None)
 
 
-def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
+def _variance_at(influence: Influence, limit: Vector, c: float) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
     If a rare reward happened to vary in few groups, its share and variance are too small. If its
@@ -229,7 +226,7 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors $c$ of the
     look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
-    live, c = np.maximum(influence.sums.live, 1), look.errors
+    live = np.maximum(influence.sums.live, 1)
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
     share = np.maximum(influence.shares, 1e-9)
     at_limit = limit * (1 - share) / (share * (1 - limit))
