@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks._shown import interval, row
 
 from gdpo.advantages import gdpo, grpo, grpo_no_std
-from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.run import RunSteps, run_of
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import Action, verdict_of
 from gdpo.diagnostics import Diagnosis, Finding, Influence, Watch, diagnose
@@ -366,12 +366,18 @@ def finished(runs: int) -> None:
     for name, scenario in HEALTHY.items():
         calm, kinds = 0, Counter[str]()
         for seed in range(runs):
-            run = RunAnalysis("")
+            steps = RunSteps("")
             for number, diagnosis in enumerate(scenario.steps(seed, 400, 16), start=1):
-                run.add(StepAnalysis.of(diagnosis, number))
+                steps.add(StepAnalysis.of(diagnosis, number))
+            run = run_of(steps)
             calm += verdict_of(run, ReadReport(())).action is Action.NOTHING
-            found = (held.finding for held in run.findings() if held.lasting)
-            kinds.update({f.kind.value for f in found if f.severity is Severity.WARNING})
+            kinds.update(
+                {
+                    held.finding.kind.value
+                    for held in run.findings
+                    if held.lasting and held.finding.severity is Severity.WARNING
+                }
+            )
         warned = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "0"
         row(name, [f"{calm} of {runs}", warned])
 

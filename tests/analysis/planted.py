@@ -159,7 +159,7 @@ def main():
     for name, run in {**PLANTED, **QUESTIONS}.items():
         analysis = analyzed(run)
         (found,) = analysis.runs
-        shares = ", ".join(f"{r.name} {100 * r.influence_share:.0f} %" for r in found.rewards())
+        shares = ", ".join(f"{r.name} {100 * r.influence_share:.0f} %" for r in found.rewards)
         sys.stdout.write(f"{name}\n  influence: {shares}\n  {analysis.verdict(found).sentence}\n")
 
 

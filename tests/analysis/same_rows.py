@@ -156,8 +156,8 @@ def said(folder):
     numbers = ("missing", "weight_share", "influence_share", "influence_margin")
     rewards = {
         each.name: tuple(round(getattr(each, what), 6) + 0.0 for what in numbers)
-        for each in sorted(run.rewards(), key=lambda each: each.name)
+        for each in sorted(run.rewards, key=lambda each: each.name)
     }
-    found = [held.finding for held in run.findings()]
+    found = [held.finding for held in run.findings]
     findings = [(each.kind, each.severity, each.rewards, each.message) for each in found]
     return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, verdict.sentence)

@@ -1,7 +1,6 @@
 """What a run's rewards did, against numbers that were worked out by hand."""
 
 from dataclasses import replace
-from math import nan
 
 import numpy as np
 import pytest
@@ -39,9 +38,9 @@ def read(path):
 def test_every_reward_has_its_numbers_over_all_steps(dump):
     (run,) = analyze(read(dump)).runs
     assert (run.steps, run.rollouts, run.recorded) == ([1, 2], 8, 0)
-    assert run.estimators == {"grpo"}
+    assert run.estimators == ("grpo",)
     assert run.weights_from == UNKNOWN_WEIGHTS
-    wide, narrow = run.rewards()
+    wide, narrow = run.rewards
     assert (wide.mean, wide.missing, wide.groups, wide.zero_variance_groups) == (5.0, 0.0, 4, 1)
     assert narrow.mean == pytest.approx(2 / 6)
     assert narrow.missing == pytest.approx(2 / 8)
@@ -51,15 +50,14 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     step_1 = (5 * 5 + 5 * 5) / np.sqrt((25 + 25) * (25 + 25 + 100 + 100))
     step_2 = (25 + 25 + 50 + 50) / np.sqrt(100 * (25 + 25 + 100 + 100))
     assert wide.with_length == pytest.approx((step_1 + step_2) / 2)
-    assert run.lengths().tolist() == pytest.approx(
-        np.array([[17.5, nan], [17.5, nan]]), nan_ok=True
-    )
+    assert run.batch["num_tokens"].tolist() == [17.5, 17.5]
+    assert np.isnan(run.batch["truncated"]).all()
 
 
 def about_format(folder, **bounds):
     """What is found of `format`."""
     (run,) = analyze(read_rollout_files(folder), **bounds).runs
-    (found,) = (h.finding for h in run.findings() if h.finding.rewards == ("format",))
+    (found,) = (h.finding for h in run.findings if h.finding.rewards == ("format",))
     return found
 
 
@@ -91,7 +89,7 @@ def test_of_an_unknown_range_the_highest_value_of_the_run_is_the_top(
 def test_what_was_ignored_before_it_was_learned_is_still_told(tmp_path):
     """It varies in 1 of 25 groups for 20 steps, and is learned then."""
     (run,) = analyze(read_rollout_files(run_of(tmp_path, [0.004] * 20 + [1.0] * 8))).runs
-    found = {h.finding.kind: h for h in run.findings() if h.finding.rewards == ("format",)}
+    found = {h.finding.kind: h for h in run.findings if h.finding.rewards == ("format",)}
     assert set(found) == {Kind.IGNORED, Kind.SATURATED} or set(found) == {
         Kind.OUT_OF_REACH,
         Kind.SATURATED,
@@ -101,7 +99,7 @@ def test_what_was_ignored_before_it_was_learned_is_still_told(tmp_path):
     assert early.spans[-1][1] < 28
     assert early.finding.evidence["from_step"] == 17
     assert found[Kind.SATURATED].spans == ((22, 28),)
-    assert run.learned() == ("format",)
+    assert run.learned == ("format",)
 
 
 def test_estimators_that_need_the_ranges_are_told_those_of_the_record(tmp_path):
@@ -147,8 +145,8 @@ def test_over_time_is_what_each_diagnosis_says(dump):
     first = np.array([[[0, 0], [10, 0]], [[5, 0], [5, 1]]], float)
     expected = diagnose(first, None, ["wide", "narrow"], estimator="grpo")
     assert first_step.diagnosis.as_dict() == expected.as_dict()
-    assert run.over_time("wide", "influence_share")[0] == expected.rewards[0].influence_share
-    np.testing.assert_array_equal(run.over_time("narrow", "missing"), [0, 0.5])
+    assert run.over_time["wide"]["influence_share"][0] == expected.rewards[0].influence_share
+    np.testing.assert_array_equal(run.over_time["narrow"]["missing"], [0, 0.5])
 
 
 def test_weights_are_asked_for_or_those_of_the_dump(dump):
@@ -201,7 +199,7 @@ def test_a_reward_that_comes_late_is_missing_before(tmp_path):
         path = tmp_path / f"step_{step}.jsonl"
         written.lines(path, rows)
     (run,) = analyze(read_rollout_files(tmp_path, columns={"prompt": "prompt"})).runs
-    assert [(reward.name, reward.missing) for reward in run.rewards()] == [("a", 0.0), ("b", 0.75)]
+    assert [(reward.name, reward.missing) for reward in run.rewards] == [("a", 0.0), ("b", 0.75)]
 
 
 def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
@@ -218,10 +216,10 @@ def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
     assert [step.step for step in steps] == [0, 1, 2, 3, 4, 5] * 2
     (run,) = analyze(read_rollout_files(tmp_path, rewards=["a", "b"])).runs
     assert run.steps == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert run.over_time("a", "mean").tolist() == [step + 0.5 for step in run.steps]
-    (a, _) = run.rewards()
+    assert run.over_time["a"]["mean"].tolist() == [step + 0.5 for step in run.steps]
+    (a, _) = run.rewards
     assert (a.first, a.last) == (0.5, 5.5)
-    (redundant,) = [h for h in run.findings() if h.finding.kind is Kind.REDUNDANT]
+    (redundant,) = [h for h in run.findings if h.finding.kind is Kind.REDUNDANT]
     assert (redundant.in_a_row, redundant.spans) == (4, ((9, 12),))
 
 
@@ -266,7 +264,7 @@ def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path):
         written.lines(tmp_path / name, rows)
         reading = read_rollout_files(tmp_path / name, rewards=["a", "b"])
         (run,) = analyze(reading).runs
-        return run.influence()
+        return run.influence
 
     alone = influence("alone.jsonl", lambda i: i + 1)
     together = influence("together.jsonl", lambda i: 1 + i // 20)

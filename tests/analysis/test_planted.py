@@ -34,7 +34,7 @@ def analysis_of(name):
 def test_a_planted_run_has_its_true_influence_and_the_right_verdict(name):
     planted, analysis = PLANTED[name], analysis_of(name)
     (run,) = analysis.runs
-    shares = {reward.name: reward.influence_share for reward in run.rewards()}
+    shares = {reward.name: reward.influence_share for reward in run.rewards}
     for reward, (low, high) in planted.influence.items():
         assert low - 1e-9 <= shares[reward] <= high + 1e-9
     verdict = analysis.verdict(run)

@@ -50,7 +50,7 @@ def test_estimators_that_are_only_shown_are_called_where_a_step_is_looked_at(
     few, dump, monkeypatch
 ):
     monkeypatch.setitem(ESTIMATORS, "gdpo", counted)
-    done = sampled(dump)
+    done = sampled(dump, weights={"b": 0.0})  # no setting is replayed for a single reward
     # One or two groups a step: every step until there is no room, every second, and so on.
     assert {int(group.table.steps[0]) for group in done.sample} == {0, 16, 32}
     assert len(called) < STEPS / 2

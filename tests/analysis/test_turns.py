@@ -79,8 +79,8 @@ def test_a_run_adds_up_its_turns(tmp_path):
     for step in range(1, 7):
         counts, rewards, a = arrays(step)
         steps.append(diagnose_turns(rewards, None, NAMES, turns=counts, advantages=a))
-    assert repr(run.turns()) == repr(pooled_turns(steps).turns)
-    assert [turn.turn for turn in run.turns()] == [1, 2, 3, 4, 5, 6]
+    assert repr(run.turns) == repr(pooled_turns(steps).turns)
+    assert [turn.turn for turn in run.turns] == [1, 2, 3, 4, 5, 6]
 
 
 def test_turns_that_are_unknown_are_left_out_and_a_run_without_turns_has_none(tmp_path):
@@ -93,7 +93,7 @@ def test_turns_that_are_unknown_are_left_out_and_a_run_without_turns_has_none(tm
     (step,) = steps_of(few)
     assert step.turns.rollouts[0] == 16 * 7
     (run,) = analyze(read_rollout_files(recorded(tmp_path / "no", change=without_turns))).runs
-    assert run.turns() == ()
+    assert run.turns == ()
 
 
 def test_the_summary_has_a_table_of_the_turns_only_if_there_are_turns(tmp_path):
@@ -112,7 +112,7 @@ def test_a_record_of_single_turns_has_no_table(tmp_path):
 
     folder = recorded(tmp_path / "run", scenario=single)
     (run,) = analyze(read_rollout_files(folder)).runs
-    assert len(run.turns()) == 1
+    assert len(run.turns) == 1
     assert not any(line.startswith("turn") for line in printed(folder))
 
 

@@ -204,7 +204,7 @@ def test_rewards_that_measure_the_same_call_for_a_change():
 
 
 def test_a_share_that_is_unknown_is_unclear():
-    (reward,) = analyzed(run_with(1)).runs[0].rewards()
+    (reward,) = analyzed(run_with(1)).runs[0].rewards
     assert _unclear([replace(reward, influence_share=nan)], ()) == [reward.name]
 
 
@@ -331,7 +331,7 @@ def test_a_small_dense_reward_is_not_raised():
     assert (reading.meaning, reading.needed) == (Meaning.WEIGHTS, True)
     analysis = analyzed(natural(0.5), weights={**known, "length": 1.0})
     assert only_verdict(analysis).sentence.startswith(kept)
-    (held,) = [h for h in analysis.runs[0].findings() if h.finding.rewards == ("length",)]
+    (held,) = [h for h in analysis.runs[0].findings if h.finding.rewards == ("length",)]
     assert held.finding.remedy.startswith("no setting should raise it: ")
 
 
@@ -342,7 +342,7 @@ def test_what_a_single_step_shows_calls_for_nothing():
 
     analysis = analyzed(Run(draw, steps=8))
     (run,) = analysis.runs
-    assert [held.finding.kind for held in run.findings()] == [Kind.REDUNDANT]
+    assert [held.finding.kind for held in run.findings] == [Kind.REDUNDANT]
     assert only_verdict(analysis).action is Action.NOTHING
 
 
@@ -462,14 +462,14 @@ def rate(first, last, low=0.0, high=1.0):
 
 def kinds(analysis):
     return [
-        (h.finding.kind, h.finding.rewards, h.finding.severity) for h in analysis.runs[0].findings()
+        (h.finding.kind, h.finding.rewards, h.finding.severity) for h in analysis.runs[0].findings
     ]
 
 
 def test_a_reward_that_falls_by_more_than_a_twentieth_of_its_range_is_a_warning_with_what_rose():
     falls = rate(0.8, 0.3)
     analysis = analyzed(drawn(a=rate(0.3, 0.7), b=falls, c=coin, d=coin))
-    (held,) = analysis.runs[0].findings()
+    (held,) = analysis.runs[0].findings
     finding = held.finding
     assert (finding.kind, finding.severity, finding.rewards) == (
         Kind.FALLS,
@@ -477,7 +477,7 @@ def test_a_reward_that_falls_by_more_than_a_twentieth_of_its_range_is_a_warning_
         ("b",),
     )
     assert (held.lasting, held.certain, held.spans) == (True, False, ((1, 40),))
-    reward = analysis.runs[0].rewards()[1]
+    reward = analysis.runs[0].rewards[1]
     assert finding.evidence == {"change": reward.change, "margin": reward.change_margin}
     assert finding.message == (
         f"`b` falls: its mean went from {reward.first:.2g} to {reward.last:.2g}, while `a` rose"
@@ -530,8 +530,8 @@ def test_a_fall_of_a_reward_that_lacks_influence_names_the_setting_and_the_prima
 
 def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_dominant():
     analysis = analyzed(drawn(a=coin, b=lambda *each: 10 * coin(*each), c=coin))
-    (held,) = [h for h in analysis.runs[0].findings() if h.finding.kind is Kind.DOMINANT]
-    finding, whole = held.finding, analysis.runs[0].rewards()[1]
+    (held,) = [h for h in analysis.runs[0].findings if h.finding.kind is Kind.DOMINANT]
+    finding, whole = held.finding, analysis.runs[0].rewards[1]
     assert (finding.rewards, finding.severity, held.lasting) == (("b",), Severity.NOTE, True)
     assert finding.evidence == {
         "weight_share": whole.weight_share,
@@ -588,7 +588,7 @@ def test_the_purpose_of_the_weights_decides_between_the_readings():
     assert "--weights" not in given.sentence
     # The finding says the same as the verdict.
     remedies = [
-        next(held.finding.remedy for held in only_run.findings() if held.finding.causes)
+        next(held.finding.remedy for held in only_run.findings if held.finding.causes)
         for only_run in (analyzed(run).runs[0], analyzed(run, weights={"judge": 1.0}).runs[0])
     ]
     assert "; if the sizes of the rewards say what matters" in remedies[0]
@@ -661,7 +661,7 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tm
     folder = write_run(tmp_path / "run", run)
     ranges = {"low": {"a": 0.0, "b": 0.0}, "high": {"a": 1.0, "b": 1.0}}
     analysis = analyze(read_rollout_files(folder), **ranges)
-    (held,) = analysis.runs[0].findings()
+    (held,) = analysis.runs[0].findings
     assert (held.past, held.finding.kind) == (True, Kind.OUT_OF_REACH)
     assert held.finding.severity is Severity.NOTE
     assert held.spans[0][0] == 1
@@ -699,13 +699,13 @@ def test_a_reward_that_is_missing_from_every_rollout_never_applies_or_only_at_fi
     write_rollouts_report(never, tmp_path / "page.html")
     assert "64 groups" in printed(never)
     some = analyzed(of_two(lambda step: np.nan if step % 8 else 0.5))
-    (first,) = (h for h in some.runs[0].findings() if h.finding.kind is Kind.NEVER_APPLIES)
+    (first,) = (h for h in some.runs[0].findings if h.finding.kind is Kind.NEVER_APPLIES)
     assert (first.past, first.spans) == (True, ((1, 7),))
 
 
 def test_the_worst_reward_of_a_kind_comes_first_whatever_the_order_of_the_columns():
     analysis = analyzed(run_with(0.02, 0.002, 1, size=(16, 64)))
-    found = [(held.finding.kind, held.finding.rewards) for held in analysis.runs[0].findings()]
+    found = [(held.finding.kind, held.finding.rewards) for held in analysis.runs[0].findings]
     assert found == [(Kind.IGNORED, ("r1",)), (Kind.IGNORED, ("r0",)), (Kind.DOMINANT, ("r2",))]
     assert only_verdict(analysis).rewards == ("r1",)
 
@@ -743,5 +743,5 @@ def test_shares_that_few_groups_decide_have_no_interval_and_no_verdict():
 
     (run,) = (analysis := analyzed(Run(draw, steps=8))).runs
     assert only_verdict(analysis).no_interval is NoInterval.FEW
-    assert all(isnan(reward.influence_margin) for reward in run.rewards())
+    assert all(isnan(reward.influence_margin) for reward in run.rewards)
     assert only_verdict(analysis).action is not Action.NOTHING

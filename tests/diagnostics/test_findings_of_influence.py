@@ -185,19 +185,18 @@ def rare_sums(live, share):
 
 
 def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_allows():
-    limit, look = np.array([0.25, 0.25]), Look.at(0, 1)
-    c = look.errors
-    factor = _variance_at(rare_sums(40, 0.2), limit, look)[0]
+    limit, c = np.array([0.25, 0.25]), Look.at(0, 1).errors
+    factor = _variance_at(rare_sums(40, 0.2), limit, c)[0]
     assert factor == pytest.approx(0.25 * 0.8 / (0.2 * 0.75))
-    capped = _variance_at(rare_sums(4, 0.01), limit, look)[0]
+    capped = _variance_at(rare_sums(4, 0.01), limit, c)[0]
     most = 4 + c**2 / 2 + c * np.sqrt(4 + c**2 / 4)
     assert capped == pytest.approx(most / 4)
     # Wilson: the bound is c standard errors above 4, at its own rate.
     assert (most - 4) / np.sqrt(most) == pytest.approx(c)
-    assert _variance_at(rare_sums(1000, 0.01), limit, look)[0] == 1
-    assert _variance_at(rare_sums(4, 0.4), limit, look)[0] == 1
-    assert _variance_at(rare_sums(4, 0.0), np.array([-0.05] * 2), look)[0] == 1
-    assert np.isfinite(_variance_at(rare_sums(0, 0.0), limit, look)[0])
+    assert _variance_at(rare_sums(1000, 0.01), limit, c)[0] == 1
+    assert _variance_at(rare_sums(4, 0.4), limit, c)[0] == 1
+    assert _variance_at(rare_sums(4, 0.0), np.array([-0.05] * 2), c)[0] == 1
+    assert np.isfinite(_variance_at(rare_sums(0, 0.0), limit, c)[0])
 
 
 def test_few_varying_groups_must_show_more_in_a_running_run():

@@ -79,7 +79,7 @@ def test_the_charts_hold_the_numbers_of_the_analysis(dump, page):
     assert len(charts) == 2 + 2 + 2  # means; influence and live groups; by length
     assert charts[0]["x"] == list(range(1, 13))
     shown = [float(text) for text in charts[0]["lines"][0]["text"]]
-    assert shown == pytest.approx(run.over_time("right", "mean"), abs=1e-3)
+    assert shown == pytest.approx(run.over_time["right"]["mean"], abs=1e-3)
     by_length = charts[4]
     assert by_length["unit"] == "tokens"
     values = [float(text.split()[0]) for text in by_length["lines"][0]["text"] if text != "–"]
@@ -262,10 +262,10 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     (run,) = analyze(read_rollout_files(folder)).runs
     section = text.split('<h2 id="turns">')[1].split("</section>")[0]
     rows = re.findall(r'<tr><th scope="row"><bdi>(\d)</bdi></th>(.*?)</tr>', section)
-    assert [int(turn) for turn, _ in rows] == [turn.turn for turn in run.turns()]
+    assert [int(turn) for turn, _ in rows] == [turn.turn for turn in run.turns]
     assert "more turns" not in section
     cells = [re.sub("<.*?>| ", "", cell) for cell in re.findall("<td>.*?</td>", rows[1][1])]
-    second = run.turns()[1]
+    second = run.turns[1]
     shares = [cell for r in second.rewards for cell in (r.zero_variance_groups, r.influence_share)]
     assert cells[0] == f"{100 * second.alive:.0f}%"
     shown = [int(re.match(r"\d+", part)[0]) for cell in cells[1:] for part in cell.split(",")]
@@ -273,7 +273,7 @@ def test_the_turns_have_a_section_with_a_table_and_charts(tmp_path):
     charts = [chart for chart in data(page)["charts"] if chart["unit"] == "turn"]
     assert [chart["x"] for chart in charts] == [[1, 2, 3, 4, 5, 6]] * 2
     shown = [float(each.split()[0]) for each in charts[0]["lines"][0]["text"]]
-    wanted = [100 * turn.rewards[0].influence_share for turn in run.turns()]
+    wanted = [100 * turn.rewards[0].influence_share for turn in run.turns]
     assert shown == pytest.approx(wanted, abs=0.5)
     value, _, groups = charts[1]["lines"][0]["text"][1].partition(" ")
     assert float(value) == pytest.approx(100 * second.rewards[0].zero_variance_groups, abs=0.5)

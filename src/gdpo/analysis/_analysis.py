@@ -1,22 +1,22 @@
 """Analyzes the rollouts of several runs in one pass over their steps."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.analysis.priorities import PriorityOverall
-from gdpo.analysis.replay import RECORDED, VIEWED, Replay, Replayed, equal_to
-from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, LengthBins, RunAnalysis
+from gdpo.analysis.replay import RECORDED, Replay, Replayed
+from gdpo.analysis.run import RunAnalysis, RunSteps, run_of
 from gdpo.analysis.sample import GroupSampler, SampledGroup
-from gdpo.analysis.steps import StepAnalysis, analyze_step, batch_of, refuse_unnamed
+from gdpo.analysis.steps import analyze_step, batch_of, refuse_unnamed
 from gdpo.analysis.verdict import Action, Verdict, verdict_of
 from gdpo.diagnostics.readings import Meaning
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
-from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
+from gdpo.rollouts.readers import ReadReport, RolloutReading
 from gdpo.rollouts.readers.names import listed
-from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, RewardArrays
+from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds
 
 
 @dataclass(slots=True)
@@ -24,41 +24,18 @@ class Analysis:
     """Stores the results for all runs that were read."""
 
     report: ReadReport
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights that the caller gave, by reward name."""
-    sizes_are_weights: bool = False
-    """Whether the caller says that the sizes of the rewards are the purpose of their weights."""
-    primary: str | None = None
-    """Reward that should always win."""
-    runs: list[RunAnalysis] = field(default_factory=list)
+    runs: Sequence[RunAnalysis] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """The verdict on each run."""
     replayed: list[Replayed] = field(default_factory=list)
     """Comparison of estimators. Empty if no comparison was requested."""
     sample: list[SampledGroup] = field(default_factory=list)
-    lengths: dict[str, LengthBins] = field(default_factory=dict)
-    """Rewards by completion length, for each run."""
     priorities: dict[str, PriorityOverall] = field(default_factory=dict)
     """Whether the primary reward won, for each run. Empty if no primary reward was named."""
-    last: dict[str, RolloutTable] = field(default_factory=dict)
-    """The last step of each run, without its turns."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
     problems: dict[str, int] = field(default_factory=dict)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
-
-    def add(self, batch: RewardArrays, step: StepAnalysis) -> None:
-        """Add the next step of a run."""
-        run = next((run for run in self.runs if run.run == step.run), None)
-        if run is None:
-            given = Meaning.WEIGHTS if self.weights else None
-            run = RunAnalysis(step.run, Meaning.SIZES if self.sizes_are_weights else given)
-            self.runs.append(run)
-        run.add(step)
-        self.last[step.run] = replace(batch.table, turns=None)
-        if step.recorded:
-            run.equal_to = equal_to(batch, VIEWED if run.equal_to is None else run.equal_to)
-        bins = self.lengths.setdefault(step.run, LengthBins())
-        for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
-            bins.add(name, batch.table.num_tokens, rewards)
 
     @property
     def weights_to_give(self) -> bool:
@@ -74,18 +51,17 @@ class Analysis:
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """Return the lasting findings of all runs, sorted like those of a run."""
-        found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
+        found = [(run, held) for run in self.runs for held in run.findings if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
     def verdict(self, run: RunAnalysis) -> Verdict:
         """Return the verdict on a run, with the checks that could not run."""
-        return verdict_of(run, self.report, weighted=self.weights, primary=self.primary)
+        return self.verdicts[run.run]
 
     def worst_verdict(self) -> Verdict | None:
         """Return the most urgent verdict, or None without runs."""
-        return min(
-            map(self.verdict, self.runs), key=lambda v: list(Action).index(v.action), default=None
-        )
+        verdicts = self.verdicts.values()
+        return min(verdicts, key=lambda v: list(Action).index(v.action), default=None)
 
 
 def analyze(  # noqa: PLR0913 (what the caller knows about the files)
@@ -121,9 +97,10 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done = Analysis(reading.report, weights or {}, sizes_are_weights, primary)
+    done = Analysis(reading.report)
     sample = GroupSampler() if sampled else None
     names: dict[str, None] = {}
+    steps: dict[str, RunSteps] = {}
     for table in reading:
         names |= dict.fromkeys(table.names)
         try:
@@ -134,35 +111,39 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         if batch is None:
             done.not_analyzed += len(table)
             continue
-        done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
+        step = analyze_step(batch, estimator=estimator, low=low, high=high)
+        steps.setdefault(table.run, RunSteps(table.run)).add(step, batch)
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
         if sample is not None:
             sample.look(batch, found)
-    _refuse_absent(reading.report)
-    main = (primary,) if primary else ()
-    ranges = (*(low or ()), *(high or ()))
-    if names and primary not in names and primary in reading.report.fields:  # even if not read
-        raise ConfigError(
-            f"primary: {primary!r} is not read as a reward (rewards: {listed(names)}). If it is "
-            "one, add it to rewards"
-        )
-    refuse_unnamed({"weights": weights, "range": ranges, "primary": main}, names)
-    for run in done.runs:
-        run.sort()
+    _refuse_absent(reading.report, names, primary)
+    refuse_unnamed({"weights": weights, "range": (*(low or ()), *(high or ()))}, names)
+    purpose = Meaning.SIZES if sizes_are_weights else Meaning.WEIGHTS if weights else None
+    done.runs = [run_of(run, purpose) for run in steps.values()]
+    done.verdicts = {
+        run.run: verdict_of(run, done.report, weighted=weights or (), primary=primary)
+        for run in done.runs
+    }
     done.sample = [] if sample is None else sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
 
 
-def _refuse_absent(report: ReadReport) -> None:
+def _refuse_absent(report: ReadReport, names: Collection[str], primary: str | None) -> None:
     for name in report.absent:
         fields = f", only the fields {listed(report.fields)}" if report.fields else ""
         has = f"the files contain no numbers{fields}"
         if report.offered:
             has = did_you_mean(name, report.offered)
         raise ConfigError(f"reward {name!r} is in none of the files: {has}")
+    if names and primary not in names and primary in report.fields:  # even if not read
+        raise ConfigError(
+            f"primary: {primary!r} is not read as a reward (rewards: {listed(names)}). If it is "
+            "one, add it to rewards"
+        )
+    refuse_unnamed({"primary": (primary,) if primary else ()}, names)
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
@@ -218,31 +199,25 @@ def _fields(each: object, *names: str) -> dict[str, Any]:
 
 
 def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
-    lengths = run.lengths()
     return {
         **_fields(run, "run", "rollouts", "left_out", "weights_from"),
         "steps_with_recorded_advantages": run.recorded,
-        "estimators": sorted(run.estimators),
+        "estimators": list(run.estimators),
         "rewards": [
             {
                 **asdict(reward),
-                "over_time": {
-                    each: run.over_time(reward.name, each).tolist()
-                    for each in (*OVER_TIME, *OVER_WINDOW, "with_length")
-                },
+                "over_time": {k: v.tolist() for k, v in run.over_time[reward.name].items()},
             }
-            for reward in run.rewards()
+            for reward in run.rewards
         ],
         "correlation": [[run.correlation(a, b) for b in run.names] for a in run.names],
-        "findings": [_finding(run, held) for held in run.findings()],
+        "findings": [_finding(run, held) for held in run.findings],
         "unchecked": [asdict(each) for each in verdict.unchecked],
         "verdict": verdict.as_dict(),
-        "turns": [asdict(turn) for turn in run.turns()],
+        "turns": [asdict(turn) for turn in run.turns],
         "over_time": {
             "step": list(run.steps),
-            "batch_gain": run.batch_gains().tolist(),
-            "num_tokens": lengths[:, 0].tolist(),
-            "truncated": lengths[:, 1].tolist(),
+            **{name: values.tolist() for name, values in run.batch.items()},
         },
     }
 

@@ -259,11 +259,11 @@ def _unchecked(
         yield Unchecked("effect of each reward", few, record)
     places = {
         held.finding.rewards[0]: held.finding.evidence.get("saturation", nan)
-        for held in run.findings()
+        for held in run.findings
         if at_unknown_place(held.finding)
     }
     if places:
-        yield _unknown_range(places, of_sum=bool(run.turns()))
+        yield _unknown_range(places, of_sum=bool(run.turns))
 
 
 def _unknown_range(places: Mapping[str, float], *, of_sum: bool) -> Unchecked:
@@ -303,8 +303,8 @@ def verdict_of(
     `weighted` are the rewards whose weights the caller gives. A fall of `primary` comes before that
     of others.
     """
-    rewards = [reward for reward in run.rewards() if reward.weight_share > 0]
-    learned, whole = run.learned(), run.influence()
+    rewards = [reward for reward in run.rewards if reward.weight_share > 0]
+    learned, whole = run.learned, run.influence
     # Nothing is due to a reward with a much smaller weight.
     least = Thresholds().nudge * max((reward.weight_share for reward in rewards), default=0.0)
     larger = [reward for reward in rewards if not reward.weight_share < least]
@@ -352,7 +352,7 @@ def verdict_of(
 
 def _of_warnings(run: RunAnalysis, base: Verdict, primary: str | None) -> Verdict | None:
     """Return the verdict on the warnings of a run. None: it has none that says anything."""
-    found = [held.finding for held in run.findings() if held.lasting and not held.past]
+    found = [held.finding for held in run.findings if held.lasting and not held.past]
     warnings = [finding for finding in found if finding.severity is Severity.WARNING]
     base = replace(base, more=max(len(warnings) - 1, 0))
     if broken := _broken(run, warnings):
@@ -367,19 +367,19 @@ def _of_warnings(run: RunAnalysis, base: Verdict, primary: str | None) -> Verdic
         # A note only calls for a setting that helps.
         if about is not None and (finding in known or about.action is Action.TRAIN):
             return about
-    small = {name for reading in run.readings() for name in reading.small}
+    small = {name for reading in run.readings for name in reading.small}
     kept = tuple(sorted({name for f in known for name in f.rewards} & small))
     return replace(base, more=0, satisfied=True, rewards=kept) if known else None
 
 
 def _broken(run: RunAnalysis, warnings: Sequence[Finding]) -> dict[str, Any]:
     """Return the first sign that a reward function is wrong, as fields of a verdict, or nothing."""
-    groups = {r.name: r.groups for r in run.rewards() if r.zero_variance_groups == r.groups}
+    groups = {r.name: r.groups for r in run.rewards if r.zero_variance_groups == r.groups}
     for found in warnings:
         name = found.rewards[0] if found.rewards else ""
         if found.kind in _BROKEN and name in groups:
             return {"kind": found.kind, "rewards": (name,), "of_groups": groups[name]}
-    whole = run.influence()
+    whole = run.influence
     signs = dict(zip(whole.names, np.sign(whole.sums.weight).tolist(), strict=True))
     for one, other in combinations(signs, 2):
         same = signs[one] * signs[other] > 0
@@ -402,7 +402,7 @@ def _about(
         return verdict
     numbers = finding.evidence
     name, start = finding.rewards[0], numbers.get("from_step")
-    weight, share, margin = run.influence().by_reward[name]
+    weight, share, margin = run.influence.by_reward[name]
     verdict = replace(
         verdict,
         causes=finding.causes,
@@ -412,7 +412,7 @@ def _about(
         of_groups=round(numbers.get("groups", base.groups)),
         from_step=None if start is None else round(start),
     )
-    found = run.readings()
+    found = run.readings
     if (name in opposed or finding.kind is Kind.REVERSED) and not any(
         name in reading.small for reading in found
     ):
@@ -433,7 +433,7 @@ def _beside(reading: Reading, name: str, run: RunAnalysis) -> Reading:
     It is if it clearly raises a reward that is not small. The small one itself is not raised: a
     policy could earn it by giving up the others.
     """
-    now = run.influence().by_reward
+    now = run.influence.by_reward
     raised = {
         each
         for each, (share, margin) in reading.shares.items()

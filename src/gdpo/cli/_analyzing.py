@@ -31,7 +31,7 @@ from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import FAILED, INTERRUPTED, ConfigError, DataError
 from gdpo.report import write_rollouts_report
-from gdpo.report.blocks import Contents, Terminal, printed
+from gdpo.report.blocks import Terminal, printed
 from gdpo.report.summaries import contents, log_blocks
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
@@ -114,7 +114,11 @@ def _show(
     if not analysis.runs:
         return bad
     try:
-        _write_page(analysis, said, options, console)
+        if options.page is not None:
+            write_rollouts_report(analysis, options.page, said=said, **options.texts)
+            say(console, one_line(f"page with curves and texts: {options.page}"))
+        elif options.no_page:
+            say(console, one_line(options.no_page))
     except OSError as error:
         if not follows:
             raise
@@ -123,16 +127,6 @@ def _show(
     finally:
         say(console, *verdict)
     return bad
-
-
-def _write_page(
-    analysis: Analysis, said: Contents, options: AnalyzeOptions, console: Console
-) -> None:
-    if options.page is not None:
-        write_rollouts_report(analysis, options.page, said=said, **options.texts)
-        say(console, one_line(f"page with curves and texts: {options.page}"))
-    elif options.no_page:
-        say(console, one_line(options.no_page))
 
 
 def _failing(

@@ -113,12 +113,16 @@ _SMALL, _EXACT = 0.02, 5e-4
 """Shares below `_SMALL` are printed as upper bounds. Margins below `_EXACT` are not printed."""
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """Return a share as a percentage. Only exactly 0 and exactly 1 are printed as 0 % and 100 %.
+
+    None and NaN become –.
 
     >>> percent(0.5), percent(0.004), percent(0.00029), percent(0.0), percent(0.9996), percent(1.0)
     ('50 %', '0.4 %', '0.029 %', '0 %', '99.9 %', '100 %')
     """
+    if share is None or share != share:
+        return "–"
     hundredths = 100 * share
     if 0 < hundredths < 1:
         return f"{hundredths:.2g} %"
@@ -377,15 +381,12 @@ def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
     means = (
         "–" if value is None else f"{value:.3g}" for value in (reward.mean, reward.varying_std)
     )
-    shares = (
-        "–" if value is None else percent(value)
-        for value in (reward.zero_variance_groups, reward.weight_share)
-    )
     return (
         reward.name,
         f"{reward.weight:g}",
         *means,
-        *shares,
+        percent(reward.zero_variance_groups),
+        percent(reward.weight_share),
         interval(*(nan if value is None else value for value in influence)),
     )
 

@@ -67,22 +67,19 @@ the limit causes no alarm, and errors of the approximation in the tail do no har
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Describes one test: the probability of a false alarm, and whether it is one of many."""
+    """Describes one test."""
 
     error: float = ERROR
-    one_of_many: bool = False
-    """Whether the test must hold in the tail, where few varying groups mislead."""
+    """Probability of a false alarm."""
+    errors: float | None = None
+    """By how many standard errors a share must be below its limit, for one of many tests, which
+    must hold in the tail, where few varying groups mislead. None: by half of its 95 % interval."""
 
     @staticmethod
     def at(m: int, i: int) -> "Look":
         """Return the test of the i-th block (from 1) of the m-th size (from 0) of a running run."""
-        return Look(ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1)), one_of_many=True)
-
-    @property
-    def errors(self) -> float:
-        """Return by how many standard errors a share must be below its limit."""
-        error = self.error * OF_SHARES if self.one_of_many else self.error
-        return NormalDist().inv_cdf(1 - error)
+        error = ERROR * 6 / (pi * (m + 1)) ** 2 / (i * (i + 1))
+        return Look(error, NormalDist().inv_cdf(1 - error * OF_SHARES))
 
 
 OF_INFLUENCE = (Kind.REVERSED, Kind.IGNORED)
@@ -99,7 +96,7 @@ Ranges: TypeAlias = Mapping[str, Range]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reward:
+class RewardSums:
     """Stores the sums of one reward. Shares are multiplied by the sign of the weight."""
 
     name: str
@@ -125,12 +122,13 @@ class _Reward:
     """Share of the groups in which it does not vary."""
 
 
-def _reward(influence: Influence, k: int, *, margins: bool = False) -> _Reward:
-    sums = influence.sums
+def reward_of(influence: Influence, name: str, *, margins: bool = False) -> RewardSums:
+    """Return the sums of one reward. The margin is computed only with `margins`."""
+    sums, k = influence.sums, influence.names.index(name)
     applies, live = float(sums.applies[k]), float(sums.live[k])
     weight = float(sums.weight[k]) / influence.groups
-    return _Reward(
-        name=influence.names[k],
+    return RewardSums(
+        name=name,
         weight=weight,
         share=float(influence.shares[k]),
         margin=float(influence.margins[k]) if margins else nan,
@@ -202,11 +200,11 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         if not np.any(among & (shares < limit)):
             continue
         margin = influence.margins
-        if look.one_of_many:
-            own = _variance_at(influence, limit, look)
+        if look.errors is not None:
+            own = _variance_at(influence, limit, look.errors)
             margin = look.errors * influence.errors(limit, own)
         shown = among & (shares + margin < limit)
-        if kind is Kind.IGNORED and not look.one_of_many:
+        if kind is Kind.IGNORED and look.errors is None:
             noted = (shares >= thresholds.least_share) & (shares < limit)
             shown |= among & noted & (shares + margin < _NOTED * limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
@@ -220,7 +218,7 @@ def as_measured(of: Noticed, influence: Influence, thresholds: Thresholds) -> No
     return next((each for each in measured if holds(each, influence, thresholds)), None)
 
 
-def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
+def _variance_at(influence: Influence, limit: Vector, c: float) -> Vector:
     r"""Return the factor of a reward's own variance if its share were at the limit.
 
     If a rare reward happened to vary in few groups, its share and variance are too small. If its
@@ -228,7 +226,7 @@ def _variance_at(influence: Influence, limit: Vector, look: Look) -> Vector:
     be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors $c$ of the
     look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
-    live, c = np.maximum(influence.sums.live, 1), look.errors
+    live = np.maximum(influence.sums.live, 1)
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)
     share = np.maximum(influence.shares, 1e-9)
     at_limit = limit * (1 - share) / (share * (1 - limit))
@@ -249,7 +247,7 @@ def learned_rewards(
     """
     found: list[str] = []
     for k in np.flatnonzero(influence.sums.weight):
-        reward = _reward(influence, int(k))
+        reward = reward_of(influence, influence.names[k])
         known = ranges.get(reward.name, Range())
         place = known.place(reward.mean, reward.weight)
         fits = known.declared and reward.std >= _TINY * (known.high - known.low)
@@ -266,7 +264,7 @@ def holds(of: Noticed | Finding, influence: Influence, thresholds: Thresholds) -
         return influence.zero_advantage_groups >= thresholds.zero_advantage
     if of.rewards[0] not in influence.names:
         return False
-    reward = _reward(influence, influence.names.index(of.rewards[0]))
+    reward = reward_of(influence, of.rewards[0])
     if reward.weight == 0:
         return False
     if of.kind is Kind.NEVER_APPLIES:
@@ -280,7 +278,7 @@ def ended(of: Noticed | Finding, last: Influence, thresholds: Thresholds) -> boo
     """Return whether the last groups rule out a finding, or any in `OF_INFLUENCE` of its reward."""
     if of.kind not in OF_INFLUENCE or of.rewards[0] not in last.names:
         return not holds(of, last, thresholds)
-    reward = _reward(last, last.names.index(of.rewards[0]), margins=True)
+    reward = reward_of(last, of.rewards[0], margins=True)
     return reward.share - reward.margin >= thresholds.ignored * reward.wanted
 
 
@@ -334,8 +332,7 @@ def described(
         numbers = {"zero_advantage_groups": share, **evidence}
         words: dict[str, Any] = {"share": percent(share), "remedy": remedy}
         return finding(of.kind, (), numbers, severity=severity, **words)
-    place = influence.names.index(of.rewards[0])
-    reward, known = _reward(influence, place, margins=True), ranges.get(of.rewards[0], Range())
+    reward = reward_of(influence, of.rewards[0], margins=True)
     if not isnan(reward.share):
         evidence["weight_share"] = reward.wanted
         evidence["influence_share"] = reward.share
@@ -344,6 +341,7 @@ def described(
     if of.kind in OF_INFLUENCE:
         return _less_effect(of.kind, reward, influence, sizes or ranges, thresholds, evidence)
     evidence["groups"] = float(reward.groups)
+    known = ranges.get(reward.name, Range())
     return _constant(reward, known, thresholds, severity, evidence)
 
 
@@ -357,7 +355,7 @@ def severity_of(kind: Kind, influence: Influence, name: str, thresholds: Thresho
 
 def _less_effect(
     kind: Kind,
-    reward: _Reward,
+    reward: RewardSums,
     influence: Influence,
     ranges: Ranges,
     thresholds: Thresholds,
@@ -367,8 +365,8 @@ def _less_effect(
     factors = _factors(influence, reward.name)
     causes = sorted(factors, key=lambda cause: factors[cause])
     causes = tuple(cause for cause in causes if factors[cause] < _CAUSE) or tuple(causes[:1])
-    trained = (_reward(influence, int(k)) for k in np.flatnonzero(influence.sums.weight))
-    others = (other for other in trained if other.name != reward.name)
+    trained = [influence.names[k] for k in np.flatnonzero(influence.sums.weight)]
+    others = (reward_of(influence, name) for name in trained if name != reward.name)
     most = max(others, key=lambda other: other.share / other.wanted, default=None)
     what = "is ignored" if severity is Severity.WARNING else "has less influence than its weight"
     share = interval(reward.share, reward.margin)
@@ -419,7 +417,7 @@ def _factors(influence: Influence, name: str) -> dict[Cause, float]:
     }
 
 
-def _reason(cause: Cause, reward: _Reward, most: _Reward | None) -> str:
+def _reason(cause: Cause, reward: RewardSums, most: RewardSums | None) -> str:
     if cause is Cause.MISSING:
         return f"it is missing from {percent(1 - reward.present)} of the rollouts"
     if cause is Cause.SPARSE:
@@ -449,7 +447,7 @@ CHECK = "check the function first: print what it gives to three rollouts"
 
 
 def _constant(
-    reward: _Reward,
+    reward: RewardSums,
     known: Range,
     thresholds: Thresholds,
     severity: Severity,

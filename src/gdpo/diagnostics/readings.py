@@ -201,21 +201,20 @@ _MOST_VALUES = 2**18
 class ScoredSteps:
     """Keeps the rewards of steps for a replay, evenly thinned if too many."""
 
-    steps: dict[int, Scored] = field(default_factory=dict)
-    """The steps that are kept, keyed by their place in the order in which they were added."""
+    steps: list[Scored] = field(default_factory=list)
+    """The steps that are kept, in the order in which they were added."""
     _every: int = 1
     _added: int = 0
     _values: int = 0
 
     def add(self, step: Scored) -> None:
         """Keep the next step, unless it is thinned out."""
-        place = self._added
         self._added += 1
-        if place % self._every:
+        if (self._added - 1) % self._every:
             return
-        self.steps[place] = step
+        self.steps.append(step)
         self._values += step.rewards.size
         while self._values > _MOST_VALUES and len(self.steps) > 1:
             self._every *= 2
-            self.steps = {at: kept for at, kept in self.steps.items() if at % self._every == 0}
-            self._values = sum(kept.rewards.size for kept in self.steps.values())
+            self.steps = self.steps[::2]
+            self._values = sum(kept.rewards.size for kept in self.steps)

@@ -17,6 +17,7 @@ from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
 from gdpo.advantages.arrays import check_finite, turn_counts, wrong_axes
 from gdpo.diagnostics.diagnosis import aligned, interval, percent
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
+from gdpo.diagnostics.looks import reward_of
 from gdpo.diagnostics.step import as_numpy, check_names, weights_of
 from gdpo.errors import ConfigError, DataError
 
@@ -46,12 +47,9 @@ class RewardAtTurn:
         """Return the numbers of one reward from the sums of a turn."""
         if influence is None or name not in influence.names:
             return RewardAtTurn(name, 0, nan, nan, nan)
-        k, sums = influence.names.index(name), influence.sums
-        groups, live = float(sums.applies[k]), float(sums.live[k])
-        if not groups:
-            return RewardAtTurn(name, 0, nan, nan, nan)
-        shares = float(influence.shares[k]), float(influence.margins[k])
-        return RewardAtTurn(name, int(groups), 1 - live / groups, *shares)
+        at = reward_of(influence, name, margins=True)
+        shares = (at.share, at.margin) if at.groups else (nan, nan)
+        return RewardAtTurn(name, at.groups, at.zero_variance, *shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class TurnsDiagnosis:
         for each in self.turns:
             cells = [str(each.turn), percent(each.alive), f"{each.groups:,}"]
             for at in each.rewards:
-                cells.append(percent(at.zero_variance_groups) if at.groups else "–")
+                cells.append(percent(at.zero_variance_groups))
                 cells.append(interval(at.influence_share, at.influence_margin))
             rows.append(cells)
         return "\n".join(aligned(rows))

@@ -6,9 +6,10 @@ show it, there is no finding. `never_applies` is computed over the whole run. Al
 come from a single batch. In one batch, they may be due to chance, but hardly in several in a row.
 """
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isnan
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -259,7 +260,7 @@ class FindingHistory:
             "measuring": list(self._measuring.values()),
             "ranges": self.ranges,
         }
-        return _plain(kept)
+        return json.loads(json.dumps(kept, default=_plain))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a state that was returned by `state`."""
@@ -469,15 +470,10 @@ def _order(held: HeldFinding) -> tuple[int, int, int, float]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in JSON types: dataclasses as dicts, arrays and tuples as lists."""
-    if is_dataclass(value):
-        found = {each.name: getattr(value, each.name) for each in fields(value)}
-        return _plain(found)
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    """Return what JSON has no type for: a dataclass as a dict, an array as a list."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def _known(plain: Mapping[str, Any] | None) -> Influence | None:

@@ -57,13 +57,16 @@ class Sentences:
     kind: ClassVar[str] = "sentences"
     texts: Sequence[str]
     style: str = ""
-    """Style in the terminal: "dim" or "green". On pages, dim text is small."""
+    """Style in the terminal: "dim", "green" or "bold". On pages, dim text is small."""
     most: int = 99
     """Maximum number of sentences that a terminal prints."""
     unit: str = ""
     """What a sentence is about, to count those that a terminal does not print."""
     lines: int = 0
     """Maximum number of lines that a terminal prints of a sentence. 0: all."""
+    wrapped: bool = True
+    """Whether lines are broken at words. False: the terminal breaks them, so that a command in a
+    sentence can be copied."""
 
     def printed(self, on: Terminal) -> Lines:
         """Yield the lines in a terminal."""
@@ -72,8 +75,8 @@ class Sentences:
             texts.append(f"and {counted(more, f'more {self.unit}')}")
         for text in texts:
             shown = shortened(text, room, f" … {ALL}") if self.lines else text
-            for line in wrap(shown, on.width, subsequent_indent="  "):
-                yield Text(line, style=self.style)
+            lines = wrap(shown, on.width, subsequent_indent="  ") if self.wrapped else [shown]
+            yield from (Text(line, style=self.style) for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +103,6 @@ class Notices:
             room = max(_PLACE, 2 * on.width - len(text) - len("! : "))
             where = without_middle(one_line(each.place), room)
             yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Stores what the analysis calls for. A terminal prints it on one line."""
-
-    kind: ClassVar[str] = "verdict"
-    text: str
-
-    def printed(self, on: Terminal) -> Lines:  # noqa: ARG002 (a block)
-        """Yield the line in a terminal."""
-        yield Text(self.text, style="bold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +218,7 @@ class Charts:
     charts: Sequence[Chart]
 
 
-Block: TypeAlias = Sentences | Notices | Verdict | Table | Findings
+Block: TypeAlias = Sentences | Notices | Table | Findings
 
 Contents: TypeAlias = Mapping[str, Sequence[Block]]
 """The blocks of a report by the name of their part, in the order of the terminal."""

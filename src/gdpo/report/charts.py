@@ -229,15 +229,10 @@ def smoothing(total_steps: int) -> int:
 
 def running_mean(table: Curves, window: int) -> Curves:
     """Return the mean over a window around each step, shorter at both ends. NaN stays NaN."""
-    known = np.isfinite(table)
-    half = window // 2
-
-    def moving_sum(values: Curves) -> Curves:
-        sums = np.cumsum(np.pad(values, ((0, 0), (half + 1, half))), axis=1)
-        return sums[:, window:] - sums[:, :-window]
-
-    counts = moving_sum(known.astype(np.float64))
-    sums = moving_sum(np.where(known, table, 0.0))
+    known, half = np.isfinite(table), window // 2
+    both = np.stack([known, np.where(known, table, 0.0)])
+    totals = np.cumsum(np.pad(both, ((0, 0), (0, 0), (half + 1, half))), axis=2)
+    counts, sums = totals[..., window:] - totals[..., :-window]
     return np.where(known, sums / np.maximum(counts, 1), np.nan)
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from gdpo._files import to_json
 from gdpo._text import visible
+from gdpo.diagnostics.diagnosis import percent
 from gdpo.diagnostics.watch import Span
 from gdpo.report.charts import ticks
 from gdpo.report.colours import css
-from gdpo.report.text import NAMES, as_number, as_share, number, probability, shortened
+from gdpo.report.text import NAMES, as_number, number, probability, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -68,7 +69,7 @@ def _environment(package: str) -> "Environment":
         number=number,
         probability=probability,
         as_number=as_number,
-        as_share=as_share,
+        percent=percent,
         shortened=shortened,
         ticks=ticks,
     )

@@ -12,9 +12,9 @@ from gdpo._files import write_whole
 from gdpo._text import capitalized, counted, one_line, visible
 from gdpo.analysis import Analysis
 from gdpo.analysis.replay import RECORDED
-from gdpo.analysis.run import LengthBins, RunAnalysis
+from gdpo.analysis.run import RunAnalysis
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report.blocks import Block, Charts, Contents, Sentences, Table, Verdict
+from gdpo.report.blocks import Block, Charts, Contents, Sentences, Table
 from gdpo.report.charts import (
     COLOURS,
     Chart,
@@ -73,7 +73,9 @@ def write_rollouts_report(
     paths = analysis.report.paths
     where = visible(paths[0].absolute().name) if len(paths) == 1 else f"{len(paths):,} paths"
     question = f"Influence of each reward in {where}"
-    (verdict,) = (each.text for each in blocks["verdict"] if isinstance(each, Verdict))
+    (verdict,) = (
+        t for each in blocks["verdict"] if isinstance(each, Sentences) for t in each.texts
+    )
     answer = f"{capitalized(shortened(verdict, 1_200))}."
     page = render(
         "rollouts.html",
@@ -102,7 +104,7 @@ def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block
             label,
             "mean reward",
             [
-                (run.steps, shown.runs[run.run], run.over_time(name, "mean")[None])
+                (run.steps, shown.runs[run.run], run.over_time[name]["mean"][None])
                 for run in runs
                 if name in run.names
             ],
@@ -115,7 +117,7 @@ def _only_on_page(analysis: Analysis, shown: Labels) -> dict[str, Sequence[Block
     left = " and ".join(f"{n - most:,} more {what}" for n, most, what in counts if n > most)
     left_out = [f"{left} are not shown in charts; --output json prints all."] if left else []
     each = [f"Verdict on {one_line(r.run)}: {analysis.verdict(r).sentence}" for r in analysis.runs]
-    lengths, turns = _length_charts(analysis.lengths, shown), _turn_charts(runs, shown)
+    lengths, turns = _length_charts(runs, shown), _turn_charts(runs, shown)
     return {
         "verdicts": [Sentences(each if len(each) > 1 else [])],
         "left_out": [Sentences(left_out, "dim")],
@@ -166,7 +168,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
         title, steps = shown.runs[run.run] or "all rewards", run.steps
         labels = shown.of(run.names)
         found = {
-            label: (run.over_time(name, "influence_share"), run.over_time(name, "influence_margin"))
+            label: (run.over_time[name]["influence_share"], run.over_time[name]["influence_margin"])
             for name, label in labels.items()
         }
         shares = [
@@ -174,7 +176,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
             for label, (share, margin) in found.items()
         ]
         constant = [
-            (steps, label, 100 * run.over_time(name, "zero_variance_groups")[None])
+            (steps, label, 100 * run.over_time[name]["zero_variance_groups"][None])
             for name, label in labels.items()
         ]
         charts += [
@@ -187,7 +189,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
 def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
     charts: list[Chart] = []
     for run in runs:
-        turns = run.turns()[:_TURNS]
+        turns = run.turns[:_TURNS]
         if len(turns) < 2:
             continue
         influence: list[Line] = []
@@ -215,12 +217,11 @@ def _turn_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
     return charts
 
 
-def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
+def _length_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
     """Return a chart per reward of its mean by completion length, with a line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
-        own = {run: bins for run, bins in lengths.items() if run in shown.runs}
-        own = {run: bins for run, bins in own.items() if np.any(bins.table(name)[1])}
+        own = {run.run: run.lengths for run in runs if np.any(run.lengths.table(name)[1])}
         if not own:
             continue
         width = max(bins.width for bins in own.values())

@@ -16,7 +16,7 @@ from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RunAnalysis
 from gdpo.analysis.trend import end_means
 from gdpo.analysis.verdict import Action
-from gdpo.diagnostics.diagnosis import interval
+from gdpo.diagnostics.diagnosis import interval, percent
 from gdpo.diagnostics.watch import OF_GROUPS, HeldFinding
 from gdpo.errors import DataError
 from gdpo.priority import table_of
@@ -29,10 +29,9 @@ from gdpo.report.blocks import (
     Notices,
     Sentences,
     Table,
-    Verdict,
     When,
 )
-from gdpo.report.text import as_number, as_share, as_trend, short_name, shortened, without_middle
+from gdpo.report.text import as_number, as_trend, short_name, shortened, without_middle
 from gdpo.rollouts.readers import ReadReport, read_texts
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.propose import SCALAR
@@ -60,7 +59,7 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
     problems = (f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items())
     checks = dict.fromkeys(str(each) for run in runs for each in analysis.verdict(run).unchecked)
     unchecked = [f"not checked: {one_line('; '.join(checks))}"] if checks else []
-    assumed, verdict = list[str](), list[Verdict]()
+    assumed, verdict = list[str](), list[str]()
     if worst is not None:
         assumed = [f"  assumed: {one_line(typed(worst.assumed))}"] if worst.assumed else []
         more = f"{short_name(worst.run)} ({counted(len(runs) - 1, 'more run')}): "
@@ -68,7 +67,7 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
         text = f"verdict: {where}{one_line(worst.sentence)}"
         # A command is printed whole, so that it can be copied.
         whole = worst.command or worst.readings
-        verdict = [Verdict(text if whole else shortened(text, WHOLE))]
+        verdict = [text if whole else shortened(text, WHOLE)]
     return {
         "read": [Sentences(list(read_sentences(analysis.report)))],
         "assumed": [Sentences(assumed)],
@@ -82,7 +81,7 @@ def contents(analysis: Analysis, **reading: Any) -> Contents:
         "functions": list(rollouts_to_look_at(analysis, **reading)),
         "advantages": list(estimator_blocks(analysis)),
         "priority": list(priority_blocks(analysis)),
-        "verdict": verdict,
+        "verdict": [Sentences(verdict, "bold", wrapped=False)],
     }
 
 
@@ -128,7 +127,7 @@ def share_blocks(analysis: Analysis) -> Iterator[Block]:
         readings = analysis.verdict(run).readings
         of = f"{short_name(run.run)}: " if len(analysis.runs) > 1 else ""
         if readings:
-            now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards()}
+            now = {r.name: (r.influence_share, r.influence_margin) for r in run.rewards}
             rows |= {f"{of}as trained": now, **{f"{of}{r.setting}": r.shares for r in readings}}
     rows |= {one_line(each.estimator): each.shares for each in analysis.replayed if each.shares}
     names = list(dict.fromkeys(name for shares in rows.values() for name in shares))
@@ -153,9 +152,9 @@ def rollouts_to_look_at(analysis: Analysis, **reading: Any) -> Iterator[Block]:
     """
     for run in analysis.runs:
         verdict = analysis.verdict(run)
-        if verdict.action is not Action.CHECK:
+        table = run.latest
+        if verdict.action is not Action.CHECK or table is None:
             continue
-        table = analysis.last[run.run]
         columns = [table.names.index(name) for name in verdict.rewards]
         order = np.argsort(table.rewards[:, columns[0]], kind="stable")
         rows: list[tuple[str, ...]] = []
@@ -203,7 +202,7 @@ def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
     elif same:
         which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
         sentences.append(f"no difference from the baseline, up to a factor: {which}")
-    if gains := [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]:
+    if gains := [g for run in analysis.runs for g in run.batch["batch_gain"].tolist() if g == g]:
         sentences.append(
             f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
@@ -282,7 +281,7 @@ def run_sentence(run: RunAnalysis, analysis: Analysis) -> str:
 
 def advantages_from(run: RunAnalysis) -> str:
     """Return a run's source of advantages as a phrase: recorded, or the estimator."""
-    computed = f"computed with {one_line(', '.join(sorted(run.estimators)))}"
+    computed = f"computed with {one_line(', '.join(run.estimators))}"
     if not run.recorded:
         return computed
     if run.recorded == len(run.steps):
@@ -294,7 +293,7 @@ def advantages_from(run: RunAnalysis) -> str:
 def reward_blocks(analysis: Analysis) -> list[Block]:
     """Return the table of the rewards of all runs, and remarks on its numbers."""
     several = len(analysis.runs) > 1
-    rows = [(run, reward) for run in analysis.runs for reward in run.rewards()]
+    rows = [(run, reward) for run in analysis.runs for reward in run.rewards]
     if not rows:
         return []
     columns: dict[str, list[str]] = {
@@ -303,12 +302,12 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
         "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for _, r in rows],
         "trend": [as_trend(r.change, r.change_margin) for _, r in rows],
         "zero variance": [
-            as_share(r.zero_variance_groups / r.groups if r.groups else nan) for _, r in rows
+            percent(r.zero_variance_groups / r.groups if r.groups else nan) for _, r in rows
         ],
-        "weight share": [as_share(r.weight_share) for _, r in rows],
+        "weight share": [percent(r.weight_share) for _, r in rows],
         "influence share": [interval(r.influence_share, r.influence_margin) for _, r in rows],
         "correlation with length": [as_number(r.with_length) for _, r in rows],
-        "missing": [as_share(r.missing) for _, r in rows],
+        "missing": [percent(r.missing) for _, r in rows],
     }
     if not several:
         del columns["run"]
@@ -337,7 +336,7 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
 
 def turn_tables(analysis: Analysis) -> list[Block]:
     """Return a table for each run with several turns. A terminal prints the first."""
-    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns()) > 1]
+    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns) > 1]
     others = (counted(len(runs) - 1, "more run"),) if len(runs) > 1 else ()
     return [
         Table(
@@ -347,9 +346,9 @@ def turn_tables(analysis: Analysis) -> list[Block]:
             [
                 (
                     str(turn.turn),
-                    as_share(turn.alive),
+                    percent(turn.alive),
                     *(
-                        f"{as_share(at.zero_variance_groups)}, "
+                        f"{percent(at.zero_variance_groups)}, "
                         f"{interval(at.influence_share, at.influence_margin)}"
                         for at in turn.rewards
                     ),
@@ -416,8 +415,8 @@ def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
     return (
         one_line(replayed.estimator),
         as_number(replayed.correlation, "z.3f"),
-        as_share(replayed.sign_flips),
-        as_share(replayed.zero),
+        percent(replayed.sign_flips),
+        percent(replayed.zero),
         f"{replayed.signal_lost:,}",
         f"{replayed.signal_gained:,}",
         as_number(replayed.scale),
@@ -474,7 +473,7 @@ def _heading(trends: RunTrends) -> Iterator[str]:
     else:
         yield "weights: assumed to be 1 for each reward, because metrics contain none (--weights)"
     if "zero_advantage_groups" in run.batch:
-        first, last = map(as_share, end_means(run.batch["zero_advantage_groups"]))
+        first, last = map(percent, end_means(run.batch["zero_advantage_groups"]))
         yield f"groups without signal: first {first}, last {last}"
     if "warnings" in run.batch:
         warned = int((run.batch["warnings"] > 0).sum())
@@ -493,12 +492,12 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, list[str]]:
     if has_std:
         ends = [(as_number(r.first_std), as_number(r.last_std)) for r in rewards]
         columns["std: first → last"] = list(map(" → ".join, ends))
-    columns["weight share"] = [as_share(r.weight_share) for r in rewards]
+    columns["weight share"] = [percent(r.weight_share) for r in rewards]
     if has_influence:
-        columns["zero variance"] = [as_share(r.zero_variance_groups) for r in rewards]
-        columns["influence share"] = [as_share(r.influence_share) for r in rewards]
+        columns["zero variance"] = [percent(r.zero_variance_groups) for r in rewards]
+        columns["influence share"] = [percent(r.influence_share) for r in rewards]
     if has_std:
-        columns["weight × std"] = [as_share(r.std_share) for r in rewards]
+        columns["weight × std"] = [percent(r.std_share) for r in rewards]
     return columns
 
 

@@ -7,7 +7,6 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo._text import one_line
-from gdpo.diagnostics.diagnosis import percent
 
 NAME = 20
 """Number of characters of a reward's name that a terminal shows on one line."""
@@ -36,11 +35,6 @@ def probability(p: float) -> str:
     if isnan(p):
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def as_share(value: float) -> str:
-    """Return a share as a percentage. NaN becomes –."""
-    return "–" if value != value else percent(value)
 
 
 def as_number(value: float, form: str = ".3g") -> str:

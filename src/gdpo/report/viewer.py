@@ -125,7 +125,8 @@ def _group(
     table, written = group.table, [texts[group.file, row] for row in group.rows]
     named = labels.of(table.names)
     chats = [_chat(text.completion) for text in written]
-    data: dict[str, Any] = {} if table.turns is None else {"turn_rewards": list(named.values())}
+    turns = [_turns(table, s, named, chat) for s, chat in enumerate(chats)]
+    data: dict[str, Any] = {"turn_rewards": list(named.values())} if any(turns) else {}
     return data | {
         "run": list(labels.runs).index(table.run),
         "step": int(table.steps[0]),
@@ -149,7 +150,7 @@ def _group(
                 "tokens": float(table.num_tokens[s]),
                 "end": {0.0: "stop", 1.0: "length"}.get(float(table.cut[s]), ""),
             }
-            | _turns(table, s, named, chat)
+            | turns[s]
             for s, (text, chat) in enumerate(zip(written, chats, strict=True))
         ],
     }
@@ -165,8 +166,7 @@ def _turns(
     is a list: number, advantage, number of tokens, and rewards.
     """
     given = table.turns
-    count = 0 if given is None else int(given.counts[sample])
-    if given is None or not count:
+    if given is None or not (count := int(given.counts[sample])):
         return {}
     order = [table.names.index(name) for name in names]
     columns = (given.advantages[sample], given.num_tokens[sample], given.rewards[sample][:, order])

@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainingArguments
 
 from gdpo._text import one_line
-from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.run import RunSteps, run_of
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
@@ -41,7 +41,7 @@ class Observer(TrainerCallback):
         high: Mapping[str, float | None] | None = None,
     ) -> None:
         self.watch = Watch()
-        self._run = RunAnalysis("")
+        self._run = RunSteps("")
         self._trainer, self._estimator = trainer, estimator
         self._detail, self._low, self._high = detail, low, high
 
@@ -72,9 +72,9 @@ class Observer(TrainerCallback):
             Harmless("the training has no verdict because of an error")(self._conclude)
 
     def _conclude(self) -> None:
-        first, last = self._run.steps[0], self._run.steps[-1]
-        said = one_line(verdict_of(self._run, ReadReport(())).sentence)
-        logger.warning("gdpo, steps %d to %d: %s", first, last, said)
+        run = run_of(self._run)
+        said = one_line(verdict_of(run, ReadReport(())).sentence)
+        logger.warning("gdpo, steps %d to %d: %s", run.steps[0], run.steps[-1], said)
 
     def metrics(self, diagnosis: Diagnosis) -> dict[str, float]:
         by_trl = {f"diagnostics/{reward.name}/mean" for reward in diagnosis.rewards}

@@ -29,7 +29,8 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
         alike = (name for name, other in found.items() if other == estimator)
         name = next(alike, str(label) if first in found else first)
         found.setdefault(name, estimator)
-        problems |= {name: problem} if problem else {}
+        if problem:
+            problems[name] = problem
         runs.setdefault(name, set()).update(
             str(place) for place, run in enumerate(experiment.runs) if run.label == label
         )
@@ -65,11 +66,12 @@ def lasting_findings(
         ]
         lasting: dict[tuple[Kind, tuple[str, ...], Severity], list[tuple[HeldFinding, When]]] = {}
         for seed, run in runs:
-            for held in (held for held in run.findings() if held.lasting):
-                finding = held.finding
-                spans = run.spans(held)
+            for held in run.findings:
+                if not held.lasting:
+                    continue
+                finding, spans = held.finding, run.spans(held)
+                key = finding.kind, finding.rewards, finding.severity
                 when = When(spans, experiment.total_steps, spans, seed)
-                key = (finding.kind, finding.rewards, finding.severity)
                 lasting.setdefault(key, []).append((held, when))
         worst_first = sorted(
             lasting.values(),

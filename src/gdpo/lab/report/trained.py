@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gdpo.analysis.replay import Replay, Replayed, TrainedWith
-from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.run import RunAnalysis, RunSteps, run_of
 from gdpo.analysis.sample import KEPT, GroupSampler, SampledGroup
 from gdpo.analysis.steps import analyze_step, batch_of
 from gdpo.errors import DataError
@@ -65,6 +65,7 @@ def analyze_trained(
         done.recorded_steps += len(files)
         if not files:
             continue
+        steps = RunSteps(name)
         some = np.linspace(0, len(files) - 1, min(len(files), _STEPS)).round().astype(int)
         reading = read_rollout_files([files[i] for i in some], format="gdpo")
         for table in reading:
@@ -76,11 +77,12 @@ def analyze_trained(
                     f"{table.files[0]} is not a gdpo rollout record: it has no advantages"
                 )
             step = analyze_step(batch, recorded_by=estimator_of(run.label), low=low, high=high)
-            done.runs.setdefault(name, RunAnalysis(name)).add(step)
+            steps.add(step)
             sample.look(batch, replay.add(batch))
-        lost = dict(reading.report.left_out)
-        lost |= {n.file: n.what for n in reading.report.notices.values() if n.rows}
-        for file, why in lost.items():
+        if steps.steps:
+            done.runs[name] = run_of(steps)
+        cut = {n.file: n.what for n in reading.report.notices.values() if n.rows}
+        for file, why in (reading.report.left_out | cut).items():
             raise DataError(f"{file} is not a complete gdpo rollout record: {why}")
     done.replayed, done.off_record = replay.results(), replay.off_record
     done.sample = sample.groups
