@@ -83,6 +83,8 @@ class BatchPlan:
     processes: int
     samples: int
     """Number of rollouts per prompt, which is the group size."""
+    groups: int
+    """Number of groups per generation, one per prompt."""
     rollouts: int
     """Number of rollouts that are generated, scored and normalized together."""
     rollouts_per_step: int
@@ -95,11 +97,6 @@ class BatchPlan:
     """Default number of steps between checkpoints: a tenth of the run, at most 100."""
     steps_per_round: int
     """Number of optimizer steps until a generation and a step start together again."""
-
-    @property
-    def groups(self) -> int:
-        """Return the number of groups per generation, one per prompt."""
-        return self.rollouts // self.samples
 
     @property
     def per_step(self) -> str:
@@ -142,6 +139,7 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
         rows=rows,
         processes=config.world_size,
         samples=samples,
+        groups=groups,
         rollouts=rollouts,
         rollouts_per_step=config.per_device_train_batch_size * config.world_size * accumulation,
         micro_batch=config.per_device_train_batch_size,
