@@ -7,7 +7,7 @@ from tests.policy.policies import TEMPERATURE, by_autograd, policy, rows
 
 from gdpo.advantages import gdpo
 from gdpo.diagnostics.effect import Coefficients
-from gdpo.policy.account import Window
+from gdpo.policy.account import AccountWindow
 from gdpo.policy.gradients import RolloutPass
 
 STEPS, BEFORE = 3, 2
@@ -90,7 +90,7 @@ def expected(facts):
 
 @pytest.mark.parametrize("decay", [0, 0.1])
 def test_steps_meet_the_next_batch_in_the_parts_that_the_rewards_put_in(decay):
-    window, facts = trained(Window, decay=decay)
+    window, facts = trained(AccountWindow, decay=decay)
     assert window.steps == STEPS
     wanted = expected(facts)
     np.testing.assert_allclose(np.stack(window._products), wanted, rtol=1e-4, atol=1e-9)
@@ -102,7 +102,7 @@ def test_steps_meet_the_next_batch_in_the_parts_that_the_rewards_put_in(decay):
 
 
 def test_a_gradient_that_no_reward_explains_goes_into_the_rest():
-    window, facts = trained(Window, extra=0.05)
+    window, facts = trained(AccountWindow, extra=0.05)
     assert np.isfinite(np.stack(window._products)).all()
     np.testing.assert_allclose(
         np.stack(window._products)[..., 2], expected(facts)[..., 2], rtol=1e-4, atol=1e-9
@@ -115,6 +115,6 @@ def test_another_optimizer_is_refused(other):
     with pytest.raises(
         ValueError, match=f"needs torch's AdamW without amsgrad, not {other.__name__}"
     ):
-        Window(model, other(model.parameters(), lr=0.1))
+        AccountWindow(model, other(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="without amsgrad"):
-        Window(model, torch.optim.AdamW(model.parameters(), amsgrad=True))
+        AccountWindow(model, torch.optim.AdamW(model.parameters(), amsgrad=True))

@@ -23,7 +23,7 @@ from gdpo.errors import ConfigError
 from gdpo.policy.gradients import RolloutPass
 
 
-class Window:
+class AccountWindow:
     """Collects the products of the steps of a window, each with the batch after it.
 
     The rest of the account is the momentum from before the window, weight decay, and what the

@@ -12,7 +12,7 @@ from gdpo._text import one_line
 from gdpo.diagnostics.account import WINDOW, Account
 from gdpo.errors import ConfigError, check_whole
 from gdpo.integrations._harmless import Harmless
-from gdpo.policy.account import Window
+from gdpo.policy.account import AccountWindow
 from gdpo.policy.effect import Batch
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Accounting(TrainerCallback):
 
     def __init__(self, trainer: Any, names: Sequence[str], every: int) -> None:
         self._trainer, self._names, self._every = trainer, names, every
-        self._window: Window | None = None
+        self._window: AccountWindow | None = None
         self._taken: Any = None
         self._harmless = Harmless("effect_every is switched off, and training continues")
 
@@ -101,7 +101,7 @@ class Accounting(TrainerCallback):
         model = trainer.accelerator.unwrap_model(trainer.model)
         weights, advantages = (np.asarray(each, np.float64) for each in others)
 
-        def add(to: Window) -> Window:
+        def add(to: AccountWindow) -> AccountWindow:
             rows = trainer.args.per_device_train_batch_size
             passes = batch.passes(model, rows, trainer.temperature)
             to.add(passes, batch.rewards, weights, advantages)
@@ -115,7 +115,7 @@ class Accounting(TrainerCallback):
         # Before, the second moment of a new optimizer is near 0 where few gradients cancel. Parts
         # do not cancel there: they would be hundreds of times too large.
         if step and step % self._every == WINDOW % self._every:
-            self._window = add(Window(model, trainer.optimizer))
+            self._window = add(AccountWindow(model, trainer.optimizer))
 
     def _report(self, account: Account, last: int) -> None:
         for said in account.sentences():

@@ -66,7 +66,7 @@ def grouping(
 
 
 @dataclass(slots=True)
-class Groups:
+class GroupReader:
     """Forms the groups of a file's rows, part by part, and checks its ids against the prompts."""
 
     how: str

@@ -26,7 +26,7 @@ from gdpo.rollouts.readers.columns import (
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
-from gdpo.rollouts.readers.keys import Groups, mostly_shared, pair
+from gdpo.rollouts.readers.keys import GroupReader, mostly_shared, pair
 from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
 from gdpo.rollouts.readers.report import (
     FileReport,
@@ -233,7 +233,7 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
             file.report.left_out[file.path] = "the file is empty"
         return
     given, parts = opened
-    groups = Groups(given.rewards.groups)
+    groups = GroupReader(given.rewards.groups)
     for part in parts:
         scored = None if asked.rescore is None else _rescored(part, asked.rescore, file)
         columns = part.columns()
@@ -263,7 +263,9 @@ def _rescored(part: Part, rescore: Rescore, file: FileReport) -> dict[str, Colum
     return {name: column_of(values) for name, values in found.rewards.items()}
 
 
-def _table_of(columns: Columns, given: Given, groups: Groups, file: FileReport) -> RolloutTable:
+def _table_of(
+    columns: Columns, given: Given, groups: GroupReader, file: FileReport
+) -> RolloutTable:
     """Return consecutive rollouts of any steps as a table, and report unusable values."""
     lines, ids, rollouts = columns.lines, columns.ids, columns.rollouts
     steps, size = columns.steps(file.number), len(lines)
