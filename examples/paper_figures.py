@@ -5,8 +5,10 @@
 A group is all samples of one prompt, each with n rewards of 0 or 1. The figures count how many
 different groups of advantages all possible groups give. Two groups are equal if they differ only in
 the order of their samples. GDPO is counted before batch normalization, which scales all groups of a
-batch by one factor: that is the estimator `mo_grpo`. The paper's Figure 3 shows GRPO and GDPO. GRPO
-without the standard deviation is the third estimator of its section 3.1.
+batch by one factor: that is the estimator `mo_grpo`. So two samples with the rewards (0, 0) and
+(1, 1) get -1.41 and 1.41 in the figures, and -0.71 and 0.71 with `gdpo` as a batch of their own.
+The paper's Figure 3 shows GRPO and GDPO. GRPO without the standard deviation is the third estimator
+of its section 3.1.
 """
 
 import argparse

@@ -31,7 +31,8 @@ Bounds: TypeAlias = Mapping[str, float] | None
 Ends: TypeAlias = tuple[list[float] | None, list[float] | None]
 """Lowest and highest values in the order of the rewards. NaN, or None for all: unknown."""
 MOST = 2**26
-"""Maximum number of values in the arrays for the turns of a step. Each value takes 8 bytes."""
+"""Maximum number of values in the arrays for the turns that are read at once. Each takes 8
+bytes."""
 
 
 @dataclass(frozen=True, slots=True)

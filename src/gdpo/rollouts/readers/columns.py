@@ -181,7 +181,7 @@ class Columns:
         """Return the step of each rollout, -1 if invalid.
 
         `number` is the step of the file, for rollouts without a step. Without it, a rollout is
-        invalid if others have a step.
+        invalid if others in these columns have a step, and otherwise of step 0.
         """
         steps, missing = self.step.values, self.step.missing
         whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
