@@ -77,14 +77,6 @@ def test_a_step_that_is_true_is_no_step(tmp_path, kind):
     assert said["the step is not a non-negative integer"][1] == (1 if kind == "csv" else 2)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_rollout_without_the_step_that_others_have_is_in_no_step(tmp_path, kind):
-    path = written.rows(tmp_path / f"a.{kind}", [LINE | {"step": step} for step in (1, None)])
-    (table,), said, _ = notices(path)
-    assert table.steps.tolist() == [1]
-    assert said["the step is not a non-negative integer"][1] == 1
-
-
 def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("x\n")
