@@ -228,7 +228,7 @@ def _first_rows(
     wanted |= {*paths, *known.places().values()}
     for place, each in enumerate((file, *run.after(file))):
         left = LOOKED_AT - len(found)
-        batch = first if each is file else None
+        batch, schema = first if each is file else None, None
         with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
                 parquet = open_parquet(each.path, known.prompt)

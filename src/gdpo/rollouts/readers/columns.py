@@ -65,6 +65,10 @@ class Column:
     texts: Bool[np.ndarray, " rollout"]
     """True where a record contains a number as text."""
 
+    def take(self, rows: Rows) -> "Column":
+        """Return the column for some of the rollouts."""
+        return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
+
     def usable(self, what: str, lines: Lines, file: FileReport) -> Values:
         """Return the numbers, with NaN for unusable values, and add a notice for each problem."""
         size = np.abs(self.values)

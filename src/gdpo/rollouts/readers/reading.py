@@ -322,10 +322,13 @@ def _of_step(
     """
     lines, ids = columns.lines[rows], columns.ids[rows] != NO_KEY
     prompts = columns.prompts[rows] != NO_KEY
-    if (ids | prompts).any():
-        file.note_where(~ids & ~prompts, lines, ReadProblem.UNGROUPED)
-    if ids.any():
-        file.note_where(~ids & prompts, lines, ReadProblem.BY_PROMPT)
+    ungrouped = {
+        ReadProblem.UNGROUPED: ~ids & ~prompts if (ids | prompts).any() else None,
+        ReadProblem.BY_PROMPT: ~ids & prompts if ids.any() else None,
+    }
+    for problem, odd in ungrouped.items():
+        if odd is not None:
+            file.note_where(odd, lines, problem)
     has = {name: bool(there[rows].any()) for name, there in columns.there.items()}
     file.report_sought(asked.rewards or (), has, int(lines[0]))
     table = _weighted(table, lines, file)
