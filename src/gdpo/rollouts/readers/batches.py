@@ -79,7 +79,7 @@ _CHUNK = 16_384
 """Number of records per batch. Prompts are already hashed, so only numbers take up memory."""
 _BATCH = 65_536
 _TURNS = 2**20
-"""Maximum number of turns per batch of records, as if each rollout had as many as the longest."""
+"""Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
 _DECIDING = ("step", "group", "prompt", "advantage")
 """Meanings whose columns decide about the groups, or what the advantages follow."""
@@ -295,7 +295,7 @@ def _record_parts(
             if rows:
                 yield Part(
                     lines,
-                    partial(of_records, rows, lines, known, file),
+                    partial(of_records, rows, lines, known),
                     partial(texts_of, rows, checked=checked),
                 )
         given = more
@@ -327,7 +327,7 @@ def _some_at_a_time(
     form: Format,
 ) -> Iterator[_Rows]:
     """Yield rollouts and their lines in chunks, with all rollouts before a broken part."""
-    rows, lines, start, longest = list[ParsedRollout](), list[int](), 0, 0
+    rows, lines, start, turns = list[ParsedRollout](), list[int](), 0, 0
     most = max(_CHUNK, 0 if form.rewards == "format" else LOOKED_AT)
     if asked.texts:
         most = _FEW if asked.rescore is None else _TEXTS
@@ -335,12 +335,11 @@ def _some_at_a_time(
         for line, row in rollouts:
             lines.append(line)
             rows.append(row)
-            longest = max(longest, 0 if row.turns is None else row.turns.count)
-            turns = longest * len(rows)
+            turns += 0 if row.turns is None else row.turns.count
             full = file.bytes - start >= _TEXT_BYTES if asked.texts else turns >= _TURNS
             if full or len(rows) >= most:
                 yield rows, lines
-                rows, lines, start, longest = [], [], file.bytes, 0
+                rows, lines, start, turns = [], [], file.bytes, 0
                 most = most if asked.texts else _CHUNK
     except unreadable():
         if rows:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gdpo._files import from_json
-from gdpo._shapes import Bool, Int
+from gdpo._shapes import Bool, Float, Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
@@ -159,6 +159,35 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 
 @dataclass(frozen=True, slots=True)
+class FlatTurns:
+    """Stores the turns of some rollouts one after another."""
+
+    counts: Int[np.ndarray, " rollout"]
+    rewards: Mapping[str, Column]
+    """Rewards by name, with one value per turn."""
+    advantage: Column
+    num_tokens: Column
+    single: Bool[np.ndarray, " rollout"] | None = None
+    """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
+    turns have their own, and add up to those of the rollout."""
+
+    def take(self, rows: Rows) -> "FlatTurns":
+        """Return the turns of some of the rollouts."""
+        if isinstance(rows, slice):
+            return self
+        counts = self.counts[rows]
+        starts = (np.cumsum(self.counts) - self.counts)[rows]
+        flat = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+        return FlatTurns(
+            counts,
+            {name: column.take(flat) for name, column in self.rewards.items()},
+            self.advantage.take(flat),
+            self.num_tokens.take(flat),
+            None if self.single is None else self.single[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """Stores consecutive rollouts of a file as columns, whatever they were read from."""
 
@@ -179,7 +208,7 @@ class Columns:
     num_tokens: Column
     cut: Values
     trained: Bool[np.ndarray, " rollout"]
-    turns: TableTurns | None
+    turns: FlatTurns | None
 
     def steps(self, number: int | None) -> Key:
         """Return the step of each rollout, -1 if invalid.
@@ -205,9 +234,7 @@ class Part:
     Records forget them."""
 
 
-def of_records(
-    rows: Sequence[ParsedRollout], lines: Lines, given: Given, file: FileReport
-) -> Columns:
+def of_records(rows: Sequence[ParsedRollout], lines: Lines, given: Given) -> Columns:
     """Return parsed records as columns."""
 
     def numbers(path: str) -> Column:
@@ -233,7 +260,7 @@ def of_records(
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
         trained=np.array([r.trained for r in rows], np.bool_),
-        turns=_turns_of([r.turns for r in rows], names, lines, file),
+        turns=_turns_of([r.turns for r in rows], names),
     )
 
 
@@ -328,7 +355,7 @@ def paths_of(rows: Sequence[ParsedRollout]) -> set[str]:
     return set[str]().union(*(row.rewards for row in rows))
 
 
-def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> TableTurns | None:
+def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatTurns | None:
     """Return the turns in the column of gdpo's own files, or None if it has none."""
     column = entered(table, "turns")
     if column is None:
@@ -345,21 +372,22 @@ def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> Table
         found = inside(flat, path)
         return absent(len(flat)) if found is None else column_in(found)
 
-    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    rewards = {name: numbers(path) for name, path in given.names.items()}
-    return turns_of(counts, rewards, numbers("advantage"), numbers("num_tokens"), lines, file)
+    return FlatTurns(
+        lengths.to_numpy(zero_copy_only=False).astype(np.int64),
+        {name: numbers(path) for name, path in given.names.items()},
+        numbers("advantage"),
+        numbers("num_tokens"),
+    )
 
 
-def _turns_of(
-    turns: Sequence[RowTurns | None], names: Mapping[str, str], lines: Lines, file: FileReport
-) -> TableTurns | None:
+def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> FlatTurns | None:
     """Return the turns of records, or None if there are none.
 
-    A turn without a reward that another turn of the rollout has earned 0 of it. The rewards and
-    the tokens of `ONE_TURN` are missing.
+    A turn without a reward that another turn of the rollout has earned 0 of it.
     """
     if turns.count(None) == len(turns):
         return None
+    single = np.array([each is ONE_TURN for each in turns])
     counts = np.array([0 if each is None else each.count for each in turns], np.int64)
     starts, size = np.cumsum(counts) - counts, int(counts.sum())
     none = np.zeros(size, np.bool_)
@@ -372,33 +400,64 @@ def _turns_of(
             for turn, value in by_turn.items():
                 values[start + turn] = value
         columns[name] = Column(values, ~given, none, none)
-    several = np.repeat([each is not ONE_TURN for each in turns], counts)
     tokens = np.full(size, nan)
+    several = np.repeat(~single, counts)
     tokens[several] = [count for each in turns if each is not None for count in each.num_tokens]
     num_tokens = Column(tokens, np.isnan(tokens), none, none)
-    return turns_of(counts, columns, absent(size), num_tokens, lines, file)
+    return FlatTurns(counts, columns, absent(size), num_tokens, single)
 
 
 def turns_of(
-    counts: Int[np.ndarray, " rollout"],
-    rewards: Mapping[str, Column],
-    advantage: Column,
-    num_tokens: Column,
+    turns: FlatTurns,
+    rows: Rows,
     lines: Lines,
+    rewards: Float[np.ndarray, "rollout reward"],
+    num_tokens: Values,
     file: FileReport,
 ) -> TableTurns | None:
-    """Return turns from columns with one value per turn, or None if they do not fit into memory."""
-    if not fits(len(counts), int(counts.max(initial=0)), len(rewards)):
+    """Return the turns of some rollouts, or None if they have none.
+
+    `lines`, `rewards` and `num_tokens` are those of these rollouts.
+    """
+    turns = turns.take(rows)
+    counts, single = turns.counts, turns.single
+    if not counts.any():
+        return None
+    if not fits(len(counts), int(counts.max(initial=0)), len(turns.rewards)):
         file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
         return None
     places = np.repeat(lines, counts)
     columns = [
-        each.usable(f"reward {name!r} of a turn", places, file) for name, each in rewards.items()
+        each.usable(f"reward {name!r} of a turn", places, file)
+        for name, each in turns.rewards.items()
     ]
-    advantages = advantage.usable("the advantage of a turn", places, file)
-    return padded(
-        counts, columns, advantages, num_tokens.usable("num_tokens of a turn", places, file)
-    )
+    advantages = turns.advantage.usable("the advantage of a turn", places, file)
+    tokens = turns.num_tokens.usable("num_tokens of a turn", places, file)
+    if single is None:
+        found = padded(counts, columns, advantages, tokens)
+        _report_apart(found, tuple(turns.rewards), lines, rewards, file)
+        return found
+    first = (np.cumsum(counts) - counts)[single]
+    for values, whole in zip((*columns, tokens), (*rewards.T, num_tokens), strict=True):
+        values[first] = whole[single]
+    return padded(counts, columns, advantages, tokens)
+
+
+def _report_apart(
+    turns: TableTurns,
+    names: tuple[str, ...],
+    lines: Lines,
+    rewards: Float[np.ndarray, "rollout reward"],
+    file: FileReport,
+) -> None:
+    """Report rewards of turns that do not add up to the reward of the rollout."""
+    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
+    apart = np.abs(earned.sum(axis=1) - rewards)
+    # NaN is not larger than anything. Records may be in single precision.
+    wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(rewards))
+    wrong &= turns.counts[:, None] > 0
+    for name, odd in zip(names, wrong.T, strict=True):
+        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
 
 
 def rows_in(

@@ -23,6 +23,7 @@ from gdpo.rollouts.readers.columns import (
     RolloutText,
     Rows,
     column_of,
+    turns_of,
 )
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
@@ -44,7 +45,6 @@ from gdpo.rollouts.table import (
     NO_KEY,
     RECORDED,
     RolloutTable,
-    TableTurns,
     fits,
     joined,
     places,
@@ -304,7 +304,6 @@ def _table_of(
         row=file.numbered + np.arange(size),
         ranges=given.ranges,
         parts=np.stack([of, turn], axis=-1) if turned else None,
-        turns=columns.turns,
     )
 
 
@@ -337,32 +336,10 @@ def _of_step(
         table = _in_total(table, found, lines, file)
         file.weights = found.weights
     file.recorded |= table.weights is not None and table.weights_from == RECORDED
-    return replace(table, turns=table.turns and _agreeing(table, table.turns, lines, file))
-
-
-def _agreeing(
-    table: RolloutTable, turns: TableTurns, lines: Lines, file: FileReport
-) -> TableTurns | None:
-    """Return the turns of a step, or None if no rollout has any.
-
-    In gdpo's record, the rewards of turns that do not add up to those of the rollout are reported.
-    In other files, the turn of a rollout of one turn has the rewards and tokens of the rollout.
-    """
-    if not turns.counts.any():
-        return None
-    if file.format != "gdpo":
-        alone = turns.taken & (turns.counts == 1)[:, None]
-        rewards = np.where(alone[..., None], table.rewards[:, None], turns.rewards)
-        num_tokens = np.where(alone, table.num_tokens[:, None], turns.num_tokens)
-        return replace(turns, rewards=rewards, num_tokens=num_tokens)
-    earned = np.where(turns.taken[..., None], turns.rewards, 0.0)
-    apart = np.abs(earned.sum(axis=1) - table.rewards)
-    # NaN is not larger than anything. Records may be in single precision.
-    wrong = apart > 1e-4 * (np.abs(earned).sum(axis=1) + np.abs(table.rewards))
-    wrong &= turns.counts[:, None] > 0
-    for name, odd in zip(table.names, wrong.T, strict=True):
-        file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
-    return turns
+    turns = None
+    if columns.turns is not None:
+        turns = turns_of(columns.turns, rows, lines, table.rewards, table.num_tokens, file)
+    return replace(table, turns=turns)
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:

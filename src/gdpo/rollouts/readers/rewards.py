@@ -305,8 +305,7 @@ def _proposed(
     file.numbers = tuple(paths[:MOST])
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
     names = {path: path for path in paths if path in kept}
-    given, scratch = Given(known, known.total, names=names), FileReport(file.path)
-    columns = of_records(rows, np.arange(len(rows)), given, scratch)
+    columns = of_records(rows, np.arange(len(rows)), Given(known, known.total, names=names))
     numbers = {path: column.values for path, column in columns.rewards.items()}
     texts = [path for path in texts if not np.isfinite(numbers.get(path, nan)).any()]
     groups, grouped_by = _first_groups(asked, known, columns)
