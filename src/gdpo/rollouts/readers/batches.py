@@ -21,7 +21,6 @@ from gdpo.rollouts.readers.columns import (
     of_records,
     of_table,
     paths_in,
-    rows_in,
     texts_in,
     texts_of,
 )
@@ -58,6 +57,7 @@ from gdpo.rollouts.readers.records import (
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
     MOST,
+    FirstRows,
     Run,
     given_by_records,
     given_by_table,
@@ -221,27 +221,25 @@ def _first_rows(
     known: Layout,
     first: Any,
     paths: Sequence[str],
-) -> list[ParsedRollout]:
-    """Return some columns of the first rows of a table, and of later files of its run."""
-    found = list[ParsedRollout]()
-    wanted = {each.partition(".")[0] for each in (*paths, *known.places().values(), *NAME_LISTS)}
-    wanted |= {*paths, *known.places().values()}
+) -> FirstRows:
+    """Yield some columns of the first rows of a table and of later files of its run."""
+    left = LOOKED_AT
+    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for place, each in enumerate((file, *run.after(file))):
-        left = LOOKED_AT - len(found)
-        batch, schema = first if each is file else None, None
+        scratch = FileReport(each.path, format="columns", number=place)
+        batch = first if each is file else None
         with suppress(*unreadable()):  # which is reported when the file is read
             if each.kind == "parquet":
                 parquet = open_parquet(each.path, known.prompt)
                 names = [name for name in parquet.schema_arrow.names if name in wanted]
                 batch = next(parts(parquet, left, names), None)
             elif each.kind == "csv" and each is not file:
-                batch = next(csv_batches(FileReport(each.path)), None)
+                batch = next(csv_batches(scratch), None)
         if batch is not None:
-            schema = batch.schema if each.kind == "parquet" else numeric(batch)
-            found += rows_in(batch[:left], schema, known, paths, step=place)
-        if len(found) >= LOOKED_AT:
-            break
-    return found
+            yield batch[:left], scratch
+            left -= min(batch.num_rows, left)
+        if left <= 0:
+            return
 
 
 def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iterator[Part]:

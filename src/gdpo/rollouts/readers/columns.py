@@ -29,7 +29,6 @@ from gdpo.rollouts.readers.records import (
     RowTurns,
     is_number,
     number,
-    numbers_by_path,
     plain,
 )
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
@@ -458,34 +457,6 @@ def _report_apart(
     wrong &= turns.counts[:, None] > 0
     for name, odd in zip(names, wrong.T, strict=True):
         file.note_where(odd, lines, ReadProblem.TURNS_APART, {"name": name})
-
-
-def rows_in(
-    table: Any, schema: Any, known: Layout, paths: Sequence[str], *, step: int
-) -> list[ParsedRollout]:
-    """Return some columns of a table as records with keys instead of texts.
-
-    `schema` has a numeric type for texts that are numbers, and `step` is that of all rows if there
-    is no column with steps.
-    """
-    kinds, size = paths_in(schema), len(table)
-    columns = dict[str, Sequence[Any]]()
-    for path in (*paths, *NAME_LISTS):
-        if (column := entered(table, path)) is not None:
-            is_number = kinds.get(path) in ("number", "empty")
-            columns[path] = column_in(column).values.tolist() if is_number else column.to_pylist()
-    places = [known.step, known.group, known.prompt]
-    steps, *ids = (None if path is None else entered(table, path) for path in places)
-    steps = [step] * size if steps is None else steps.to_pylist()
-    groups, prompts = ([None] * size if c is None else group_keys(c).tolist() for c in ids)
-    taken, found = frozenset(known.places().values()) - {known.total}, list[ParsedRollout]()
-    for place in range(size):
-        record = {path: values[place] for path, values in columns.items()}
-        rollout = ParsedRollout(steps[place], group=groups[place], prompt=prompts[place])
-        rollout.rewards = numbers_by_path(record, but=taken)
-        rollout.total = plain(record.get(known.total or ""))
-        found.append(rollout)
-    return found
 
 
 def texts_in(

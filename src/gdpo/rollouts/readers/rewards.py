@@ -5,13 +5,13 @@ It is determined before any row is read, from the first rows of a run, and stand
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,9 +21,15 @@ from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.readers.columns import (
     LARGEST,
     Columns,
+    column_in,
+    entered,
+    holds_numbers,
+    names_in,
     of_records,
+    of_table,
     paths_in,
     paths_of,
+    spread_column,
 )
 from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import Format, ReaderOptions
@@ -56,6 +62,7 @@ from gdpo.rollouts.readers.propose import (
     propose,
 )
 from gdpo.rollouts.readers.records import (
+    LONGEST,
     TOO_LONG,
     DoubtfulText,
     ParsedRollout,
@@ -141,7 +148,14 @@ def given_by_records(
 
         def proposed() -> Proposal:
             looked = [*first, *more(LOOKED_AT - len(first))]
-            return _proposed(asked, file, form.rewards, known, looked)
+            numbers, texts = _looked_at(looked, known)
+            file.numbers = tuple(islice(numbers, MOST))
+
+            def columns(paths: Sequence[str]) -> list[Columns]:
+                given = Given(known, known.total, names={path: path for path in paths})
+                return [of_records(looked, np.arange(len(looked)), given)]
+
+            return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
 
         found = run.proposed(form.name, file.numbers, proposed)
     names = found.names if asked.rewards is not None else _bounded(found.names, file)
@@ -202,65 +216,132 @@ def _bounded(names: Mapping[str, str], file: FileReport) -> dict[str, str]:
     return dict(islice(short.items(), MOST))
 
 
+FirstRows: TypeAlias = Iterator[tuple[Any, FileReport]]
+"""First rows of a file as a table, and of the later files of its run, each with a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Stores what the schema and the first rows of a table show."""
+
+    known: Layout
+    kinds: Mapping[str, Kind]
+    """Kind of each column, also inside lists and JSON texts."""
+    numeric: Sequence[str]
+    """Columns with texts of numbers."""
+    unread: Sequence[str]
+    """Columns named as rewards that contain none."""
+    batches: FirstRows
+
+    def of_kind(self, *kinds: Kind) -> list[str]:
+        """Return the columns of some kinds."""
+        return [path for path, kind in self.kinds.items() if kind in kinds]
+
+    def columns(self, paths: Sequence[str]) -> list[Columns]:
+        """Return some columns of the first rows of the run."""
+        given = Given(self.known, names={path: path for path in paths})
+        return [
+            of_table(rows, np.arange(len(rows)), given, report) for rows, report in self.batches
+        ]
+
+
 def given_by_table(
     asked: ReaderOptions,
     file: FileReport,
     form: Format,
     schema: Any,
-    first: Callable[[Sequence[str]], Sequence[ParsedRollout]],
+    first: Callable[[Sequence[str]], FirstRows],
     run: Run,
 ) -> Given:
-    """Return what a table is read with. `first` returns the first rows of the run as records."""
-    kinds, known = paths_in(schema), form.known
-    known = known if known.total in kinds else replace(known, total=None)
-    numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
-    of_trl = form.name == "trl" and asked.rewards is None
-    own = _floats(schema, known, file.path) if of_trl else numbers
-
-    def proposed() -> Proposal:
-        found = _proposed(asked, file, form.rewards, known, first(_wanted(kinds, own, known)))
-        taken = {*own, *known.places().values()}
-        others = [path for path in numbers if path not in taken and kinds[path] == "number"]
-        left_out: dict[str, Reason] = dict.fromkeys(others, "name")
-        return replace(found, left_out={**left_out, **found.left_out})
-
-    if form.rewards == "record":
-        found = Proposal("record", _recorded(asked.rewards, schema, own))
-    else:
-        found = run.proposed(form.name, file.numbers, proposed)
-    names = found.names
+    """Return what a table is read with. `first` returns the first rows with some columns."""
+    table = _opened_table(asked, form, schema, first)
+    own, found = table.of_kind("number", "empty"), Proposal(form.rewards)
+    if form.name == "trl" and asked.rewards is None:
+        own = _floats(schema, table.known, file.path)
+    if form.rewards != "record":
+        found = run.proposed(
+            form.name, file.numbers, lambda: _proposed_columns(table, asked, form, file, own)
+        )
     if asked.rewards is not None:
         found = replace(found, kind="asked")
-    elif form.rewards != "record":
-        names = _names_among(found, own, kinds, file)
-    file.numbers = tuple(path for path in numbers if kinds[path] == "number")[:MOST]
+        names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
+    elif form.rewards == "record":
+        record = schema.field("rewards").type
+        inner = [each.name for each in record] if pa.types.is_struct(record) else []
+        names = {name: f"rewards.{name}" for name in inner}
+    else:
+        names = _names_among(found, own, table, file)
+    file.numbers = tuple(islice(table.of_kind("number"), MOST))
     ranges = described_ranges(read_declared(schema))
     by_name = {name: ranges.get(path.removeprefix("rewards.")) for name, path in names.items()}
     declared = {name: each for name, each in by_name.items() if each is not None}
-    return Given(_with_total(known, found), None, found, names, declared)
+    return Given(_with_total(table.known, found), None, found, names, declared)
 
 
-def _recorded(asked: Sequence[str] | None, schema: Any, own: Sequence[str]) -> dict[str, str]:
-    """Return the rewards of gdpo's own file."""
-    if asked is not None:
-        return resolved(asked, own)
-    record = schema.field("rewards").type
-    names = [each.name for each in record] if pa.types.is_struct(record) else []
-    return {name: f"rewards.{name}" for name in names}
-
-
-def _wanted(kinds: Mapping[str, Kind], own: Sequence[str], known: Layout) -> list[str]:
-    """Return the columns that are looked at: numbers, and what may hold numbers in other forms."""
+def _opened_table(
+    asked: ReaderOptions,
+    form: Format,
+    schema: Any,
+    first: Callable[[Sequence[str]], FirstRows],
+) -> _Table:
+    kinds, known = paths_in(schema), form.known
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
-    inside = [
-        path
-        for path, kind in kinds.items()
-        if kind in ("other", "text") and not isinstance(path, Inner) and is_container(path)
+    texts = texts[:_MOST_LOOKED_AT]
+    inside = list[str]()
+    if form.name == "columns":  # lists and JSON texts may hold all rewards
+        some = (path for path, kind in kinds.items() if kind in ("other", "text"))
+        inside = [path for path in some if not isinstance(path, Inner) and is_container(path)]
+    numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
+    looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
+    others = [path for path in (known.group, known.prompt, known.step) if path is not None]
+    batches = first([*looked, *inside, *texts, *others])
+    texts = texts if asked.rewards is None else []
+    numeric, unread = list[str](), list[str]()
+    if inside or texts:
+        peeked = list(islice(batches, 1))
+        rows, batches = peeked[0][0] if peeked else None, chain(peeked, batches)
+        kinds, unread = _opened(kinds, inside, rows)
+        texts = [path for path in texts if kinds.get(path) == "text"]
+        numeric, named = _named_texts(texts, known, rows)
+        unread = [*named, *unread]
+    known = known if known.total in kinds else replace(known, total=None)
+    return _Table(known, kinds, numeric, unread, batches)
+
+
+def _proposed_columns(
+    table: _Table, asked: ReaderOptions, form: Format, file: FileReport, own: Sequence[str]
+) -> Proposal:
+    """Return the proposal among some columns with numbers, and texts of numbers."""
+    known = table.known
+    total = [known.total] if known.total is not None and known.total not in own else []
+    paths = [*own, *total, *table.numeric]
+    found = _proposed(asked, file, form.rewards, known, table.columns, paths, table.unread)
+    if form.name != "trl":
+        return found
+    others = [
+        path for path in table.of_kind("number") if path not in {*own, *known.places().values()}
     ]
-    total = [] if known.total is None else [known.total]
-    numbers = {*sorted(own, key=unlikelihood)[:_MOST_LOOKED_AT]}
-    numbers = [path for path in own if path in numbers]
-    return [*numbers, *inside, *texts[:_MOST_LOOKED_AT], *total]
+    left_out: dict[str, Reason] = dict.fromkeys(others, "name")
+    return replace(found, left_out={**left_out, **found.left_out})
+
+
+def _opened(
+    kinds: dict[str, Kind], inside: Sequence[str], rows: Any
+) -> tuple[dict[str, Kind], list[str]]:
+    """Return the columns, with those inside lists and JSON text, and columns with neither."""
+    found, unread = dict(kinds), list[str]()
+    for path in inside:
+        column = None if rows is None else entered(rows, path)
+        inner = {} if column is None else spread_column(column, names_in(rows))
+        if inner:
+            if "0" in inner:  # a list without names, which may have a value for each turn
+                found[path] = "number"
+            else:
+                del found[path]
+            found |= {Inner(f"{path}.{name}"): "number" for name in inner}
+        elif kinds[path] == "other" and is_all_rewards(path):
+            unread.append(path)
+    return found, unread
 
 
 def _floats(schema: Any, known: Layout, path: Path) -> list[str]:
@@ -273,17 +354,34 @@ def _floats(schema: Any, known: Layout, path: Path) -> list[str]:
     ]
 
 
+def _named_texts(paths: Sequence[str], known: Layout, rows: Any) -> tuple[list[str], list[str]]:
+    """Return the columns with texts of numbers, and those named as rewards with other texts."""
+    numeric, texts = list[str](), list[str]()
+    for path in () if rows is None else paths:
+        array = entered(rows, path)
+        column = column_in(array)
+        is_total = path == known.total and np.isfinite(column.values).any()
+        if is_total or array.null_count == len(array):
+            continue
+        if holds_numbers(column):
+            numeric.append(path)
+        elif is_all_rewards(path) or (
+            is_named_as_reward(path) and all(len(t or "") <= LONGEST for t in array.to_pylist())
+        ):
+            texts.append(path)
+    return numeric, texts
+
+
 def _names_among(
-    found: Proposal, own: Sequence[str], kinds: Mapping[str, Kind], file: FileReport
+    found: Proposal, own: Sequence[str], table: _Table, file: FileReport
 ) -> dict[str, str]:
     """Return the proposed rewards that a table has, and its other columns that fit them."""
-    opened = tuple(f"{path}." for path, kind in kinds.items() if kind in ("other", "text"))
-    names = {n: path for n, path in found.names.items() if path in kinds or path.startswith(opened)}
-    for name, path in names.items():
-        if kinds.get(path) == "text":
+    for name, path in found.names.items():
+        if path in table.numeric:
             file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
+    names = {name: path for name, path in found.names.items() if path in table.kinds}
     known = [*names.values(), *found.left_out]
-    more = {path: found.name_of(path) for path in own if path not in known}
+    more = {path: found.name_of(path) for path in (*own, *table.numeric) if path not in known}
     names |= {name: path for path, name in more.items() if name is not None}
     if len(names) > MOST:
         file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
@@ -295,18 +393,19 @@ def _proposed(
     file: FileReport,
     kind: Where,
     known: Layout,
-    rows: Sequence[ParsedRollout],
+    columns_of: Callable[[Sequence[str]], Sequence[Columns]],
+    paths: Sequence[str],
+    texts: Sequence[str],
 ) -> Proposal:
     """Return the rewards among the numbers of the first rollouts, and their weights in a total.
 
-    What the values contradict is reported.
+    `paths` are the fields with numbers, and `texts` those named as rewards that contain text. What
+    the values contradict is reported.
     """
-    paths, texts = _looked_at(rows, known)
-    file.numbers = tuple(paths[:MOST])
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
-    names = {path: path for path in paths if path in kept}
-    columns = of_records(rows, np.arange(len(rows)), Given(known, known.total, names=names))
-    numbers = {path: column.values for path, column in columns.rewards.items()}
+    paths = [path for path in paths if path in kept]
+    columns = columns_of(paths)
+    numbers = {path: _joined([part.rewards[path].values for part in columns]) for path in paths}
     texts = [path for path in texts if not np.isfinite(numbers.get(path, nan)).any()]
     groups, grouped_by = _first_groups(asked, known, columns)
     if asked.rewards is not None:
@@ -342,15 +441,22 @@ def _weighed(found: Proposal, numbers: Numbers, known: Layout, file: FileReport)
     return found
 
 
-def _first_groups(asked: ReaderOptions, known: Layout, columns: Columns) -> tuple[Key, str]:
+def _first_groups(
+    asked: ReaderOptions, known: Layout, columns: Sequence[Columns]
+) -> tuple[Key, str]:
     """Return the group of each of the first rollouts, and how prompts contradict the ids."""
-    steps, ids, prompts = columns.steps(0), columns.ids, columns.prompts
+    steps = _joined([part.steps(place) for place, part in enumerate(columns)])
+    ids, prompts = _joined([c.ids for c in columns]), _joined([c.prompts for c in columns])
     none = np.full(len(ids), NO_KEY)
     groups = grouping(steps, ids, prompts, none, none)
     alone = groups.alone and "group" not in (asked.columns or {})
     how = BY_BOTH if groups.split else BY_PROMPT if alone else ""
     keys = pair(steps, prompts if alone else groups.keys)
     return keys, "" if known.of_turns else how
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> Any:
+    return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
 def _looked_at(rows: Sequence[ParsedRollout], known: Layout) -> tuple[list[str], list[str]]:
