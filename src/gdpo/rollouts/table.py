@@ -188,7 +188,7 @@ class RolloutTable:
         columns = (self.rewards[:, None], self.advantages[:, None], self.num_tokens[:, None])
         return self.turns or TableTurns(np.ones(len(self), np.int64), *columns)
 
-    def take(self, rows: Int[np.ndarray, " some"] | slice) -> "RolloutTable":
+    def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
         """Return a table of some of the rollouts."""
         names = [name for name in _COLUMNS if getattr(self, name) is not None]
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}

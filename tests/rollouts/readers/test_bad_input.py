@@ -135,7 +135,7 @@ def test_a_renamed_column_is_named_and_the_other_files_have_it(tmp_path):
     assert [np.isnan(table.rewards).all() for table in tables] == [False, True]
     (notice,) = report.notices.values()
     assert notice.file.name == "completions_00002.parquet"
-    assert "no reward 'acc'" in notice.what
+    assert "no column 'acc'" in notice.what
     assert "'accuracy'" in notice.what
 
 

@@ -293,22 +293,17 @@ IDS = {
     "floating point": (
         ("parquet", [1.0, 1.0, nan, 2.0, 2.0, None], {}),
         [1, 1, NO_KEY, 2, 2, NO_KEY],
-        f"no group id or prompt is read, {ALONE}: put into one group (and 1 more",
+        f"no group_id, {ALONE}: put into one group (and 1 more",
     ),
     "with prompts": (
         ("jsonl", [1, 1, nan, None], {"prompt": "a"}),
         [1, 1, key_of("a"), key_of("a")],
         f"no group id, {ALONE}: grouped by prompt (and 1 more",
     ),
-    "with prompts, in a table": (
-        ("csv", [1, 1, None, None], {"prompt": "a"}),
-        [key_of("1"), key_of("1"), key_of("a"), key_of("a")],
-        f"no group id, {ALONE}: grouped by prompt (and 1 more",
-    ),
     "first": (
         ("jsonl", [None, 7, 7], {}),
         [NO_KEY, 7, 7],
-        f"no group id or prompt is read, {ALONE}",
+        f"neither a group nor a prompt, {ALONE}",
     ),
 }
 
@@ -339,7 +334,7 @@ def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):
     path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": {"acc": 1.0}}])
     table, report = read_one(path, rewards=["m.acc", "m.style"])
     assert_array_equal(table.rewards, [[1, nan]])
-    assert "no reward 'm.style'" in str(report)
+    assert "no column 'm.style'" in str(report)
 
 
 def test_a_record_without_rollouts_is_told(tmp_path):

@@ -192,17 +192,18 @@ def _of_parquet(
     asked: ReaderOptions, file: FileReport, given: Given, schema: Any
 ) -> tuple[Given, Iterator[Any]]:
     """Return what a parquet file is read with, and batches of only the needed columns."""
-    known = given.known
+    known, of_gdpo = given.known, file.format == "gdpo"
     if asked.texts:
         paths, names = {known.prompt, known.completion} - {None}, schema.names
         if asked.rescore is None:
             names = sorted({str(path).partition(".")[0] for path in paths})
         return given, parts(open_parquet(file.path), _TEXTS, names)
-    # Group ids of a step need no prompt, unless the first prompts contradict them. Equal prompts
-    # are stored once in a dictionary, so each prompt is read once.
-    checked = None in (known.group, known.step) or given.rewards.groups
-    prompt = known.prompt if checked else None
-    has_turns = file.format == "gdpo" and "turns" in schema.names
+    if None not in (known.group, known.step) and not (of_gdpo or given.rewards.groups):
+        known = replace(known, prompt=None)  # the group ids do not need it
+        given = replace(given, known=known)
+    # Equal prompts are stored once in a dictionary, so each prompt is read once.
+    prompt = known.prompt if known.group is None or file.format == "columns" else None
+    has_turns = of_gdpo and "turns" in schema.names
     needed = replace(known, prompt=prompt, completion=None).places()
     paths = {*given.names.values(), *needed.values(), *NAME_LISTS, *WEIGHTS, "trained"}
     names = ["turns"] if has_turns else list[str]()
@@ -293,7 +294,7 @@ def _record_parts(
             if rows:
                 yield Part(
                     lines,
-                    partial(of_records, rows, lines, known),
+                    partial(of_records, rows, lines, known, file),
                     partial(texts_of, rows, checked=checked),
                 )
         given = more

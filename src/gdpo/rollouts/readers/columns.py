@@ -1,7 +1,8 @@
 """Converts rollouts, from records or from rows of a table, into columns of numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite, nan
 from typing import Any, TypeAlias, cast
@@ -193,33 +194,25 @@ class Columns:
     lines: Lines
     rewards: Mapping[str, Column]
     there: Mapping[str, Bool[np.ndarray, " rollout"]]
-    """Whether a rollout has the field of the reward, even if the field is empty."""
+    """Whether a record has the field of the reward, even if the field is empty. Empty for a table,
+    whose rows have the same fields."""
     weights: Mapping[str, Values | None]
     """Weights of the rewards, NaN where unknown."""
-    step: Column
-    """Booleans are no steps."""
+    steps: Key
+    """Step of each rollout, -1 if invalid."""
     ids: Key
     prompts: Key
+    grouped: Bool[np.ndarray, " rollout"]
+    """Whether a rollout has a group id."""
+    prompted: Bool[np.ndarray, " rollout"]
     rollouts: Key
-    turn: Column
+    turn: Values
     total: Column
     advantage: Column
     num_tokens: Column
     cut: Values
     trained: Bool[np.ndarray, " rollout"]
     turns: FlatTurns | None
-
-    def steps(self, number: int | None) -> Key:
-        """Return the step of each rollout, -1 if invalid.
-
-        `number` is the step of the file, for rollouts without a step. Without it, a rollout is
-        invalid if others in these columns have a step, and otherwise of step 0.
-        """
-        steps, missing = self.step.values, self.step.missing
-        whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
-        found = np.where(whole, steps, -1).astype(np.int64)
-        unnumbered = 0 if missing.all() else -1
-        return np.where(missing, unnumbered if number is None else number, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +226,23 @@ class Part:
     Records forget them."""
 
 
-def of_records(rows: Sequence[ParsedRollout], lines: Lines, given: Given) -> Columns:
+def of_records(
+    rows: Sequence[ParsedRollout],
+    lines: Lines,
+    given: Given,
+    file: FileReport,
+) -> Columns:
     """Return parsed records as columns."""
 
     def numbers(path: str) -> Column:
         values = (r.rewards.get(path, r.total if path == scalar else None) for r in rows)
         return column_of(list(values))
 
-    names, scalar, turned = given.names, given.scalar, given.known.of_turns
+    names, total, scalar = given.names, given.known.total, given.scalar
+    turned = given.known.of_turns
+    ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
+    steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
+    no_step = np.array([r.step is None for r in rows])
     return Columns(
         lines,
         rewards={name: numbers(path) for name, path in names.items()},
@@ -249,12 +251,14 @@ def of_records(rows: Sequence[ParsedRollout], lines: Lines, given: Given) -> Col
             for name, path in names.items()
         },
         weights=_weights_of(rows, names),
-        step=column_of([nan if isinstance(r.step, bool) else r.step for r in rows]),
-        ids=_keys([r.group for r in rows]),
-        prompts=_keys([r.prompt for r in rows]),
-        rollouts=_keys([r.rollout if turned else None for r in rows]),
-        turn=column_of([r.turn for r in rows]),
-        total=numbers(given.known.total or ""),
+        steps=np.where(no_step, file.number or 0, _whole_steps(np.array(steps))),
+        ids=ids,
+        prompts=prompts,
+        grouped=ids != NO_KEY,
+        prompted=prompts != NO_KEY,
+        rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
+        turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
+        total=numbers(total or ""),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
@@ -264,58 +268,78 @@ def of_records(rows: Sequence[ParsedRollout], lines: Lines, given: Given) -> Col
 
 
 def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Columns:
-    """Return the rows of an Arrow table as columns. A column that was not read has no values."""
-    size, none, paths = len(table), absent(len(table)), given.known.places()
+    """Return the rows of an Arrow table as columns. Ids or prompts that are missing are reported.
 
-    def column(meaning: str) -> Any:
-        return entered(table, paths[meaning]) if meaning in paths else None
+    The prompts are left out if there are ids in a known format, which are not checked.
+    """
+    known, none, no_key = given.known, absent(len(table)), np.full(len(table), NO_KEY)
+    paths = known.places()
+    found = {meaning: entered(table, path) for meaning, path in paths.items()}
 
-    def numbers(found: Any) -> Column:
-        return none if found is None else column_in(found)
-
-    def keys(meaning: str) -> Key:
-        found = column(meaning)
-        return np.full(size, NO_KEY) if found is None else group_keys(found)
+    def numbers(path: str) -> Column:
+        column = entered(table, path)
+        return none if column is None else column_in(_added_up(column))
 
     def weights(name: str) -> Values | None:
         columns = (entered(table, f"{each}.{name}") for each in WEIGHTS)
-        found = next((c for c in columns if c is not None and is_numeric(c.type)), None)
-        return None if found is None else column_in(found).values
+        column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
+        return None if column is None else column_in(column).values
 
-    trained, given_trained = np.ones(size, np.bool_), entered(table, "trained")
+    def meant(meaning: str) -> Column:
+        column = found.get(meaning)
+        return none if column is None else column_in(column)
+
+    def keys(meaning: str) -> Key:
+        column = found.get(meaning)
+        return no_key if column is None else _reported_keys(column, paths[meaning], lines, file)
+
+    trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
     if given_trained is not None and pa.types.is_boolean(given_trained.type):
         trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
-    rewards = {name: entered(table, path) for name, path in given.names.items()}
-    turned, reasons = given.known.of_turns, column("finish_reason")
+    checked = known.group is None or file.format == "columns"
+    turn = meant("turn") if found.get("rollout") is not None else none
     return Columns(
         lines,
-        rewards={name: numbers(_added_up(found)) for name, found in rewards.items()},
-        there={name: np.full(size, found is not None) for name, found in rewards.items()},
-        weights={name: weights(name) for name in rewards},
-        step=_without_truths(column("step"), none),
+        rewards={name: numbers(path) for name, path in given.names.items()},
+        there={},
+        weights={name: weights(name) for name in given.names},
+        steps=_steps_in(found.get("step"), lines, file),
+        prompts=keys("prompt") if checked else no_key,
         ids=keys("group"),
-        prompts=keys("prompt"),
-        rollouts=keys("rollout" if turned else ""),
-        turn=numbers(column("turn")),
-        total=numbers(column("total")),
-        advantage=numbers(column("advantage")),
-        num_tokens=numbers(column("num_tokens")),
-        cut=none.values if reasons is None else _cut_in(reasons),
+        grouped=np.full(len(table), found.get("group") is not None),
+        prompted=np.full(len(table), known.prompt is not None),
+        rollouts=no_key if turn is none else group_keys(found["rollout"]),
+        turn=turn.usable("turn", lines, file),
+        total=meant("total"),
+        advantage=meant("advantage"),
+        num_tokens=meant("num_tokens"),
+        cut=none.values if found.get("finish_reason") is None else _cut_in(found["finish_reason"]),
         trained=trained,
         turns=_turns_in(table, given, lines, file) if file.format == "gdpo" else None,
     )
 
 
-def _without_truths(given: Any, none: Column) -> Column:
-    """Return the steps in an Arrow array. Booleans, and their texts, are no numbers."""
+def _steps_in(given: Any, lines: Lines, file: FileReport) -> Key:
+    """Return the steps in an Arrow array, -1 where invalid. Booleans are no steps."""
     if given is None:
-        return none
+        return np.full(len(lines), file.number or 0)
+    steps = column_in(given).usable("step", lines, file)
     of_booleans: Any = pa.types.is_boolean(given.type)
     if pa.types.is_string(given.type):
         truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
         of_booleans = truths.to_numpy(zero_copy_only=False)
-    found = column_in(given)
-    return replace(found, values=np.where(of_booleans, nan, found.values))
+    return _whole_steps(np.where(of_booleans, nan, steps))
+
+
+def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Key:
+    if pa.types.is_floating(column.type):  # ids, of which some are missing
+        column = pc.if_else(column.is_nan(), None, column)
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        file.note_where(missing, lines, ReadProblem.SOME_WITHOUT, {"path": path})
+    return group_keys(column)
 
 
 def _cut_in(given: Any) -> Values:
@@ -494,6 +518,11 @@ def texts_of(
     return texts
 
 
+def _whole_steps(steps: Values) -> Key:
+    whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
+    return np.where(whole, steps, -1).astype(np.int64)
+
+
 def _keys(given: Sequence[int | None]) -> Key:
     return np.array([NO_KEY if key is None else key for key in given], np.int64)
 
@@ -575,7 +604,7 @@ def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
 
 def _added_up(column: Any) -> Any:
     """Return the sums of a column of lists or their JSON texts, and any other column unchanged."""
-    if column is None or is_numeric(column.type):
+    if is_numeric(column.type):
         return column
     is_text = kind_of_type(column.type) == "text"
     if is_text:

@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from gdpo._shapes import Int64, UInt64
-from gdpo.rollouts.arrow import pa, pc
+from gdpo._shapes import Bool, Int64, UInt64
+from gdpo.rollouts.arrow import pa
 from gdpo.rollouts.table import BY_BOTH, BY_IDS, BY_NOTHING, BY_PROMPT, NO_KEY
 
 Key: TypeAlias = Int64[np.ndarray, " row"]
+Rows: TypeAlias = Bool[np.ndarray, " row"]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -84,11 +84,11 @@ class GroupReader:
         self.split |= found.split
         return found
 
-    def grouped_by(self, ids: Key, prompts: Key) -> str:
+    def grouped_by(self, grouped: Rows, prompted: Rows) -> str:
         """Return how some rows are grouped. A few may lack the group id."""
-        if self.how != BY_PROMPT and np.any(ids != NO_KEY):
+        if grouped.any() and self.how != BY_PROMPT:
             return BY_BOTH if self.split else BY_IDS
-        return BY_PROMPT if np.any(prompts != NO_KEY) else BY_NOTHING
+        return BY_PROMPT if prompted.any() else BY_NOTHING
 
 
 def mostly_shared(keys: Key) -> bool:
@@ -149,10 +149,6 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
-    if pa.types.is_floating(kind):  # integers, of which some are missing
-        column = pc.if_else(column.is_nan(), None, column)
-        with suppress(pa.ArrowInvalid):
-            column = column.cast(pa.int64())
     if pa.types.is_integer(column.type):
         keys = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         keys[keys == NO_KEY] = key_of(NO_KEY)

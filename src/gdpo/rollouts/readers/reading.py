@@ -5,10 +5,11 @@ from dataclasses import replace
 from itertools import groupby
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gdpo._shapes import Int
+from gdpo._shapes import Float, Int
 from gdpo._text import pairs
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.arrow import pq
@@ -45,6 +46,7 @@ from gdpo.rollouts.table import (
     NO_KEY,
     RECORDED,
     RolloutTable,
+    Values,
     fits,
     joined,
     places,
@@ -235,23 +237,22 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
     given, parts = opened
     groups = GroupReader(given.rewards.groups)
     for part in parts:
-        scored = None if asked.rescore is None else _rescored(part, asked.rescore, file)
-        columns = part.columns()
-        if scored is not None:
-            columns = replace(columns, rewards=scored, there={}, weights={}, turns=None)
+        if asked.rescore is None:
+            columns = part.columns()
+        else:
+            scored = _rescored(part, asked.rescore, file)
+            columns = replace(part.columns(), rewards=scored, weights={}, turns=None)
             names = {**file.given.names, **dict.fromkeys(scored, "")}
             file.given = Given(given.known, rewards=Proposal("rescored"), names=names)
-        every = _table_of(columns, given, groups, file)
-        for rows in _by_step(every.steps):
-            step = int(every.steps[rows][0])
-            if step < 0:
-                lines = columns.lines[rows]
-                file.lose(int(lines[0]), ReadProblem.NO_STEP, rows=len(lines))
+        checked = _checked(columns, given, groups, file)
+        for rows in _by_step(columns.steps):
+            of_step = {name: column[rows] for name, column in checked.items()}
+            table = _table_of(columns, rows, of_step, given, groups, file, asked)
+            if table.steps[0] < 0:
+                file.lose(int(columns.lines[rows][0]), ReadProblem.NO_STEP, rows=len(table))
             else:
-                table = _of_step(every.take(rows), columns, rows, given, asked, file)
                 file.read += len(table)
-                how = groups.grouped_by(columns.ids[rows], columns.prompts[rows])
-                yield replace(table, grouped_by=how)
+                yield table
         file.numbered += len(part.lines)
 
 
@@ -263,83 +264,87 @@ def _rescored(part: Part, rescore: Rescore, file: FileReport) -> dict[str, Colum
     return {name: column_of(values) for name, values in found.rewards.items()}
 
 
-def _table_of(
+def _checked(
     columns: Columns, given: Given, groups: GroupReader, file: FileReport
-) -> RolloutTable:
-    """Return consecutive rollouts of any steps as a table, and report unusable values."""
-    lines, ids, rollouts = columns.lines, columns.ids, columns.rollouts
-    steps, size = columns.steps(file.number), len(lines)
-    turned = given.known.of_turns
-    turn = columns.turn.usable("turn", lines, file) if turned else columns.turn.values
-    turn = np.nan_to_num(np.clip(turn, -1, 2**53), nan=-1).astype(np.int64)
-    found = groups.of(steps, ids, columns.prompts, rollouts, turn)
+) -> dict[str, np.ndarray]:
+    """Return the columns of a `RolloutTable` that no reward is needed for, and report problems."""
+    turns = np.nan_to_num(np.clip(columns.turn, -1, 2**53), nan=-1).astype(np.int64)
+    found = groups.of(columns.steps, columns.ids, columns.prompts, columns.rollouts, turns)
     if groups.how == BY_PROMPT:
         file.note(None, ReadProblem.ALONE)
     if found.split:
         file.note(None, ReadProblem.SPLIT, count=max(found.differing, 1))
-    of = np.where(rollouts == NO_KEY, NO_KEY, pair(pair(found.keys, steps), rollouts))
-    total, advantages, num_tokens = (
-        getattr(columns, meaning).usable(meaning, lines, file)
-        for meaning in ("total", "advantage", "num_tokens")
-    )
-    rewards = np.full((size, len(columns.rewards)), nan)
+    size = len(columns.lines)
+    checked: dict[str, np.ndarray] = {
+        "steps": columns.steps,
+        "groups": found.keys,
+        "cut": columns.cut,
+        "trained": columns.trained,
+        "row": file.numbered + np.arange(size),
+    }
+    for meaning in ("total", "advantage", "num_tokens"):
+        column: Column = getattr(columns, meaning)
+        usable = column.usable(meaning, columns.lines, file)
+        checked["advantages" if meaning == "advantage" else meaning] = usable
+    if given.known.of_turns:
+        of = pair(pair(found.keys, columns.steps), columns.rollouts)
+        of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
+        checked["parts"] = np.stack([of, turns], axis=-1)
+    return checked
+
+
+def _table_of(
+    columns: Columns,
+    rows: Rows,
+    of_step: Mapping[str, Any],
+    given: Given,
+    groups: GroupReader,
+    file: FileReport,
+    asked: ReaderOptions,
+) -> RolloutTable:
+    """Return the rollouts of a step as a table."""
+    lines, names = columns.lines[rows], tuple(columns.rewards)
+    _report_groups(columns, rows, file)
+    if columns.there:
+        _report_absent(columns, rows, given, asked, file)
+    values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
-        rewards[:, place] = column.usable(f"reward {name!r}", lines, file)
-    weights = [each for each in columns.weights.values() if each is not None]
+        values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
+    weights, weights_from = _weights(columns, rows, values, of_step["groups"], file), RECORDED
+    found = given.rewards.in_total
+    if found is not None and _denied(weights, found, names, file):
+        weights_from, file.weights = FOUND, found.weights
+        values, weights = _in_total(found, names, values, of_step["total"], lines, file)
+    file.recorded |= weights is not None and weights_from == RECORDED
+    turns = None
+    if columns.turns is not None:
+        turns = turns_of(columns.turns, rows, lines, values, of_step["num_tokens"], file)
     return RolloutTable(
         run=file.run,
         format=file.format,
-        names=tuple(columns.rewards),
-        weights=np.stack(weights, axis=-1) if 0 < len(weights) == len(columns.rewards) else None,
+        names=names,
+        weights=weights,
+        weights_from=weights_from,
         files=(file.path,),
-        steps=steps,
-        groups=found.keys,
-        rewards=rewards,
-        total=total,
-        advantages=advantages,
-        num_tokens=num_tokens,
-        cut=columns.cut,
-        trained=columns.trained,
-        file=np.zeros(size, np.int64),
-        row=file.numbered + np.arange(size),
+        rewards=values,
+        file=np.zeros(len(lines), np.int64),
         ranges=given.ranges,
-        parts=np.stack([of, turn], axis=-1) if turned else None,
+        grouped_by=groups.grouped_by(columns.grouped[rows], columns.prompted[rows]),
+        turns=turns,
+        **of_step,
     )
 
 
-def _of_step(
-    table: RolloutTable,
-    columns: Columns,
-    rows: Rows,
-    given: Given,
-    asked: ReaderOptions,
-    file: FileReport,
-) -> RolloutTable:
-    """Return the rollouts of a step with the weights in force, and with turns.
-
-    `columns` are those of all steps, and `rows` the places of the rollouts in them.
-    """
-    lines, ids = columns.lines[rows], columns.ids[rows] != NO_KEY
-    prompts = columns.prompts[rows] != NO_KEY
-    ungrouped = {
-        ReadProblem.UNGROUPED: ~ids & ~prompts if (ids | prompts).any() else None,
-        ReadProblem.BY_PROMPT: ~ids & prompts if ids.any() else None,
-    }
-    for problem, odd in ungrouped.items():
-        if odd is not None:
-            file.note_where(odd, lines, problem)
+def _report_absent(
+    columns: Columns, rows: Rows, given: Given, asked: ReaderOptions, file: FileReport
+) -> None:
+    """Report the rewards that no record of a step has."""
     has = {name: bool(there[rows].any()) for name, there in columns.there.items()}
-    file.report_sought(asked.rewards or (), has, int(lines[0]))
-    table = _weighted(table, lines, file)
-    found = given.rewards.in_total
-    if found is not None and _denied(table, found, file):
-        table = _in_total(table, found, lines, file)
-        file.weights = found.weights
-    file.recorded |= table.weights is not None and table.weights_from == RECORDED
-    turns = None
-    if columns.turns is not None:
-        turns = turns_of(columns.turns, rows, lines, table.rewards, table.num_tokens, file)
-    return replace(table, turns=turns)
+    numbers = list(file.numbers)
+    if file.format != "columns":
+        numbers.sort(key=lambda name: name == given.known.total)
+    line = int(columns.lines[rows][0])
+    file.report_sought(asked.rewards or (), has, line, ReadProblem.NO_REWARD, numbers, numbers)
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
@@ -351,30 +356,43 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
         yield slice(None)
 
 
-def _weighted(table: RolloutTable, lines: Lines, file: FileReport) -> RolloutTable:
-    """Return the rollouts of a step with its recorded weights, if these are usable."""
-    if table.weights is None:
-        return table
-    known = ~np.isnan(table.weights)
-    first = table.weights[np.argmax(known, axis=0), np.arange(len(table.names))]
-    weights = np.where(known | np.isnan(table.rewards), table.weights, first)
+def _weights(
+    columns: Columns,
+    rows: Rows,
+    rewards: Float[np.ndarray, "rollout reward"],
+    groups: Int[np.ndarray, " rollout"],
+    file: FileReport,
+) -> Float[np.ndarray, "rollout reward"] | None:
+    """Return the recorded weights of a step, or None if a reward has none."""
+    given = [column[rows] for column in columns.weights.values() if column is not None]
+    if not given or len(given) < len(columns.rewards):
+        return None
+    lines, weights = columns.lines[rows], np.stack(given, axis=-1)
+    known = ~np.isnan(weights)
+    first = weights[np.argmax(known, axis=0), np.arange(len(given))]
+    weights = np.where(known | np.isnan(rewards), weights, first)
     if not np.all(np.abs(first) <= LARGEST) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
-        return replace(table, weights=None)
-    prompt, sample = places(table.groups)
+        return None
+    prompt, sample = places(groups)
     first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
     others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
     file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
-    return replace(table, weights=weights)
+    return weights
 
 
-def _denied(table: RolloutTable, found: InTotal, file: FileReport) -> bool:
+def _denied(
+    weights: Float[np.ndarray, "rollout reward"] | None,
+    found: InTotal,
+    names: Iterable[str],
+    file: FileReport,
+) -> bool:
     """Return whether weights are not recorded, or not in the proportions of those in the total."""
-    if table.weights is None:
+    if weights is None:
         return True
-    known = np.array([found.weights.get(name, nan) for name in table.names])
+    known = np.array([found.weights.get(name, nan) for name in names])
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = table.weights / known
+        ratios = weights / known
     low, high = (f.reduce(ratios, axis=1) for f in (np.fmin, np.fmax))
     if not np.any(low < _SAME_RATIO * high):
         return False
@@ -383,19 +401,36 @@ def _denied(table: RolloutTable, found: InTotal, file: FileReport) -> bool:
     return True
 
 
-def _in_total(table: RolloutTable, found: InTotal, lines: Lines, file: FileReport) -> RolloutTable:
+def _in_total(
+    found: InTotal,
+    names: Iterable[str],
+    values: Float[np.ndarray, "rollout reward"],
+    total: Values,
+    lines: Lines,
+    file: FileReport,
+) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
     """Return the rewards with the weights in the total, and 0 where the total adds nothing."""
-    weights = np.array([found.weights.get(name, 1.0) for name in table.names])
-    zeros = np.array([name in found.zeros for name in table.names], np.bool_)
-    absent = np.isnan(table.rewards) & zeros & np.isfinite(table.total)[:, None]
-    rewards = np.where(absent, 0.0, table.rewards)
-    weights = np.broadcast_to(weights, rewards.shape)
-    parts = np.nan_to_num(rewards * weights)
-    size = np.abs(parts).sum(axis=1) + np.abs(table.total)
-    apart = np.abs(table.total - parts.sum(axis=1) - found.constant)
+    weights = np.array([found.weights.get(name, 1.0) for name in names])
+    zeros = np.array([name in found.zeros for name in names], np.bool_)
+    values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
+    weights = np.broadcast_to(weights, values.shape)
+    parts = np.nan_to_num(values * weights)
+    size = np.abs(parts).sum(axis=1) + np.abs(total)
+    apart = np.abs(total - parts.sum(axis=1) - found.constant)
     wrong = apart > found.tolerance + 1e-5 * size  # not where the total is NaN
     file.note_where(wrong, lines, ReadProblem.OTHER_WEIGHTS, {"total": found.total})
-    return replace(table, rewards=rewards, weights=weights, weights_from=FOUND)
+    return values, weights
+
+
+def _report_groups(columns: Columns, rows: Rows, file: FileReport) -> None:
+    grouped, prompted = columns.grouped[rows], columns.prompted[rows]
+    line = int(columns.lines[rows][0])
+    bare = int(np.sum(~grouped & ~prompted))
+    if 0 < bare < len(grouped):
+        file.note(line, ReadProblem.UNGROUPED, count=bare)
+    by_prompt = int(np.sum(~grouped & prompted))
+    if by_prompt and grouped.any():
+        file.note(line, ReadProblem.BY_PROMPT, count=by_prompt)
 
 
 def _is_record(path: Path) -> bool:

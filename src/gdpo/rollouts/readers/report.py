@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -65,6 +65,7 @@ class ReadProblem(Enum):
     REPEATED_STEP = "the rollouts of the previous step again: skipped"
 
     NO_REWARD = "no reward {name!r}; the numeric fields are {fields}"
+    NO_COLUMN = "no column {name!r}; the columns are {fields}"
     MANY = (
         "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
         {"name the rewards": Setting.REWARDS},
@@ -103,9 +104,8 @@ class ReadProblem(Enum):
         "the prompts of most group ids differ, as when ids restart in every batch: rollouts are "
         "grouped by id and prompt"
     )
-    UNGROUPED = (
-        "no group id or prompt is read, although other rollouts have one: put into one group"
-    )
+    SOME_WITHOUT = "no {path}, although other rollouts have one: put into one group"
+    UNGROUPED = "neither a group nor a prompt, although other rollouts have one: put into one group"
     BY_PROMPT = "no group id, although other rollouts have one: grouped by prompt"
 
     TURN_ROWS = "an earlier turn of a rollout: the rows with one rollout id are read as its turns"
@@ -284,16 +284,22 @@ class FileReport:
         self.lose(done, ReadProblem.UNREADABLE, {"why": why.what}, rows=max(self.rows - done, 0))
 
     def report_sought(
-        self, asked: Collection[str], found: Mapping[str, bool], line: int | None
+        self,
+        asked: Collection[str],
+        found: Mapping[str, bool],
+        line: int | None,
+        problem: ReadProblem,
+        fields: Collection[str],
+        numbers: Sequence[str],
     ) -> None:
-        """Report rewards that were not found, with the numeric fields."""
-        sought, fields = self.report.sought, listed(self.numbers)
+        """Report rewards that were not found, with the existing fields."""
         for name, is_there in found.items():
             if not is_there:
-                self.note(line, ReadProblem.NO_REWARD, {"name": name, "fields": fields})
+                self.note(line, problem, {"name": name, "fields": listed(fields)})
             if name in asked:
+                sought = self.report.sought
                 sought[name] = is_there or sought.get(name, False)
-                self.report.offered |= {} if is_there else dict.fromkeys(self.numbers)
+                self.report.offered |= {} if is_there else dict.fromkeys(numbers)
 
 
 @dataclass(slots=True)

@@ -153,7 +153,8 @@ def given_by_records(
 
             def columns(paths: Sequence[str]) -> list[Columns]:
                 given = Given(known, known.total, names={path: path for path in paths})
-                return [of_records(looked, np.arange(len(looked)), given)]
+                scratch = FileReport(file.path, number=file.number)
+                return [of_records(looked, np.arange(len(looked)), given, scratch)]
 
             return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
 
@@ -271,7 +272,14 @@ def given_by_table(
         names = {name: f"rewards.{name}" for name in inner}
     else:
         names = _names_among(found, own, table, file)
-    file.numbers = tuple(islice(table.of_kind("number"), MOST))
+    has = {
+        name: any(
+            each == path or each.startswith(f"{path}.") for each in (*table.kinds, *schema.names)
+        )
+        for name, path in names.items()
+    }
+    numbers = table.of_kind("number")
+    file.report_sought(asked.rewards or (), has, None, ReadProblem.NO_COLUMN, schema.names, numbers)
     ranges = described_ranges(read_declared(schema))
     by_name = {name: ranges.get(path.removeprefix("rewards.")) for name, path in names.items()}
     declared = {name: each for name, each in by_name.items() if each is not None}
@@ -445,8 +453,8 @@ def _first_groups(
     asked: ReaderOptions, known: Layout, columns: Sequence[Columns]
 ) -> tuple[Key, str]:
     """Return the group of each of the first rollouts, and how prompts contradict the ids."""
-    steps = _joined([part.steps(place) for place, part in enumerate(columns)])
-    ids, prompts = _joined([c.ids for c in columns]), _joined([c.prompts for c in columns])
+    names = ("steps", "ids", "prompts")
+    steps, ids, prompts = (_joined([getattr(part, name) for part in columns]) for name in names)
     none = np.full(len(ids), NO_KEY)
     groups = grouping(steps, ids, prompts, none, none)
     alone = groups.alone and "group" not in (asked.columns or {})
@@ -464,7 +472,7 @@ def _looked_at(rows: Sequence[ParsedRollout], known: Layout) -> tuple[list[str],
     numbers, shorts = dict[str, None](), dict[str, bool]()
     for row in rows:
         total = {} if known.total is None else {known.total: row.total}
-        for path, value in (*row.rewards.items(), *total.items()):
+        for path, value in (*total.items(), *row.rewards.items()):
             if isinstance(value, str):
                 shorts[path] = value is not TOO_LONG and shorts.get(path, True)
             is_text = type(value) is DoubtfulText and isfinite(number(value)) and may_be_text(path)
