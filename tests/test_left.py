@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from gdpo._left import LEFT
+import gdpo
+from gdpo._left import LEFT, MOVED
 from gdpo._naming import did_you_mean
 from gdpo.advantages import AdvantageRule
 from gdpo.cli import main
@@ -29,10 +30,17 @@ def test_an_import_says_what_replaces_it(name):
         importlib.import_module(module).never_there  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["gdpo.sandbox", "gdpo.rewards.code", "gdpo.advantages.contrib"])
+@pytest.mark.parametrize("name", MOVED)
 def test_the_import_of_a_module_says_what_replaces_it(name):
-    with pytest.raises(ImportError, match=f"{name} was removed: {LEFT[name]}"):
-        importlib.import_module(name)
+    room, _, module = name.rpartition(".")
+    for statement in (f"import {name}", f"from {room} import {module}", f"from {name} import x"):
+        with pytest.raises(ModuleNotFoundError) as raised:
+            exec(statement)
+        assert str(raised.value) == f"{name} was removed: {MOVED[name]}"
+
+
+def test_the_names_of_removed_modules_are_not_there():
+    assert not hasattr(gdpo, "tasks")
     with pytest.raises(ModuleNotFoundError, match="never_there"):
         importlib.import_module("gdpo.never_there")
 

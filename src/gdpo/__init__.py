@@ -3,11 +3,10 @@
 Nothing in this module needs torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrainer`.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gdpo._left import Removed, absent
+from gdpo._left import absent
 
 if TYPE_CHECKING:
     from gdpo.advantages.estimators.gdpo import gdpo
@@ -39,8 +38,6 @@ _MODULES = {
     "gdpo.errors": ("ConfigError", "DataError", "GdpoError", "MissingExtraError", "RewardError"),
     "gdpo.rewards": ("Example", "Reward"),
 }
-
-sys.meta_path.append(Removed())
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 So a message can distinguish a removed name from a typing error. An entry stays for one version.
 """
 
+import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
@@ -11,33 +12,37 @@ _ENDS = "gdpo report FOLDER --export NUMBERS writes the end values of each varia
 _FILTER = "filter the file before the run, for example with datatrove or text-dedup"
 _UPLOAD = "upload the folder model/ and README.md of a run with hf upload"
 
-LEFT: dict[str, str] = {
+MOVED: dict[str, str] = {
     "gdpo.advantages.contrib": "import its names from gdpo.advantages",
-    "gdpo.analysis.analyze_runs": "use analyze(reading).runs",
     "gdpo.demo": "run gdpo init FOLDER, and gdpo compare recipe.yaml in it",
     "gdpo.evaluation": "import gdpo.lab.evaluation",
     "gdpo.experiments": "import gdpo.lab.experiments. Toys: python -m benchmarks.toys",
     "gdpo.integrations.ms_swift": "copy examples/adapters/ms_swift.py",
     "gdpo.integrations.rllm": "copy examples/adapters/rllm.py",
     "gdpo.integrations.slime": "copy examples/adapters/slime.py",
-    "gdpo.integrations.trl.record_rollouts": "use watch(trainer, rollouts_dir=...)",
     "gdpo.integrations.tunix": "copy examples/adapters/tunix.py",
+    "gdpo.launch": "import gdpo.lab.launch",
+    "gdpo.recipes": "import gdpo.lab.recipes",
+    "gdpo.rewards.code": "import gdpo.lab.rewards.code",
+    "gdpo.runs": "import gdpo.lab.runs",
+    "gdpo.sandbox": "import gdpo.lab.sandbox",
+    "gdpo.tasks": "import gdpo.lab.tasks",
+    "gdpo.training": "import gdpo.lab.training",
+}
+"""Maps a module to what replaces it."""
+
+LEFT: dict[str, str] = {
+    "gdpo.analysis.analyze_runs": "use analyze(reading).runs",
+    "gdpo.integrations.trl.record_rollouts": "use watch(trainer, rollouts_dir=...)",
     "gdpo.lab.evaluation.Settings": "import EvaluationSettings",
     "gdpo.lab.report.front_summary": (
         "write_report(export=...) writes the end values of each variant to ends.csv"
     ),
     "gdpo.lab.tasks.near_duplicates": _FILTER,
-    "gdpo.launch": "import gdpo.lab.launch",
     "gdpo.priority.smallest_weight": "use priority(Combination(...), values, primary).smallest",
-    "gdpo.recipes": "import gdpo.lab.recipes",
     "gdpo.report.summary": "import it from gdpo.lab.report",
     "gdpo.report.write_report": "import it from gdpo.lab.report",
-    "gdpo.rewards.code": "import gdpo.lab.rewards.code",
     "gdpo.rollouts.readers.Turns": "import TableTurns",
-    "gdpo.runs": "import gdpo.lab.runs",
-    "gdpo.sandbox": "import gdpo.lab.sandbox",
-    "gdpo.tasks": "import gdpo.lab.tasks",
-    "gdpo.training": "import gdpo.lab.training",
     "gdpo demo": "run gdpo init FOLDER, and gdpo compare recipe.yaml in it",
     "gdpo push": _UPLOAD,
     "analyze --format": "use --columns format=NAME",
@@ -57,8 +62,8 @@ LEFT: dict[str, str] = {
     "near_duplicates": _FILTER,
     "report --front": _ENDS,
 }
-"""Maps a name to what replaces it: `gdpo.module.name` or `gdpo.module` for an import, `gdpo verb`,
-`verb --option`, or a key of a recipe or an option by name. The text follows "was removed: "."""
+"""Maps a name to what replaces it: `gdpo.module.name` for an import, `gdpo verb`, `verb --option`,
+or a key of a recipe or an option by name. The text follows "was removed: "."""
 
 
 def absent(module: str, name: str) -> Exception:
@@ -72,10 +77,11 @@ def absent(module: str, name: str) -> Exception:
     return AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
-class Removed(MetaPathFinder):
+class _Moved(MetaPathFinder):
     """Says, for the import of a removed module, what replaces it.
 
-    `gdpo` adds it as the last finder, so it is asked only for modules that do not exist.
+    It is the last finder, so it is asked only for modules that do not exist. The error has no
+    `name`: `from gdpo import module` would replace its message otherwise.
     """
 
     def find_spec(
@@ -84,5 +90,8 @@ class Removed(MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002  signature of MetaPathFinder
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> None:
-        if fullname in LEFT:
-            raise absent(*fullname.rsplit(".", 1))
+        if (instead := MOVED.get(fullname)) is not None:
+            raise ModuleNotFoundError(f"{fullname} was removed: {instead}")
+
+
+sys.meta_path.append(_Moved())

@@ -50,6 +50,8 @@ class GdpoError(Exception):
             line prints options instead.
     """
 
+    what, remedy = "", NO_REMEDY  # of a subclass that does not call `__init__`
+
     def __init__(self, what: str = "", remedy: Remedy = NO_REMEDY) -> None:
         self.what, self.remedy = what, remedy
         super().__init__(remedied(what, remedy))

@@ -807,3 +807,15 @@ def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, jud
     assert run["verdict"]["learned"] == ["loud", "later"]
     (run,) = machine(*said, "--range", "loud=1:3")[0]["runs"]
     assert run["verdict"]["learned"] == ["later"]
+
+
+def test_why_a_step_was_not_analyzed_names_the_option(gdpo_says, tmp_path):
+    rows = (
+        {"step": 0, "prompt": str(max(i, 3000)), "completion": "c", "reward_a": i % 3}
+        for i in range(6000)
+    )
+    file = tmp_path / "one_large.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    code, out, _ = gdpo_says("analyze", file, "--output", "none")
+    assert code == 2
+    assert "--columns group_size=" in out

@@ -275,6 +275,18 @@ def test_a_ctrl_c_that_is_swallowed_is_sent_again(tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
 
 
+def test_an_error_of_a_user_without_its_own_text_is_printed(tmp_path):
+    code = (
+        "from gdpo import RewardError; from gdpo.cli import main; from gdpo.cli._app import app\n"
+        "class Own(RewardError):\n"
+        "    def __init__(self, code): self.code = code\n"
+        "def fail(): raise Own('code 3')\n"
+        "app.command(fail); main(['fail'])"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "gdpo: code 3\n")
+
+
 def test_what_answers_a_ctrl_c_is_there_before_anything_heavy():
     listing = "import sys, gdpo.cli; print(*{'numpy', 'rich', 'pydantic'} & set(sys.modules))"
     done = python("-c", listing)

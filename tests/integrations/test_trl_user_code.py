@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
 from gdpo.advantages import grpo
+from gdpo.errors import DataError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._rewards import exact_where_kept, numbered
 from gdpo.rewards import Reward
@@ -441,6 +442,10 @@ def in_words(completions, **columns):
     return ["0.5"] * len(completions)
 
 
+def refuses(completions, **columns):
+    raise DataError("too long")
+
+
 def adds_text(completions, **columns):
     return [1 + text for text in completions]
 
@@ -449,6 +454,7 @@ def adds_text(completions, **columns):
     ("reward", "named"),
     [
         (keyed, r"'keyed' raised KeyError.*'gold'.*add it.*'answer'"),
+        (refuses, r"'refuses' raised DataError: 'too long'"),
         (adds_text, "catch the exception, and return None"),
         (in_words, r"'in_words' returned '0\.5' for completion 0 of 12: .* finite number, or None"),
     ],

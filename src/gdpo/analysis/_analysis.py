@@ -1,10 +1,12 @@
 """Analyzes the rollouts of several runs in one pass over their steps."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gdpo._naming import did_you_mean
+from gdpo._text import remedied
 from gdpo.analysis.priorities import PriorityOverall
 from gdpo.analysis.replay import RECORDED, Replay, Replayed
 from gdpo.analysis.run import RunAnalysis, RunSteps, run_of
@@ -34,7 +36,7 @@ class Analysis:
     """Whether the primary reward won, for each run. Empty if no primary reward was named."""
     not_analyzed: int = 0
     """Number of rollouts that were read, but whose step could not be analyzed."""
-    problems: dict[str, int] = field(default_factory=dict)
+    problems: Counter[str] = field(default_factory=Counter)
     """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
     @property
@@ -106,7 +108,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         try:
             batch = batch_of(table, weights)
         except DataError as error:
-            done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
+            done.problems[remedied(error.what, error.remedy, options=True)] += len(table)
             batch = None
         if batch is None:
             done.not_analyzed += len(table)

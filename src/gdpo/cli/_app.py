@@ -167,7 +167,7 @@ def _code_of(arguments: Sequence[str]) -> int:
     try:
         return app(_as_spelled_now(arguments), result_action="return_value") or 0
     except GdpoError as error:
-        _complain(remedied(error.what, error.remedy, options=True))
+        _complain(remedied(error.what, error.remedy, options=True) or str(error))
         return MISTAKE
     except KeyboardInterrupt as stopped:
         if rank() == "0":  # all processes are stopped

@@ -239,6 +239,7 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
         return [None if value != value else value for value in values]  # NaN
 
     function.__name__ = reward.name
+    vars(function)[_PASSED] = GdpoError
     return function
 
 
@@ -274,6 +275,9 @@ _ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "log_ext
 
 _SOMETIMES = ("environments",)
 """Arguments that TRL passes only in some training runs."""
+
+_PASSED = "_gdpo_passed"
+"""Attribute of the functions that gdpo makes: the errors that already name the reward."""
 
 _RENAMED = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass under their own names."""
@@ -402,14 +406,15 @@ class ExactRewards:
         """
         if isinstance(function, str | torch.nn.Module):
             return function
+        passed = getattr(function, _PASSED, KeyboardInterrupt)
 
         def now(**given: Any) -> list[Any]:
-            with boundary(RewardError, partial(_raised, name, function, given), passed=GdpoError):
+            with boundary(RewardError, partial(_raised, name, function, given), passed=passed):
                 values = function(**given)
             return self._kept(column, name, _check_values(name, values, len(given["completions"])))
 
         async def later(**given: Any) -> list[Any]:
-            with boundary(RewardError, partial(_raised, name, function, given), passed=GdpoError):
+            with boundary(RewardError, partial(_raised, name, function, given), passed=passed):
                 values = await function(**given)
             return self._kept(column, name, _check_values(name, values, len(given["completions"])))
 

