@@ -186,7 +186,7 @@ Tools: TypeAlias = Sequence[JsonObject]
 Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """Defines how BFCL's rows become prompts and how calls are read."""
 

@@ -20,7 +20,7 @@ from gdpo.rewards.length import token_limit
 from gdpo.rewards.task import Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """Stores where rows come from: a file, or a dataset on the Hub."""
 
@@ -29,7 +29,7 @@ class Source:
     split: str = "test"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """Defines a benchmark: its rows, and the task that writes prompts and scores responses."""
 

@@ -35,7 +35,7 @@ PART = 32
 """Number of problems that are evaluated and saved together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Stores the progress on one benchmark."""
 
@@ -59,7 +59,7 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EvaluationSettings:
     """Defines an evaluation, which can be resumed only with the same settings."""
 
@@ -78,7 +78,7 @@ class EvaluationSettings:
     maximum."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """Stores a model's result on one benchmark."""
 

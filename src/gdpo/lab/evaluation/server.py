@@ -108,7 +108,7 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
         yield key, Response(text, num_tokens, reason)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ServerModel:
     """Gets responses of a model on an OpenAI-compatible server.
 

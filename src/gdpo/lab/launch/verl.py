@@ -65,7 +65,7 @@ def fields_of(recipe: Recipe) -> Section:
     return {**DEFAULTS, **recipe.trainer}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Machines:
     """Describes a cluster of nodes with the same number of GPUs each."""
 
@@ -84,7 +84,7 @@ class Machines:
         return self.nodes * self.gpus
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Batches:
     """Stores the batch sizes of one generation, summed over all GPUs."""
 

@@ -138,7 +138,7 @@ class RunDirectory:
         _remove_half_made(self.path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """Stores what the files of a run said when `read_run` read them."""
 

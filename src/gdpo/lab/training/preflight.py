@@ -79,7 +79,7 @@ def quiet() -> Generator[None]:
         yield
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckedRun:
     """Stores the checked inputs of a training run. The model is not loaded yet."""
 

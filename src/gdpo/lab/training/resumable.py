@@ -34,7 +34,7 @@ _OTHERS_S = 5.0
 """Number of seconds that the main process waits for a file from another process."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FinishedStep:
     """Stores the state after a finished step, without the weights and the optimizer."""
 
