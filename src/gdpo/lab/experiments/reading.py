@@ -243,7 +243,6 @@ def read_plan(folder: Path) -> ComparisonPlan | None:
         plain = read_json(file)
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
-        plain = plain
         named = plain["estimators"]
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)

@@ -311,13 +311,12 @@ def with_fields(config: Section, fields: Section, *, place: str) -> Section:
     for path, value in fields.items():
         inside, (*keys, last) = config, path.split(".")
         for key in keys:
-            inner = inside.setdefault(key, {})
-            if not isinstance(inner, dict):
+            inside = inside.setdefault(key, {})
+            if not isinstance(inside, dict):
                 raise ConfigError(
-                    f"{place}: {path!r} is not a verl field: {key!r} is {inner!r}, not a "
+                    f"{place}: {path!r} is not a verl field: {key!r} is {inside!r}, not a "
                     "mapping. Correct the path"
                 )
-            inside = inner
         if isinstance(inside.get(last), dict):
             raise ConfigError(
                 f"{place}: {path!r} is a mapping, not a field: set one of its fields "
