@@ -360,19 +360,19 @@ def result_of(
     estimates: dict[str, Estimate] = {}
     unscorable: dict[str, list[int]] = {}
     for reward in rewards:
-        (measure, inverted), low, high = measure_of(reward), reward.low, reward.high
+        measure, low, high = measure_of(reward), reward.low, reward.high
         means = [_mean([r.rewards[reward.name] for r in group]) for group in by_problem.values()]
         missing = [
             number + 1 for number, mean in zip(by_problem, means, strict=True) if isnan(mean)
         ]
         if missing and reward.name in judge_every_row:
-            unscorable[measure] = missing
+            unscorable[measure.name] = missing
             means = [low if isnan(mean) else mean for mean in means]
-        if inverted:
+        if measure.inverted:
             means = [(high - mean) / (high - low) for mean in means]
             low, high = 0.0, 1.0
-        of_problems[measure] = means
-        estimates[measure] = share(means, low=low, high=high)
+        of_problems[measure.name] = means
+        estimates[measure.name] = share(means, low=low, high=high)
     samples = max((len(group) for group in by_problem.values()), default=0)
     identities = [
         _identity(group[0].prompt, group[0].extra["reference"]) for group in by_problem.values()
