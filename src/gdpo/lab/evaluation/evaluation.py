@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from gdpo._files import read_json, write_json
 from gdpo.errors import ConfigError, DataError
@@ -147,11 +147,13 @@ def read_results(folder: Path) -> list[Result]:
             "evaluation, or choose another folder"
         )
     try:
-        return TypeAdapter(list[Result]).validate_python(read_json(file))
-    except ValueError as error:
+        return TypeAdapter(list[Result]).validate_json(file.read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "content"
         raise ConfigError(
-            f"{file} cannot be read by this version of gdpo ({type(error).__name__}: {error}): "
-            "repeat the evaluation in another folder"
+            f"{file} cannot be read by this version of gdpo ({field}: {first['msg']}, got "
+            f"{first['input']!r:.80}): repeat the evaluation in another folder"
         ) from error
 
 
