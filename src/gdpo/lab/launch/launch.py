@@ -354,7 +354,7 @@ def _metrics_rows(metrics: Path) -> Iterator[Facts]:
     """Yield the metrics of each step under TRL's names. A resumed run replaces repeated steps."""
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
-    steps: dict[int, Facts] = {}
+    steps: dict[int, dict[str, Any]] = {}
     for file in (each for each in (*files, metrics) if each.is_file()):
         for row in json_lines(file):
             steps[row["step"]] = steps.get(row["step"], {}) | row["data"]
