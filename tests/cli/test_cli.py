@@ -179,6 +179,12 @@ def test_evaluate_tells_what_is_wrong_before_it_begins(mistake, arguments, messa
     assert message in mistake("evaluate", "gold", *arguments)
 
 
+def test_where_vllm_writes_is_told_only_if_it_runs(gdpo_says):
+    code, out, err = gdpo_says("evaluate", "gold", "--benchmarks", "gsm8k", "--engine", "vllm")
+    assert (code, out) == (2, "")
+    assert "omit --engine" in err
+
+
 def test_a_full_disk_is_named_and_what_is_done_is_gone_on_with(gdpo_says, tmp_path, small_disk):
     row = json.dumps({"question": "1+1?", "answer": f"#### {'2' * 99}"})
     (tmp_path / "rows.jsonl").write_text(f"{row}\n" * 3)

@@ -1,6 +1,5 @@
 """Commands that only show something run nothing that the files which they show name."""
 
-import json
 import sys
 
 import numpy as np
@@ -19,23 +18,12 @@ NAMED = {"reward": "evil:x", "task": "evil:x", "label": "evil:x"}
 """A run whose reward, task and estimator are those of a module."""
 
 
-ONE_BY_ONE = """
-import json, sys
-from gdpo.cli import main
-codes = []
-for command in json.loads(sys.argv[1]):
-    try:
-        main(command)
-    except SystemExit as left:
-        codes.append(left.code)
-sys.exit(any(codes))
-"""
-
-
-def shown(folder, *commands, **environment):
-    """What the command line says to these commands when it is started in this folder."""
+def shown(folder, *arguments, **environment):
+    """What the command line says when it is started in this folder."""
     # As the script `gdpo` does it: -P keeps Python from putting the folder first on its path.
-    return python("-P", "-c", ONE_BY_ONE, json.dumps(commands), cwd=folder, env=environment)
+    return python(
+        "-P", "-c", "from gdpo.cli import main; main()", *arguments, cwd=folder, env=environment
+    )
 
 
 def a_run(folder, *, reward="format", task="gsm8k", label="gdpo"):
@@ -56,37 +44,42 @@ def plant(folder):
     (info / "entry_points.txt").write_text("[pydantic]\nx = evil:x\n")
 
 
-def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path):
+@pytest.mark.parametrize("command", ["report", "analyze"])
+def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command):
     run = a_run(tmp_path, **NAMED)
     plant(run)
-    done = shown(run, ["report", "."], ["analyze", "."])
+    done = shown(run, command, ".")
     assert done.returncode == 0, done.stderr
     assert not (run / "EXECUTED").exists()
 
 
 @pytest.mark.slow
-def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path):
+@pytest.mark.parametrize("command", ["report", "analyze"])
+def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command):
     run, elsewhere = a_run(tmp_path / "runs", **NAMED), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "evil.py").write_text(EVIL)
-    commands = [[verb, str(run), "--output", f"{verb}.html"] for verb in ("report", "analyze")]
-    done = shown(tmp_path, *commands, PYTHONPATH=python_path(elsewhere))
+    output = ("--output", str(tmp_path / "page.html"))
+    done = shown(tmp_path, command, str(run), *output, PYTHONPATH=python_path(elsewhere))
     assert done.returncode == 0, done.stderr
     assert not (elsewhere / "EXECUTED").exists()
 
 
 @pytest.mark.slow
-def test_what_lies_in_the_current_folder_is_no_plugin(tmp_path):
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("recipes", "ls"),
+        ("recipes", "show", "gsm8k"),
+        ("analyze", ".", "--estimators", "recorded,grpo", "--output", "json"),
+        ("analyze", ".", "--rescore", "gsm8k", "--output", "json"),
+    ],
+)
+def test_what_lies_in_the_current_folder_is_no_plugin(tmp_path, command):
     run = a_run(tmp_path)
     plant(run)
-    done = shown(
-        run,
-        ["--help"],
-        ["recipes", "ls"],
-        ["recipes", "show", "gsm8k"],
-        ["analyze", ".", "--estimators", "recorded,grpo", "--output", "json"],
-        ["analyze", ".", "--rescore", "gsm8k", "--output", "json"],
-    )
+    done = shown(run, *command)
     assert "Traceback" not in done.stderr
     assert not (run / "EXECUTED").exists()
 

@@ -164,6 +164,14 @@ def test_a_tool_that_never_ends_is_killed_without_harm_to_others():
     assert results == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
 
 
+def test_a_conversation_that_ends_the_process_of_all_does_no_harm_to_others():
+    entry = {"id": "multi_turn_base_0", "initial_config": {}, "involved_classes": ["MathAPI"]}
+    deadly = ["add(a=1, b=__import__('os').kill(__import__('os').getppid(), 9))"]
+    fine = as_python([("add", {"a": 1, "b": 2})], ["add"])
+    results = run_tools([{"entry": entry, "steps": [deadly]}, {"entry": entry, "steps": [fine]}])
+    assert results == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
+
+
 def test_rows_do_not_share_the_state_of_tools():
     entry = {"id": "multi_turn_long_context_0", "involved_classes": ["TravelAPI"]}
     entry["initial_config"] = {"TravelAPI": {"credit_card_list": {}, "booking_record": {}}}

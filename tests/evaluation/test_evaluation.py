@@ -245,6 +245,24 @@ def test_a_folder_with_other_files_is_not_written_to(evaluated, tmp_path):
         read_results(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"problems": "70"}, r"results\.json .*0\.problems: .*integer, got '70'"),
+        ({"of_problems": {"correct": ["1"]}}, r"results\.json .*0\.of_problems\.correct\.0: .*'1'"),
+        (None, r"results\.json .*content: Invalid JSON"),
+    ],
+)
+def test_results_that_cannot_be_read_are_named_in_one_line(evaluated, tmp_path, change, said):
+    evaluated(tmp_path / "e")
+    file = tmp_path / "e" / "results.json"
+    [plain] = json.loads(file.read_text())
+    file.write_text("[" if change is None else json.dumps([plain | change]))
+    with config_error(said) as raised:
+        read_results(tmp_path / "e")
+    assert "\n" not in str(raised.value)
+
+
 def test_rows_that_cannot_be_read_are_reported_before_anything_is_generated(gsm8k_file, tmp_path):
     broken = written(tmp_path / "broken.jsonl", [{"question": "1?", "answer": "1"}])
     with data_error("--data mbpp=FILE"):

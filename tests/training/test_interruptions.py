@@ -11,8 +11,9 @@ import pytest
 from tests.checkout import environment
 from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
 
-from gdpo.errors import RewardError
+from gdpo.errors import ConfigError, RewardError
 from gdpo.lab.recipes.read import load_recipe
+from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics
 from gdpo.lab.training import train
 from gdpo.lab.training._interrupt import Stopped, StopRequest, stop_on_signal
@@ -162,13 +163,31 @@ def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(tra
     assert repeatable(run) == whole
 
 
+SYNCED = (
+    *("trainer.sync_ref_model=true", "trainer.ref_model_sync_steps=1", "trainer.beta=0.5"),
+    *("trainer.learning_rate=0.01", "trainer.save_total_limit=10"),
+)
+"""A reference that follows the policy."""
+
+
 def test_a_run_whose_reference_follows_the_policy_resumes_exactly(trained):
-    syncs = ("sync_ref_model=true", "ref_model_sync_steps=1", "beta=0.5", "learning_rate=0.01")
-    run = trained(*(f"trainer.{each}" for each in syncs), "trainer.save_total_limit=10").run
+    run = trained(*SYNCED).run
     whole = repeatable(run)
     forget_checkpoints_after(run, 2)
     assert train(load_recipe(run.path), resume=True).started_at == 2
     assert repeatable(run) == whole
+
+
+def test_a_checkpoint_without_its_reference_is_refused_and_a_new_run_is_the_remedy(trained):
+    run = trained(*SYNCED).run
+    forget_checkpoints_after(run, 2)
+    checkpoint = run.checkpoints / "checkpoint-2"
+    (checkpoint / "reference.pth").unlink()
+    complete(checkpoint)
+    with pytest.raises(ConfigError, match=r"checkpoint-2 has no reference\.pth") as raised:
+        train(load_recipe(run.path), resume=True)
+    [name] = re.findall(r"replace --resume with --set (name=\S+)", str(raised.value))
+    assert train(load_recipe(run.path, [name, "trainer.max_steps=1"])).finished
 
 
 def test_checkpoints_are_saved_by_time_too(load):

@@ -71,8 +71,7 @@ def _weights_of(
             f"{place}: {cell!r:.80} is not a mapping from reward name to number: write for "
             f"example {{{names[0]!r}: 2.0}}, or null for the configured weights"
         )
-    given = cell
-    for name, value in given.items():
+    for name, value in cell.items():
         if name not in names and value is not None:
             raise DataError(
                 f"{place}: {name!r} is not a reward of this run: {did_you_mean(str(name), names)}"
@@ -82,7 +81,7 @@ def _weights_of(
                 f"{place}: the weight of {name!r} is {value!r:.80}: write a finite number, "
                 "or null if the reward does not apply to this prompt"
             )
-    factors = [given.get(name) for name in names]
+    factors = [cell.get(name) for name in names]
     products = [
         nan if factor is None else weight * float(factor)
         for factor, weight in zip(factors, weights, strict=True)
@@ -90,12 +89,12 @@ def _weights_of(
     sizes = [abs(product) for product in products if product == product]
     if not sizes:
         raise DataError(
-            f"{place}: {dict(given)!r:.80} gives no reward a weight, so nothing can be learned "
+            f"{place}: {dict(cell)!r:.80} gives no reward a weight, so nothing can be learned "
             "from this prompt: write null for the configured weights, or remove the row"
         )
     if sum(sizes) > _MOST:
         raise DataError(
-            f"{place}: {dict(given)!r:.80} times the configured weights "
+            f"{place}: {dict(cell)!r:.80} times the configured weights "
             f"{dict(zip(names, weights, strict=True))!r:.80} exceeds {_MOST:g} in total: write "
             "smaller numbers"
         )

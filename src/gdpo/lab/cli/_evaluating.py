@@ -11,8 +11,10 @@ from gdpo._terminal import say, terminal
 from gdpo.errors import ConfigError
 from gdpo.lab.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
 from gdpo.lab.evaluation.evaluation import EvaluationSettings, Progress, Result
-from gdpo.lab.evaluation.responders import VllmOptions
+from gdpo.lab.evaluation.named import responder_of
+from gdpo.lab.evaluation.responders import Responder, VllmOptions
 from gdpo.lab.evaluation.sanity import Sanity
+from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.evaluation.tables import (
     bfcl_lines,
     differences_table,
@@ -120,17 +122,48 @@ def _doing(now: Progress) -> str:
     return ""
 
 
-def vllm_options(
+def responders(
+    settings: EvaluationSettings,
+    folder: Path,
+    *,
+    server: str | None,
+    deadline: float | None,
+    at_once: int,
+    enforce_eager: bool,
+) -> Callable[[Benchmark], Responder]:
+    """Return a function that returns a benchmark's responder. Print where vLLM's output goes.
+
+    Raises:
+        ConfigError: If an option does not fit the engine or the server.
+        MissingExtraError: If the engine is not installed.
+    """
+    if deadline is not None and server is None:
+        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
+    model, sampling = settings.model, settings.sampling
+    vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
+    found = responder_of(
+        model,
+        sampling,
+        server=ServerModel(server, model, sampling, at_once, deadline, kept=folder)
+        if server
+        else None,
+        at_once=at_once,
+        engine=settings.engine,
+        vllm=vllm,
+    )
+    if vllm is not None:
+        say(terminal(), f"vLLM's output: {vllm.log}")
+    return found
+
+
+def _vllm_options(
     settings: EvaluationSettings, folder: Path, *, enforce_eager: bool
 ) -> VllmOptions | None:
-    """Return how to start vLLM, and print where its output goes. None: another engine is used."""
     if settings.engine == "vllm":
         length = settings.max_model_len
         if length is not None and length < 1:
             raise ConfigError(f"--max-model-len must be 1 or more, got {length}")
-        log = folder / "vllm.log"
-        say(terminal(), f"vLLM's output: {log}")
-        return VllmOptions(log, length, enforce_eager)
+        return VllmOptions(folder / "vllm.log", length, enforce_eager)
     if enforce_eager or settings.max_model_len is not None:
         raise ConfigError(
             "--max-model-len and --enforce-eager apply only to vLLM: add --engine vllm, or omit "

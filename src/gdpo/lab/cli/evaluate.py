@@ -68,20 +68,18 @@ def evaluate(
         baseline: Folder of another evaluation to compare with. Also prints the difference in each
             score, paired by problem.
     """
-    from gdpo.errors import ConfigError
     from gdpo.lab.cli._evaluating import (
         files_of,
         progress_shown,
+        responders,
         show_results,
         the_benchmarks,
-        vllm_options,
     )
     from gdpo.lab.evaluation import EvaluationSettings, Sampling
     from gdpo.lab.evaluation import evaluate as run_evaluation
     from gdpo.lab.evaluation.evaluation import read_results
-    from gdpo.lab.evaluation.named import folder_of, responder_of, weights_of
+    from gdpo.lab.evaluation.named import folder_of, weights_of
     from gdpo.lab.evaluation.responders import check_sampling
-    from gdpo.lab.evaluation.server import ServerModel
     from gdpo.lab.evaluation.tables import add_to_readme
     from gdpo.lab.runs.directory import RunDirectory
 
@@ -99,18 +97,13 @@ def evaluate(
     listed = the_benchmarks(benchmarks, settings.data)
     folder = output or folder_of(model)
     compared = read_results(baseline) if baseline else None
-    if deadline is not None and server is None:
-        raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
-    vllm = vllm_options(settings, folder, enforce_eager=enforce_eager)
-    answering = responder_of(
-        model,
-        settings.sampling,
-        server=ServerModel(server, model, settings.sampling, at_once, deadline, kept=folder)
-        if server
-        else None,
+    answering = responders(
+        settings,
+        folder,
+        server=server,
+        deadline=deadline,
         at_once=at_once,
-        engine=engine,
-        vllm=vllm,
+        enforce_eager=enforce_eager,
     )
     try:
         with progress_shown() as show:

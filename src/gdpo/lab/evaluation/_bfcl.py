@@ -191,7 +191,7 @@ def _gold_text(reference: Reference) -> str:
 
 def _chosen(parameters: JsonObject, required: Sequence[str] = ()) -> JsonObject:
     """Return one value per parameter. A parameter that allows "" is optional."""
-    chosen: JsonObject = {}
+    chosen: dict[str, Any] = {}
     for name, allowed in parameters.items():
         values = allowed if isinstance(allowed, list) else [allowed]
         given = [value for value in values if value != ""]

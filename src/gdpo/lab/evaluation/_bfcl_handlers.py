@@ -97,8 +97,9 @@ def run_tools(talks: Sequence[JsonObject]) -> list[list[list[str]]]:
             check=True,
         )
         return json.loads(ended.stdout)
-    # Each conversation has its own process, so that one that hangs or crashes ends only itself.
-    return [[[_DIED] * len(step) for step in talk["steps"]] for talk in talks]
+    if len(talks) > 1:  # one conversation ended the process of all: run each separately
+        return [run_tools([talk])[0] for talk in talks]
+    return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
 
 
 def play(entry: JsonObject, steps: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -186,7 +187,7 @@ Tools: TypeAlias = Sequence[JsonObject]
 Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """Defines how BFCL's rows become prompts and how calls are read."""
 

@@ -43,7 +43,7 @@ NextPrompts: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
 """Function that returns the next prompt of each conversation. None: the conversation has ended."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Conversations:
     """Responds to each problem with a conversation."""
 

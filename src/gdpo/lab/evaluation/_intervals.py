@@ -17,7 +17,7 @@ Number: TypeAlias = Annotated[float, BeforeValidator(lambda value: nan if value 
 """A number that is NaN if it was read as null."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Stores a mean with its 95 % interval."""
 

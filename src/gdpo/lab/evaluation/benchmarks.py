@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdpo._files import package_folder
 from gdpo._naming import did_you_mean
@@ -20,7 +20,7 @@ from gdpo.rewards.length import token_limit
 from gdpo.rewards.task import Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """Stores where rows come from: a file, or a dataset on the Hub."""
 
@@ -29,7 +29,7 @@ class Source:
     split: str = "test"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """Defines a benchmark: its rows, and the task that writes prompts and scores responses."""
 
@@ -107,19 +107,27 @@ GROUPS = {handler.name: tuple(each.name for each in _bfcl(handler)) for handler 
 """Groups of benchmarks, keyed by name: all categories of BFCL for each handler."""
 
 
+class Measure(NamedTuple):
+    """Describes how a reward is shown in results."""
+
+    name: str
+    inverted: bool = False
+    """Whether to show the share of responses that do not get the reward."""
+
+
 _MEASURES = {
-    "length": ("too long", True),
-    "no_bug": ("bug", True),
-    "correctness": ("correct", False),
-    "flexible": ("correct, flexible", False),
-    "pass_all": ("all tests", False),
-    "pass_rate": ("tests passed", False),
+    "length": Measure("too long", inverted=True),
+    "no_bug": Measure("bug", inverted=True),
+    "correctness": Measure("correct"),
+    "flexible": Measure("correct, flexible"),
+    "pass_all": Measure("all tests"),
+    "pass_rate": Measure("tests passed"),
 }
 
 
-def measure_of(reward: Reward) -> tuple[str, bool]:
-    """Return the name of a reward in results, and whether they count responses without it."""
-    return _MEASURES.get(reward.name, (reward.name, False))
+def measure_of(reward: Reward) -> Measure:
+    """Return how a reward is shown in results. Without an entry, it is shown under its own name."""
+    return _MEASURES.get(reward.name, Measure(reward.name))
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:

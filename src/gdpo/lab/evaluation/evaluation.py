@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from gdpo._files import read_json, write_json
 from gdpo.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ PART = 32
 """Number of problems that are evaluated and saved together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Stores the progress on one benchmark."""
 
@@ -59,7 +59,7 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EvaluationSettings:
     """Defines an evaluation, which can be resumed only with the same settings."""
 
@@ -78,7 +78,7 @@ class EvaluationSettings:
     maximum."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """Stores a model's result on one benchmark."""
 
@@ -147,11 +147,13 @@ def read_results(folder: Path) -> list[Result]:
             "evaluation, or choose another folder"
         )
     try:
-        return TypeAdapter(list[Result]).validate_python(read_json(file))
-    except ValueError as error:
+        return TypeAdapter(list[Result]).validate_json(file.read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "content"
         raise ConfigError(
-            f"{file} cannot be read by this version of gdpo ({type(error).__name__}: {error}): "
-            "repeat the evaluation in another folder"
+            f"{file} cannot be read by this version of gdpo ({field}: {first['msg']}, got "
+            f"{first['input']!r:.80}): repeat the evaluation in another folder"
         ) from error
 
 
@@ -360,19 +362,19 @@ def result_of(
     estimates: dict[str, Estimate] = {}
     unscorable: dict[str, list[int]] = {}
     for reward in rewards:
-        (measure, inverted), low, high = measure_of(reward), reward.low, reward.high
+        measure, low, high = measure_of(reward), reward.low, reward.high
         means = [_mean([r.rewards[reward.name] for r in group]) for group in by_problem.values()]
         missing = [
             number + 1 for number, mean in zip(by_problem, means, strict=True) if isnan(mean)
         ]
         if missing and reward.name in judge_every_row:
-            unscorable[measure] = missing
+            unscorable[measure.name] = missing
             means = [low if isnan(mean) else mean for mean in means]
-        if inverted:
+        if measure.inverted:
             means = [(high - mean) / (high - low) for mean in means]
             low, high = 0.0, 1.0
-        of_problems[measure] = means
-        estimates[measure] = share(means, low=low, high=high)
+        of_problems[measure.name] = means
+        estimates[measure.name] = share(means, low=low, high=high)
     samples = max((len(group) for group in by_problem.values()), default=0)
     identities = [
         _identity(group[0].prompt, group[0].extra["reference"]) for group in by_problem.values()

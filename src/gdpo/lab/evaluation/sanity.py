@@ -34,7 +34,7 @@ _SHOWN = 200
 """Maximum length of a reason, in characters."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sanity:
     """Stores how a benchmark scored its reference answers and empty responses."""
 

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,7 +60,7 @@ class _InterruptedError(Exception):
     """Raised if a stream ended before the response was complete."""
 
 
-Request: TypeAlias = dict[str, Any]
+Request: TypeAlias = Mapping[str, Any]
 """The fields of a request for a chat completion."""
 
 ANSWERED = ".answered.jsonl"
@@ -108,7 +108,7 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
         yield key, Response(text, num_tokens, reason)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ServerModel:
     """Gets responses of a model on an OpenAI-compatible server.
 

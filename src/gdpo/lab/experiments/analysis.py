@@ -25,7 +25,7 @@ from gdpo.lab.experiments.statistics import (
 from gdpo.lab.experiments.threshold import WINDOW, best, final, first_reached
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Traces:
     """Stores the results of an estimator's runs on one reward, one entry per seed."""
 

@@ -13,7 +13,7 @@ from gdpo.lab.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survi
 from gdpo.report.text import number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Stores one estimator's results on one reward over all seeds."""
 
@@ -35,7 +35,7 @@ class Outcome:
     survival: Survival
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Stores one estimator's difference from the baseline on one reward."""
 
@@ -68,7 +68,7 @@ class Difference:
     correction of `p_time` does not count this comparison."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Stores all results of an experiment."""
 

@@ -5,7 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +13,7 @@ from gdpo._terminal import say
 from gdpo._text import one_line
 from gdpo.lab.experiments.grid import Cell, Grid
 from gdpo.lab.experiments.process import Update
-from gdpo.lab.runs.directory import RunDirectory, read_run
+from gdpo.lab.runs.directory import Facts, RunDirectory, read_run
 from gdpo.lab.runs.summary import duration, number
 
 _RECENT = 5
@@ -61,14 +60,14 @@ def grid_display(
         update()
 
 
-def _rows(cell: Cell) -> tuple[dict[str, Any], ...]:
+def _rows(cell: Cell) -> tuple[Facts, ...]:
     """Return a run's metrics. Read the file again only if its size has changed."""
     file = cell.run.metrics
     return _read(cell.run.path, file.stat().st_size) if file.is_file() else ()
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, _size: int) -> tuple[dict[str, Any], ...]:
+def _read(path: Path, _size: int) -> tuple[Facts, ...]:
     return tuple(read_run(RunDirectory(path)).steps)
 
 

@@ -32,7 +32,7 @@ Update: TypeAlias = Callable[[], None]
 """Is called repeatedly, to update a display."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Orphan:
     """Describes a training run that another process started."""
 
@@ -128,7 +128,7 @@ _ENVIRONMENT: Mapping[str, str] = {
 at every operation."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Training:
     """Represents a training run in a child process."""
 

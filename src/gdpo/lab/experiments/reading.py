@@ -81,7 +81,7 @@ OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
 """States of runs that have not ended. `gdpo compare` resumes interrupted runs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measured:
     """Describes a compared reward."""
 
@@ -92,7 +92,7 @@ class Measured:
     """Weight of the reward. None: the labels have different weights."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ComparedRun:
     """Stores one training run."""
 
@@ -124,7 +124,7 @@ class ComparedRun:
         return max((len(values) for values in self.means.values()), default=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """Stores runs of several estimators with the same seeds and task."""
 
@@ -204,7 +204,7 @@ _LONGEST = 120
 """Maximum number of characters of a label to use in the name of a run's folder."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ComparisonPlan:
     """Stores which runs a comparison trains."""
 
@@ -243,7 +243,6 @@ def read_plan(folder: Path) -> ComparisonPlan | None:
         plain = read_json(file)
         if not isinstance(plain, dict):
             raise TypeError("it is not a JSON object")
-        plain = plain
         named = plain["estimators"]
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)

@@ -43,7 +43,7 @@ Times: TypeAlias = Float[np.ndarray, " time"]
 """A number at each step at which a share changes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interval:
     """Stores a value with its 95 % interval. NaN: unknown."""
 
@@ -52,7 +52,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Survival:
     """Stores the Kaplan-Meier curve of runs that have not reached the threshold."""
 
@@ -67,7 +67,7 @@ class Survival:
     half."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PValue:
     """Stores a p-value and the smallest one attainable with this number of runs."""
 

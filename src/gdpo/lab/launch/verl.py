@@ -65,7 +65,7 @@ def fields_of(recipe: Recipe) -> Section:
     return {**DEFAULTS, **recipe.trainer}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Machines:
     """Describes a cluster of nodes with the same number of GPUs each."""
 
@@ -84,7 +84,7 @@ class Machines:
         return self.nodes * self.gpus
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Batches:
     """Stores the batch sizes of one generation, summed over all GPUs."""
 
@@ -311,13 +311,12 @@ def with_fields(config: Section, fields: Section, *, place: str) -> Section:
     for path, value in fields.items():
         inside, (*keys, last) = config, path.split(".")
         for key in keys:
-            inner = inside.setdefault(key, {})
-            if not isinstance(inner, dict):
+            inside = inside.setdefault(key, {})
+            if not isinstance(inside, dict):
                 raise ConfigError(
-                    f"{place}: {path!r} is not a verl field: {key!r} is {inner!r}, not a "
+                    f"{place}: {path!r} is not a verl field: {key!r} is {inside!r}, not a "
                     "mapping. Correct the path"
                 )
-            inside = inner
         if isinstance(inside.get(last), dict):
             raise ConfigError(
                 f"{place}: {path!r} is a mapping, not a field: set one of its fields "

@@ -16,7 +16,7 @@ _MOST_PROCESSES = 64
 """Largest number of processes that messages suggest."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Split:
     """Stores how a process splits its share of a generation into equal forward passes."""
 
@@ -74,7 +74,7 @@ def filters_groups(recipe: Recipe) -> bool:
     return recipe.trainer.get("filter_groups", "off") != "off"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Stores the counts of a generation, an optimizer step and the run, over all processes."""
 

@@ -13,7 +13,7 @@ from gdpo.lab.tasks import Problem, Task, load_problems
 from gdpo.rewards.weights_column import applies, weights_of_cells
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Stores the rows, in the order of the sources."""
 

@@ -21,7 +21,7 @@ _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LocatedModel:
     """Stores the location of a model."""
 

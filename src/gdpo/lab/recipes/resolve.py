@@ -17,7 +17,7 @@ from gdpo.rewards.named import find_reward
 from gdpo.rewards.scorer import OnError, check_distinct
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """Stores a recipe and the objects that it refers to.
 

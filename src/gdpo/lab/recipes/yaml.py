@@ -69,7 +69,7 @@ _QuotingDumper.add_representer(str, _represent_text)
 _TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer levels"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Document:
     """Stores the content of a file after overrides, and where each value was set."""
 
@@ -209,7 +209,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         raise ConfigError(f"{source}: {_TOO_DEEP}") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Builder:
     """Converts YAML nodes to Python values and stores the location of each value."""
 

@@ -16,9 +16,9 @@ from gdpo.report.blocks import FindingRow, When
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     """Recompute every recorded step with every estimator in the experiment.
 
-    An estimator appears once for each set of
-    options. Labels that differ only in weights are one estimator, because each step is recomputed
-    with its recorded weights. If only one estimator was trained, GRPO or GDPO is added.
+    An estimator appears once for each set of options. Labels that differ only in weights are one
+    estimator, because each step is recomputed with its recorded weights. If only one estimator was
+    trained, GRPO or GDPO is added.
     """
     problems: dict[str, str] = {}
     found: dict[str, tuple[str, Mapping[str, object]]] = {}

@@ -21,7 +21,7 @@ LIST = "files.json"
 """Name of the file that lists the other files of a checkpoint, and is written last."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Stores the folder and the step of a complete checkpoint."""
 

@@ -56,7 +56,7 @@ _LEFT_OVERS = (
 """Files and folders that may remain if a process is killed while writing."""
 
 
-Facts: TypeAlias = dict[str, Any]
+Facts: TypeAlias = Mapping[str, Any]
 """The content of `environment.json`, or a row of `metrics.jsonl`."""
 
 
@@ -86,7 +86,7 @@ class RunDirectory:
 
     def update_environment(self, **facts: Any) -> None:
         """Add or replace facts in `environment.json`."""
-        write_json(self.environment, read_environment(self) | facts)
+        write_json(self.environment, {**read_environment(self), **facts})
 
     def append_metrics(self, row: Facts) -> None:
         """Append a line to `metrics.jsonl`. NaN and infinities become null."""
@@ -138,7 +138,7 @@ class RunDirectory:
         _remove_half_made(self.path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """Stores what the files of a run said when `read_run` read them."""
 

@@ -116,7 +116,7 @@ def open_run(resolved: Resolved, now: Facts, *, resume: bool) -> RunFacts:
     return before
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Opened:
     """Stores a locked run as it is before training, and the checkpoint to start from."""
 

@@ -20,7 +20,7 @@ _SHARE = 0.1
 """Share of the measured steps over which start and end are averaged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RewardChange:
     """Stores the mean of one reward at the start and at the end of a run."""
 

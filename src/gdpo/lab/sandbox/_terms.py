@@ -31,7 +31,7 @@ Bug: TypeAlias = Literal[
 """Kind of a program's first error. A wrong answer is not a bug."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Stores the limits of one program, for all its tests combined.
 
@@ -83,7 +83,7 @@ class Limits:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Asserts:
     """Stores tests as statements, one statement per test, as in MBPP.
 
@@ -109,7 +109,7 @@ class Asserts:
         object.__setattr__(self, "statements", statements)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """Stores tests as a `check(candidate)` function, as in HumanEval and LeetCode.
 
@@ -132,7 +132,7 @@ class Check:
             _check_text(getattr(self, name), f"Check.{name}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Calls:
     """Stores tests that call a function and compare its return value, as in APPS and TACO.
 
@@ -162,7 +162,7 @@ class Calls:
         object.__setattr__(self, "cases", tuple((tuple(given), value) for given, value in cases))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stdio:
     """Stores tests that run the whole program and compare its output, as in programming contests.
 
@@ -213,7 +213,7 @@ def _check_text(given: Any, place: str) -> None:
         raise DataError(f"{place} must be a string, got {describe(given)}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Stores the outcome of every test of a program.
 

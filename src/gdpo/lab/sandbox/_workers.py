@@ -55,7 +55,7 @@ def _within(seconds: float) -> Left:
     return lambda: deadline - time.monotonic()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SandboxLaunch:
     """Describes how to start one worker."""
 
@@ -72,7 +72,7 @@ class SandboxLaunch:
     """Function that removes the worker's files and control group from this machine."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SandboxJob:
     """Stores a program and its tests in the form that a worker needs."""
 

@@ -61,7 +61,7 @@ PACKAGES = ("sortedcontainers",)
 Python, and rows in LeetCodeDataset import them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interpreter:
     """Stores the path of an interpreter and the folders from which it reads."""
 

@@ -58,7 +58,7 @@ class RunView:
         return sum(times) / len(times) * (self.total_steps - self.step) if times else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Display:
     """Stores the two functions that update the display."""
 

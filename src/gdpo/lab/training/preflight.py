@@ -79,7 +79,7 @@ def quiet() -> Generator[None]:
         yield
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckedRun:
     """Stores the checked inputs of a training run. The model is not loaded yet."""
 
@@ -99,6 +99,9 @@ class CheckedRun:
         """Return the recipe."""
         return self.resolved.recipe
 
+
+_PREFLIGHT_ROWS = 64
+"""Number of rows on which rewards are checked before training. `gdpo check` uses all rows."""
 
 RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[CheckResult]]
 """An additional check of the task and the training rows."""
@@ -124,10 +127,10 @@ def check(
     return inspection.results
 
 
-def prepare(resolved: Resolved, *, rows: int = 64) -> CheckedRun:
-    """Run the same checks as `check`, but the rewards on few rows. Return the job.
+def prepare(resolved: Resolved, *, rows: int = _PREFLIGHT_ROWS) -> CheckedRun:
+    """Run the same checks as `check`, but the rewards on the first `rows` rows. Return the job.
 
-    The first error is raised. `rows` is the number of rows on which the rewards are checked.
+    The first error is raised.
     """
     with quiet():
         job = _Inspection(resolved, rows, stop_at_first=True).run()

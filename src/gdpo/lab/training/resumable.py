@@ -1,6 +1,7 @@
 """Defines a `GDPOTrainer` that can be aborted within a step."""
 
 import copy
+import logging
 import random
 import time
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from transformers import TrainerState
 from transformers.trainer_pt_utils import safe_globals
 from transformers.training_args import ParallelMode
 
-from gdpo.errors import GdpoError
+from gdpo.errors import ConfigError, GdpoError
 from gdpo.integrations.trl import GDPOTrainer
-from gdpo.lab.runs.directory import OTHERS
+from gdpo.lab.runs.directory import OTHERS, free_name
 
 if TYPE_CHECKING:
     from gdpo.lab.training._loop import Loop
+
+logger = logging.getLogger(__name__)
 
 _EVALUATION_DUE = "gdpo.evaluation"
 """Key in the callbacks' states that marks a step whose evaluation is still to run."""
@@ -34,15 +37,16 @@ _OTHERS_S = 5.0
 """Number of seconds that the main process waits for a file from another process."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FinishedStep:
     """Stores the state after a finished step, without the weights and the optimizer."""
 
     step: int
     state: TrainerState
-    kept: dict[str, Any]
-    """`random`: states of the random number generators, in the format of the Trainer's checkpoints.
-    `generation`: rollouts that are reused in the next step, or None if it generates new ones."""
+    random: dict[str, Any]
+    """States of the random number generators, in the format of the Trainer's checkpoints."""
+    generation: Any
+    """Rollouts that are reused in the next step. None: the next step generates new rollouts."""
 
 
 class ResumableTrainer(GDPOTrainer):
@@ -52,7 +56,6 @@ class ResumableTrainer(GDPOTrainer):
     the last finished step alone. A run that resumes from it equals an uninterrupted run.
     """
 
-    args: Any
     loop: "Loop"
     """The loop, whose stop request may abort a step, and which completes checkpoints."""
     finished: FinishedStep | None = None
@@ -79,8 +82,17 @@ class ResumableTrainer(GDPOTrainer):
 
     @property
     def _reference(self) -> Any:
-        """Return the reference model if it changes during the training, or None."""
-        return self.ref_model if self.args.sync_ref_model and not self.saves_together else None
+        """Return the reference model if it changes during the training and is saved, or None.
+
+        Where processes save together (FSDP, DeepSpeed), it is not saved, because each process has
+        only a part of it. A resumed run then starts with the reference of a new run.
+        """
+        return None if self.saves_together or not self._reference_changes else self.ref_model
+
+    @property
+    def _reference_changes(self) -> bool:
+        config: Any = self.args
+        return config.sync_ref_model
 
     def _may_give_up(self) -> None:
         if not self.saves_together:  # processes that save together must finish their step first
@@ -92,15 +104,35 @@ class ResumableTrainer(GDPOTrainer):
         return self.loop.run.checkpoints / OTHERS
 
     def go_on_from(self, checkpoint: Path, step: int) -> None:
-        """Restore the order of prompts, rollouts that were not all used, and the reference."""
+        """Restore the order of prompts, rollouts that were not all used, and the reference.
+
+        Raises:
+            ConfigError: If the checkpoint lacks the reference, which earlier versions did not save.
+        """
         self._epochs_done, in_epoch = divmod(step, self.loop.job.batches.steps_per_epoch)
         self._step = in_epoch * self.args.gradient_accumulation_steps
         loaded = partial(torch.load, map_location=self.accelerator.device, weights_only=True)
         file = checkpoint / _GENERATION.format(self.args.process_index)
         if file.is_file():
             self._buffered_inputs = loaded(file)
-        if self._reference is not None:
-            self._reference.load_state_dict(loaded(checkpoint / _REFERENCE))
+        reference = checkpoint / _REFERENCE
+        if self._reference is None:
+            if self._reference_changes:
+                logger.warning(
+                    "%s has no reference model: processes that save together do not save it, so it "
+                    "starts from the weights of a new run, and later steps differ",
+                    checkpoint,
+                )
+        elif reference.is_file():
+            self._reference.load_state_dict(loaded(reference))
+        else:
+            run = self.loop.run.path
+            raise ConfigError(
+                f"{checkpoint} has no {_REFERENCE}, because an earlier version of gdpo saved it "
+                "without the reference model, which trainer.sync_ref_model changes. The run cannot "
+                f"continue exactly: replace --resume with --set name={free_name(run)} to start a "
+                "new run"
+            )
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
@@ -116,8 +148,8 @@ class ResumableTrainer(GDPOTrainer):
         if evaluation_due:
             callbacks[_EVALUATION_DUE] = {"due": True}
         state.stateful_callbacks = callbacks
-        kept = {"random": self._random_states(), "generation": self._generation()}
-        self.finished = FinishedStep(state.global_step, state, kept)
+        kept = self._random_states(), self._generation()
+        self.finished = FinishedStep(state.global_step, state, *kept)
         if not self.args.should_save and not self.saves_together:
             # A file for the main process, which may be a step behind.
             step, folder = state.global_step, self._others / str(self.args.process_index)
@@ -140,7 +172,8 @@ class ResumableTrainer(GDPOTrainer):
         return states
 
     def _generation(self) -> Any:
-        rounds = self.args.steps_per_generation * self.num_iterations
+        config: Any = self.args
+        rounds = config.steps_per_generation * self.num_iterations
         return self._buffered_inputs if self._step % rounds else None
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -176,13 +209,15 @@ class ResumableTrainer(GDPOTrainer):
             return
         assert self.finished is not None, "a process saves alone only after a finished step"
         folder.mkdir(exist_ok=True)
-        kept = self.finished.kept
+        states, generation = self.finished.random, self.finished.generation
         for rank in range(count):
             if rank:
-                kept = _wait_for(self._others / str(rank) / f"{self.finished.step}.pth")
+                states, generation = _wait_for(
+                    self._others / str(rank) / f"{self.finished.step}.pth"
+                )
             name = "rng_state.pth" if count == 1 else f"rng_state_{rank}.pth"
-            torch.save(kept["random"], folder / name)
-            _save_generation(folder, rank, kept["generation"])
+            torch.save(states, folder / name)
+            _save_generation(folder, rank, generation)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -200,7 +235,7 @@ def _save_generation(folder: Path, rank: int, generation: Any) -> None:
         torch.save(generation, folder / _GENERATION.format(rank))
 
 
-def _wait_for(file: Path) -> dict[str, Any]:
+def _wait_for(file: Path) -> tuple[dict[str, Any], Any]:
     deadline = time.monotonic() + _OTHERS_S
     while not file.is_file():
         if time.monotonic() > deadline:

@@ -21,7 +21,7 @@ class Level(Enum):
     WRONG = "✗"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """Stores the result of one check, which is printed as one line."""
 

@@ -60,7 +60,7 @@ T = TypeVar("T")
 _TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """Stores the result of `train`."""
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
@@ -16,7 +16,8 @@ from typing import Any, NoReturn, TypeAlias
 from gdpo.errors import DataError
 from gdpo.rewards.text import holds_something, split_thinking
 
-JsonObject: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A JSON object: a call, its arguments, a tool, or a row of a benchmark."""
 
 DEEPEST = 100
 """Maximum nesting of brackets. This limit is far below Python's recursion limit, so that the result
@@ -138,7 +139,7 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[JsonObject], str]:
 
 def _read_arguments(text: str, opening: int) -> tuple[JsonObject, int]:
     """Return the arguments in parentheses, and the index after the closing parenthesis."""
-    arguments: JsonObject = {}
+    arguments: dict[str, Any] = {}
     depth, begin, equals = 0, opening + 1, -1
     for place, mark in _marks(text, opening):
         if mark in "([{":
@@ -155,7 +156,7 @@ def _read_arguments(text: str, opening: int) -> tuple[JsonObject, int]:
     raise DataError(f"a call has no closing parenthesis: {_shown(text[opening:])}")
 
 
-def _add(arguments: JsonObject, text: str, equals: int) -> None:
+def _add(arguments: dict[str, Any], text: str, equals: int) -> None:
     if not text.strip():
         return
     name = text[:equals].strip() if equals >= 0 else ""
