@@ -232,6 +232,7 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
         ("loss_type", packer_of),
         ("use_vllm", fast_rollouts),
         ("_tokenizer", fast_rollouts),
+        ("pad_to_multiple_of", fast_rollouts),
     ],
 )
 def test_a_missing_attribute_is_a_reason(name, of, place, caplog):
@@ -241,6 +242,32 @@ def test_a_missing_attribute_is_a_reason(name, of, place, caplog):
     vars(trainer).pop(name)
     assert of(trainer) is None
     assert f"no attribute '{name}'" in caplog.text
+
+
+@pytest.mark.parametrize("change", ["removed", "changed"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "trl.trainer.utils.pad",
+        "trl.extras.profiling.profiling_context",
+        "trl.models.utils.unwrap_model_for_generation",
+    ],
+)
+def test_a_function_that_trl_moves_or_changes_switches_the_fast_generation_off(
+    function, change, place, monkeypatch, caplog
+):
+    trainer = ours(*place)
+    trainer.rollout_func = None
+    # As in a new process with another TRL.
+    monkeypatch.delitem(sys.modules, "gdpo.integrations.trl._sampling")
+    if change == "removed":
+        monkeypatch.delattr(function)
+    else:
+        monkeypatch.setattr(function, lambda *, new: new)
+    assert fast_rollouts(trainer) is None
+    (said,) = caplog.messages
+    assert "fast_generation does not apply" in said
+    assert (function.rpartition(".")[2] if change == "removed" else "argument") in said
 
 
 def test_errors_name_the_versions_of_the_conformance():
