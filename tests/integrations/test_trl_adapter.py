@@ -230,6 +230,7 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
     [
         ("_buffered_inputs", packer_of),
         ("loss_type", packer_of),
+        ("_entropy_bonus_enabled", packer_of),
         ("use_vllm", fast_rollouts),
         ("_tokenizer", fast_rollouts),
         ("pad_to_multiple_of", fast_rollouts),
@@ -241,7 +242,8 @@ def test_a_missing_attribute_is_a_reason(name, of, place, caplog):
     assert of(trainer) is not None
     vars(trainer).pop(name)
     assert of(trainer) is None
-    assert f"no attribute '{name}'" in caplog.text
+    (said,) = caplog.messages
+    assert f"no attribute '{name}'" in said
 
 
 @pytest.mark.parametrize("change", ["removed", "changed"])
