@@ -113,6 +113,16 @@ def test_an_estimator_that_supports_only_numpy_is_reported():
         check_estimator(numpy_only, libraries=("torch",))
 
 
+def test_missing_values_next_to_signal_are_compared_on_each_library():
+    def fills_in_torch(rewards, weights):
+        if not isinstance(rewards, np.ndarray) and rewards.isnan().any():
+            rewards = rewards.where(~rewards.isnan(), rewards.nanmean(dim=1, keepdim=True))
+        return gdpo(rewards, weights)
+
+    with pytest.raises(AssertionError, match=r"torch: .*float32"):
+        check_estimator(fills_in_torch, libraries=("torch",))
+
+
 @pytest.mark.slow
 def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
     import sys

@@ -50,8 +50,8 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     step_1 = (5 * 5 + 5 * 5) / np.sqrt((25 + 25) * (25 + 25 + 100 + 100))
     step_2 = (25 + 25 + 50 + 50) / np.sqrt(100 * (25 + 25 + 100 + 100))
     assert wide.with_length == pytest.approx((step_1 + step_2) / 2)
-    assert run.batch["num_tokens"].tolist() == [17.5, 17.5]
-    assert np.isnan(run.batch["truncated"]).all()
+    assert run.num_tokens.tolist() == [17.5, 17.5]
+    assert np.isnan(run.truncated).all()
 
 
 def about_format(folder, **bounds):

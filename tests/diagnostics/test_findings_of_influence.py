@@ -185,7 +185,7 @@ def rare_sums(live, share):
 
 
 def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_allows():
-    limit, c = np.array([0.25, 0.25]), Look.at(0, 1).errors
+    limit, c = np.array([0.25, 0.25]), Look.at(0, 1).standard_errors
     factor = _variance_at(rare_sums(40, 0.2), limit, c)[0]
     assert factor == pytest.approx(0.25 * 0.8 / (0.2 * 0.75))
     capped = _variance_at(rare_sums(4, 0.01), limit, c)[0]

@@ -32,13 +32,13 @@ def test_the_errors_of_all_blocks_add_up_to_one():
 
 def test_a_look_is_one_sided_and_one_look_is_the_usual_interval():
     assert NormalDist().inv_cdf(1 - Look().error) == pytest.approx(NORMAL_95)
-    assert Look().errors is None
-    assert Look.at(0, 1).errors == pytest.approx(3.170, abs=1e-3)
+    assert Look().standard_errors is None
+    assert Look.at(0, 1).standard_errors == pytest.approx(3.170, abs=1e-3)
 
 
 def test_a_test_of_a_share_in_a_running_run_spends_a_tenth_of_its_error():
     look = Look.at(0, 1)
-    assert NormalDist().cdf(-look.errors) == pytest.approx(look.error / 10)
+    assert NormalDist().cdf(-look.standard_errors) == pytest.approx(look.error / 10)
 
 
 @pytest.mark.parametrize(("groups", "of_block"), [(1, 64), (24, 72), (64, 64), (100, 100)])

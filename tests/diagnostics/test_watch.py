@@ -178,7 +178,7 @@ def of_few_groups(case, step, groups):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("groups", [3, 8, 100])
+@pytest.mark.parametrize("groups", [1, 3, 8, 100])
 @pytest.mark.parametrize("case", ["constant", "out_of_reach", "below_resolution", "no_signal"])
 def test_what_never_varies_is_due_once_64_groups_show_it_and_64_more_measure_it(case, groups):
     diagnoses = [of_few_groups(case, step, groups) for step in range(140 // groups + 7)]

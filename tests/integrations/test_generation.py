@@ -143,7 +143,7 @@ def test_a_prompt_is_read_once_and_rows_that_have_ended_leave():
     assert passed[-1][0] < len(rows) / 2
 
 
-def test_a_layer_with_room_holds_what_a_layer_holds_and_no_more_than_it_may():
+def test_a_layer_with_room_holds_what_a_layer_holds_and_room_for_at_most_32_more_tokens():
     draw = torch.Generator().manual_seed(0)
     plain, filled = DynamicLayer(), DynamicLayer()
     prompts = torch.rand(2, 3, 2, 5, 4, generator=draw)

@@ -369,6 +369,7 @@ def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
     run = ours(*place, **{**accumulated("accumulation"), **changed})
     assert [len(batch["advantages"]) for batch in run.micro_batches] == [4] * 15
     assert caplog.text.count(reason) == 1
+    assert caplog.text.count("pack_micro_batches: micro-batches remain TRL's") == 1
 
 
 @pytest.mark.parametrize("generated", ["prepared", "by TRL"])

@@ -230,8 +230,10 @@ def test_a_moved_part_of_an_optional_capability_switches_it_off(
     [
         ("_buffered_inputs", packer_of),
         ("loss_type", packer_of),
+        ("_entropy_bonus_enabled", packer_of),
         ("use_vllm", fast_rollouts),
         ("_tokenizer", fast_rollouts),
+        ("pad_to_multiple_of", fast_rollouts),
     ],
 )
 def test_a_missing_attribute_is_a_reason(name, of, place, caplog):
@@ -240,7 +242,34 @@ def test_a_missing_attribute_is_a_reason(name, of, place, caplog):
     assert of(trainer) is not None
     vars(trainer).pop(name)
     assert of(trainer) is None
-    assert f"no attribute '{name}'" in caplog.text
+    (said,) = caplog.messages
+    assert f"no attribute '{name}'" in said
+
+
+@pytest.mark.parametrize("change", ["removed", "changed"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "trl.trainer.utils.pad",
+        "trl.extras.profiling.profiling_context",
+        "trl.models.utils.unwrap_model_for_generation",
+    ],
+)
+def test_a_function_that_trl_moves_or_changes_switches_the_fast_generation_off(
+    function, change, place, monkeypatch, caplog
+):
+    trainer = ours(*place)
+    trainer.rollout_func = None
+    # As in a new process with another TRL.
+    monkeypatch.delitem(sys.modules, "gdpo.integrations.trl._sampling")
+    if change == "removed":
+        monkeypatch.delattr(function)
+    else:
+        monkeypatch.setattr(function, lambda *, new: new)
+    assert fast_rollouts(trainer) is None
+    (said,) = caplog.messages
+    assert "fast_generation does not apply" in said
+    assert (function.rpartition(".")[2] if change == "removed" else "argument") in said
 
 
 def test_errors_name_the_versions_of_the_conformance():

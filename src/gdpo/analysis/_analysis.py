@@ -219,7 +219,9 @@ def _run(run: RunAnalysis, verdict: Verdict) -> dict[str, Any]:
         "turns": [asdict(turn) for turn in run.turns],
         "over_time": {
             "step": list(run.steps),
-            **{name: values.tolist() for name, values in run.batch.items()},
+            "batch_gain": run.batch_gain.tolist(),
+            "num_tokens": run.num_tokens.tolist(),
+            "truncated": run.truncated.tolist(),
         },
     }
 

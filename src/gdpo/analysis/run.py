@@ -135,7 +135,7 @@ class RunSteps:
     """The step that was added last, without its turns."""
 
     def add(self, step: StepAnalysis, batch: RewardArrays | None = None) -> None:
-        """Add the next step. In a training, the rollouts of its `batch` are not looked at."""
+        """Add the next step. Without `batch`, its rollouts are not looked at."""
         if step.diagnosis.scored is not None:
             self.scored.add(step.diagnosis.scored)
         self.steps.append(replace(step, diagnosis=replace(step.diagnosis, scored=None)))
@@ -166,7 +166,7 @@ class RunAnalysis:
     lengths: LengthBins
     """Rewards by completion length."""
     latest: RolloutTable | None
-    """The step that was read last, without its turns. None: in a training."""
+    """The step that was read last, without its turns. None: steps were added without `batch`."""
     estimators: tuple[str, ...]
     """Estimators that computed the advantages of the other steps, sorted."""
     steps: list[int]
@@ -175,9 +175,12 @@ class RunAnalysis:
     """The results for every reward."""
     over_time: Mapping[str, Mapping[str, Series]]
     """Values of `OVER_TIME`, `OVER_WINDOW` and `with_length` at every step, by reward."""
-    batch: Mapping[str, Series]
-    """At every step: `batch_gain`, the factor of GDPO's batch normalization (NaN: nothing varies),
-    `num_tokens`, the mean token count, and `truncated`, the share of truncated completions."""
+    batch_gain: Series
+    """Factor of GDPO's batch normalization at every step. NaN: nothing varies."""
+    num_tokens: Series
+    """Mean token count at every step. NaN: unknown."""
+    truncated: Series
+    """Share of truncated completions at every step. NaN: unknown."""
     influence: Influence
     """The influence, pooled over all steps."""
     last: Last
@@ -266,11 +269,9 @@ def run_of(collected: RunSteps, purpose: Meaning | None = None) -> RunAnalysis:
         steps=numbers,
         rewards=list(_overall(steps, over_time, whole)),
         over_time=over_time,
-        batch={
-            "batch_gain": np.array([step.diagnosis.batch_gain for step in steps], np.float64),
-            "num_tokens": np.array([step.num_tokens for step in steps]),
-            "truncated": np.array([step.cut for step in steps]),
-        },
+        batch_gain=np.array([step.diagnosis.batch_gain for step in steps], np.float64),
+        num_tokens=np.array([step.num_tokens for step in steps]),
+        truncated=np.array([step.cut for step in steps]),
         influence=whole,
         last=Last(pooled(influences[-count:]), count, numbers[-count]),
         learned=history.learned(),
@@ -318,7 +319,8 @@ def _overall(
     steps: Sequence[StepAnalysis], over_time: Mapping[str, Mapping[str, Series]], whole: Influence
 ) -> Iterator[RewardOverall]:
     rollouts, rows = np.array([step.rollouts for step in steps]), whole.by_reward
-    for k, (name, of) in enumerate(over_time.items()):
+    for name, of in over_time.items():
+        k = whole.names.index(name)
         known = np.rint((1 - of["missing"]) * rollouts)
         by_step = np.nan_to_num(np.stack([known, known * of["mean"]], axis=-1))
         there, total = np.sum(by_step, axis=0).tolist()

@@ -120,6 +120,8 @@ def percent(share: float | None) -> str:
 
     >>> percent(0.5), percent(0.004), percent(0.00029), percent(0.0), percent(0.9996), percent(1.0)
     ('50 %', '0.4 %', '0.029 %', '0 %', '99.9 %', '100 %')
+    >>> percent(None), percent(float("nan"))
+    ('–', '–')
     """
     if share is None or share != share:
         return "–"

@@ -71,7 +71,7 @@ class Look:
 
     error: float = ERROR
     """Probability of a false alarm."""
-    errors: float | None = None
+    standard_errors: float | None = None
     """By how many standard errors a share must be below its limit, for one of many tests, which
     must hold in the tail, where few varying groups mislead. None: by half of its 95 % interval."""
 
@@ -184,8 +184,8 @@ _LEAST_VARYING = 4
 
 _NOTED = 2
 """For a note about a share between 5 % and the limit, the interval must lie below this multiple of
-the limit. Such a note affects a verdict only if a
-setting helps. Which limit is right is open (research/forks.md, H2)."""
+the limit. Such a note affects a verdict only if a setting helps. Which limit is right is open
+(research/forks.md, H2)."""
 
 
 def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str, Kind]:
@@ -200,11 +200,11 @@ def _kinds(influence: Influence, look: Look, thresholds: Thresholds) -> dict[str
         if not np.any(among & (shares < limit)):
             continue
         margin = influence.margins
-        if look.errors is not None:
-            own = _variance_at(influence, limit, look.errors)
-            margin = look.errors * influence.errors(limit, own)
+        if look.standard_errors is not None:
+            own = _variance_at(influence, limit, look.standard_errors)
+            margin = look.standard_errors * influence.errors(limit, own)
         shown = among & (shares + margin < limit)
-        if kind is Kind.IGNORED and look.errors is None:
+        if kind is Kind.IGNORED and look.standard_errors is None:
             noted = (shares >= thresholds.least_share) & (shares < limit)
             shown |= among & noted & (shares + margin < _NOTED * limit)
         found |= {influence.names[k]: kind for k in np.flatnonzero(shown).tolist()}
@@ -223,8 +223,8 @@ def _variance_at(influence: Influence, limit: Vector, c: float) -> Vector:
 
     If a rare reward happened to vary in few groups, its share and variance are too small. If its
     share $s$ were at the limit $\ell$ because it varied in more groups, the variance of $U_k$ would
-    be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, for the errors $c$ of the
-    look, bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
+    be $\ell (1 - s) / (s (1 - \ell))$ times as large. Wilson's interval, of $c$ standard errors,
+    bounds the number of varying groups: $n + c^2 / 2 + c \sqrt{n + c^2 / 4}$.
     """
     live = np.maximum(influence.sums.live, 1)
     most = np.minimum(live + c**2 / 2 + c * np.sqrt(live + c**2 / 4), influence.sums.applies)

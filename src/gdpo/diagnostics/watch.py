@@ -470,7 +470,7 @@ def _order(held: HeldFinding) -> tuple[int, int, int, float]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no type for: a dataclass as a dict, an array as a list."""
+    """Return an array as a list, and a dataclass as a dict: JSON has types for these."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -202,7 +202,7 @@ def estimator_blocks(analysis: Analysis) -> Iterator[Block]:
     elif same:
         which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
         sentences.append(f"no difference from the baseline, up to a factor: {which}")
-    if gains := [g for run in analysis.runs for g in run.batch["batch_gain"].tolist() if g == g]:
+    if gains := [g for run in analysis.runs for g in run.batch_gain.tolist() if g == g]:
         sentences.append(
             f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"

@@ -404,14 +404,16 @@ def _whole_numbers(subject: _Subject) -> None:
 
 
 def _kind_of_array(subject: _Subject) -> None:
-    wanted = subject.in_numpy(_batch(), [1.0, 0.5])
+    batch = _batch()
+    batch[1, 2, 0] = np.nan
+    wanted = subject.in_numpy(batch, [1.0, 0.5])
     for dtype in _PRECISIONS:
-        r = subject.to_array(_batch().astype(dtype))
+        r = subject.to_array(batch.astype(dtype))
         weights = subject.to_array(np.array([1.0, 0.5]))
-        a = subject(_batch().astype(dtype), weights, like=_batch())
+        a = subject(batch.astype(dtype), weights, like=batch)
         assert type(a) is type(r), f"got a {type(a).__name__} for a {type(r).__name__}"
         assert a.dtype == r.dtype, f"got {a.dtype} for rewards in {r.dtype}"
-        _same(a, wanted, of=_batch(), what=f"in {r.dtype}", atol=_SHIFTED)
+        _same(a, wanted, of=batch, what=f"in {r.dtype}", atol=_SHIFTED)
 
 
 def _single_precision(subject: _Subject) -> None:

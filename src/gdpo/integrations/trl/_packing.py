@@ -26,7 +26,6 @@ are over the tokens (or rollouts) that are trained on. As in TRL, `clip_ratio/lo
 import copy
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -208,7 +207,7 @@ class Packer(SpeedUp):
         if not is_training(self._trainer):
             return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
-            self.say(f"micro-batches contain {', '.join(unknown)}")
+            self.say(f"they contain {', '.join(unknown)}", instead=_STAY)
             return inputs
         if not self._packed:
             buffered: Any = self._trainer._buffered_inputs
@@ -351,16 +350,21 @@ def packer_of(trainer: Any) -> Packer | None:
     """
     if not trainer.args.pack_micro_batches:
         return None
-    packer, reason = None, tried(partial(_untouched_because, trainer))
-    if reason is None:
-        if shared := tried(partial(_only_trimmed_because, trainer)):
+    packer: Packer | None = None
+
+    def reason() -> str | None:
+        nonlocal packer
+        if untouched := _untouched_because(trainer):
+            return untouched
+        if shared := _only_trimmed_because(trainer):
             say(trainer, f"pack_micro_batches: micro-batches are only trimmed, because {shared}")
         packer = Packer(trainer, regroups=not shared)
-        reason = tried(partial(_changed_loss, trainer, packer))
-    if reason is None:
-        return packer
-    say(trainer, f"{_STAY}, because {reason}")
-    return None
+        return _changed_loss(trainer, packer)
+
+    if found := tried(reason):
+        say(trainer, f"{_STAY}, because {found}")
+        return None
+    return packer
 
 
 def _changed_loss(trainer: Any, packer: Packer) -> str | None:
@@ -407,6 +411,7 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
 def _untouched_because(trainer: Any) -> str | None:
     if reason := lacks("pack_micro_batches"):
         return reason
+    # Only `packed` reads these: if TRL has renamed one, its absence is the reason now.
     for read_later in ("_step", "_buffered_inputs"):
         getattr(trainer, read_later)
     parts = ("_compute_loss", "compute_loss", *_OF_THE_LOSS)

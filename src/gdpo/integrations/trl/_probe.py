@@ -215,10 +215,10 @@ class SpeedUp:
         self._trainer = trainer
         self._said = set[str]()
 
-    def say(self, reason: str) -> None:
-        """Log once, in the main process, why TRL's code runs."""
+    def say(self, reason: str, *, instead: str = "") -> None:
+        """Log once, in the main process, why TRL's code runs. `instead` replaces the attribute."""
         if reason not in self._said:
-            say(self._trainer, f"{self.instead}, because {reason}")
+            say(self._trainer, f"{instead or self.instead}, because {reason}")
         self._said.add(reason)
 
 

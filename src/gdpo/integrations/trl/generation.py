@@ -4,6 +4,7 @@ It encodes each prompt once, and removes rows from the batch when they have fini
 processes and samples the logits, and TRL tokenizes the prompts.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,11 +12,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from transformers import GenerationMixin
-from trl.trainer.utils import pad
 
 from gdpo.integrations.trl._adapter import (
     computed_in,
     end_token_ids,
+    kept_random_states,
     lacks,
     replaced,
     say,
@@ -80,10 +81,27 @@ def not_covered(trainer: Any) -> str | None:
         return reason
     from gdpo.integrations.trl._sampling import difference_from_generate, unwrapped_model
 
-    with unwrapped_model(trainer) as unwrapped, trainer.accelerator.autocast():
-        return difference_from_generate(
-            unwrapped, trainer.generation_config, dtype=computed_in(trainer), training=True
-        )
+    with trainer.accelerator.autocast():
+        _try_to_complete(trainer)
+        with unwrapped_model(trainer) as unwrapped:
+            return difference_from_generate(
+                unwrapped, trainer.generation_config, dtype=computed_in(trainer), training=True
+            )
+
+
+def _try_to_complete(trainer: Any) -> None:
+    """Complete made-up prompts as in the training. An error means that TRL has changed a part."""
+    trial = copy.copy(trainer)
+    trial.args, trial.generation_config = map(copy.copy, (trial.args, trial.generation_config))
+    trial.args.report_to = []
+    trial.generation_config.max_new_tokens, trial.generation_config.min_new_tokens = 1, None
+    before = trainer.model.training
+    trainer.model.train()
+    try:
+        with kept_random_states():
+            complete([[0], [0, 1]], trial)
+    finally:
+        trainer.model.train(before)
 
 
 def model_not_covered(model: Any) -> str | None:
@@ -193,18 +211,15 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
     if wanted is False or (wanted is None and not on_cpu):
         return None
 
-    def reason() -> str | None:
-        if (other := generated_by_other(trainer)) is None:
-            return not_covered(trainer)
-        # No warning, because the user has chosen a different way to generate.
-        return other if wanted else ""
+    def fault() -> str | None:
+        return None if generated_by_other(trainer) else not_covered(trainer)
 
-    found = lacks("fast_generation") or tried(reason)
-    if found is None:
-        return rollouts
-    if found:
-        say(trainer, f"fast_generation does not apply, so TRL generates: {found}")
-    return None
+    reason = lacks("fast_generation") or tried(fault)
+    other = None if reason else generated_by_other(trainer)
+    # The user has chosen the other way: no warning, unless this one was asked for too.
+    if reason or (other and wanted):
+        say(trainer, f"fast_generation does not apply, so TRL generates: {reason or other}")
+    return None if reason or other else rollouts
 
 
 def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -227,6 +242,8 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     Identical prompts are encoded once. As in TRL's own generation, the model is unwrapped and
     gradient checkpointing is off.
     """
+    from trl.trainer.utils import pad
+
     from gdpo.integrations.trl._sampling import timed, unwrapped_model
 
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
