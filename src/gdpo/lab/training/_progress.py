@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo._terminal import Shown, say
+from gdpo.lab.runs.directory import Facts
 from gdpo.lab.runs.summary import duration, number
 
 _RECENT = 20
@@ -31,7 +31,7 @@ class RunView:
     rewards: Sequence[tuple[str, float]]
     """Name and weight of each reward."""
     total_steps: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Facts] = field(default_factory=list)
     """Metrics logged so far, with one row per step."""
     note: str = ""
     scoring: str = ""
