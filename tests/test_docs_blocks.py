@@ -1,6 +1,7 @@
 """Every block of code in the README, the how-tos and the explanations runs as it is printed."""
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -122,6 +123,11 @@ def test_only_the_blocks_with_the_given_extras_run_and_a_stand_in_runs_first(tmp
         tmp_path / "page.md", tmp_path, "train", {"a GPU": "echo made; false() { :; }\n"}
     )
     assert [got for _, got, _ in ran] == ["made\n"]
+
+
+def test_every_need_of_a_block_has_a_stand_in_or_a_reason_why_it_is_not_tried():
+    script = runpy.run_path(str(ROOT / ".ci" / "try_commands"))
+    assert script["needs"]() == {*script["STAND_INS"], *script["NOT_TRIED"]}
 
 
 @pytest.mark.parametrize("code", ["false | cat", "no-such-command", "exit 3"])
