@@ -25,6 +25,7 @@ _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 _WORD_ENDS = re.compile(r"(?<=[^\W\d])[_.:/-]+(?=[^_.:/-])|(?<=\d)[_.:/-]+(?=[^_.:/\d-])")
 
 _IN_BACKTICKS = re.compile("`([^`]+)`")
+_OPTION = re.compile("--(?:[a-z-]|<wbr>)+")
 
 
 def render(template: str, *, data: Any, package: str = "gdpo.report", **content: Any) -> str:
@@ -121,7 +122,12 @@ def breakable(name: str) -> "Markup":
 
 
 def _coded(text: str) -> "Markup":
-    """Return a sentence that can wrap, with its names in backticks as code."""
+    """Return a sentence that can wrap, with its names in backticks as code, and its options whole.
+
+    >>> _coded("add --weights to `a_b`")
+    Markup('add <kbd>--weights</kbd> to <code>a_<wbr>b</code>')
+    """
     from markupsafe import Markup
 
-    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", str(breakable(text))))
+    sentence = _OPTION.sub(r"<kbd>\g<0></kbd>", str(breakable(text)))
+    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", sentence))
