@@ -1,4 +1,7 @@
-"""Every block of code in the README, the how-tos and the explanations runs as it is printed."""
+"""Every block of code in the README, the how-tos and the explanations runs as it is printed.
+
+So does that of the reference of the diagnostics.
+"""
 
 import re
 import runpy
@@ -17,6 +20,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
     *sorted((ROOT / "docs" / "explanation").glob("*.md")),
+    ROOT / "docs" / "reference" / "diagnostics.md",
     ROOT / "research" / "turns.md",
 ]
 LANGUAGES = {"python", "bash", "text", "diff", "yaml", "json", "toml", "bibtex"}

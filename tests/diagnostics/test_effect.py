@@ -137,9 +137,8 @@ def test_a_batch_without_signal_adds_up_to_nothing():
 # ---- effects
 
 
-def products(count=5, rewards=2, seed=0):
-    shape = (count, rewards, count, rewards + 1)
-    return np.random.default_rng(seed).normal(0.1, 1.0, shape)
+def products():
+    return np.random.default_rng(0).normal(0.1, 1.0, (5, 2, 5, 3))
 
 
 def test_the_effects_are_those_of_a_loop():

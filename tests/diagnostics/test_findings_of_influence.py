@@ -72,6 +72,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("which", PLANTED)
 def test_the_planted_cause_is_named_and_the_factors_multiply_to_the_effect(which):
+    """What follows from a cause is a fact, and from a range what the weights may mean."""
     rewards, weights, estimator, causes, words = PLANTED[which]
     finding = effect(rewards, weights, estimator)
     assert finding.causes == causes
@@ -80,6 +81,14 @@ def test_the_planted_cause_is_named_and_the_factors_multiply_to_the_effect(which
     ratio = finding.evidence["influence_share"] / finding.evidence["weight_share"]
     assert prod(factors.values()) == pytest.approx(max(ratio, 0), rel=1e-12)
     assert all((factors[cause] < 0.75) == (cause in causes) for cause in Cause)
+    start = {
+        Cause.MISSING: "check why it is missing",
+        Cause.SPARSE: "groups in which all samples get the same value teach nothing about it",
+        Cause.OPPOSED: "decide which of them matters more",
+        Cause.RANGE: "if the rewards should count equally: gdpo with reward_weights=[1, 1]",
+    }[causes[0]]
+    assert finding.remedy.startswith(start)
+    assert ("gdpo" in finding.remedy) == (causes[0] is Cause.RANGE)
 
 
 def test_the_factor_of_each_cause_is_the_size_of_the_planted_one():
@@ -218,20 +227,6 @@ def test_a_measurement_shows_what_was_noticed_or_a_milder_kind_or_none():
     assert measured(Kind.REVERSED, small) is measured(Kind.IGNORED, small) is Kind.IGNORED
     for of in (Kind.REVERSED, Kind.IGNORED, Kind.CONSTANT):
         assert measured(of, large) is None
-
-
-@pytest.mark.parametrize("which", PLANTED)
-def test_what_follows_from_a_cause_is_a_fact_and_from_a_range_what_the_weights_may_mean(which):
-    rewards, weights, estimator, causes, _ = PLANTED[which]
-    remedy = effect(rewards, weights, estimator).remedy
-    start = {
-        Cause.MISSING: "check why it is missing",
-        Cause.SPARSE: "groups in which all samples get the same value teach nothing about it",
-        Cause.OPPOSED: "decide which of them matters more",
-        Cause.RANGE: "if the rewards should count equally: gdpo with reward_weights=[1, 1]",
-    }[causes[0]]
-    assert remedy.startswith(start)
-    assert ("gdpo" in remedy) == (causes[0] is Cause.RANGE)
 
 
 def test_the_sizes_of_the_rewards_of_one_batch_are_a_reading_without_a_declared_range():

@@ -18,14 +18,13 @@ def uniform(seed, groups=GROUPS):
     return np.random.default_rng(seed).random((groups, 8))
 
 
-def sparse(groups=GROUPS):
-    """1 at a rate of 4 %: it varies in few groups, with a standard deviation of 0.35."""
-    return (uniform(1, groups) < 0.04).astype(float)
+SPARSE = (uniform(1) < 0.04).astype(float)
+"""1 at a rate of 4 %: it varies in few groups, with a standard deviation of 0.35."""
 
 
-def said(second, weights=None, purpose=None, *, first=None, **ranges):
+def said(second, weights=None, purpose=None, *, first=SPARSE, **ranges):
     """The readings of the sparse reward, or the first one, beside a second one."""
-    rewards = np.stack([sparse() if first is None else first, second], axis=-1)
+    rewards = np.stack([first, second], axis=-1)
     found = diagnose(rewards, weights, NAMES, estimator="grpo")
     known = {**found.ranges, **{name: Range(*ends) for name, ends in ranges.items()}}
     return readings_of(found.influence, known, purpose)

@@ -1,7 +1,5 @@
 """docs/reference/diagnostics.md agrees with the code."""
 
-import contextlib
-import io
 import re
 from pathlib import Path
 
@@ -12,19 +10,6 @@ from gdpo.diagnostics.looks import _LEAST_VARYING, ERROR, LEAST_GROUPS
 from gdpo.diagnostics.readings import _LIVE, _PENALTY, _SPREAD
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
-
-
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
-
-
-def test_the_examples_print_what_stands_below_them():
-    names = {}
-    for code, wanted in zip(blocks("python"), blocks("text"), strict=True):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, str(PAGE), "exec"), names)
-        assert printed.getvalue() == wanted
 
 
 def test_every_kind_is_in_the_table_worst_first():
