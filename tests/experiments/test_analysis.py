@@ -3,10 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.report.runs import experiment_of
 
 from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import further, headline
-from gdpo.lab.experiments.reading import ComparedRun, Experiment, Measured
+from gdpo.lab.experiments.reading import ComparedRun, Measured
 
 FORMAT = Measured("format", 0.0, 1.0, 1.0)
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)
@@ -25,21 +26,13 @@ def run(label, seed, state="finished", why="", **means):
     return ComparedRun(label, seed, Path(f"{label}/{seed}"), state, why, curves)
 
 
-def experiment(runs, *, rewards=(FORMAT,), total_steps=100, reach=0.8):
-    labels = tuple(dict.fromkeys(r.label for r in runs))
-    seeds = tuple(sorted({r.seed for r in runs}))
-    return Experiment(
-        "tool_calling", Path("runs"), labels, seeds, tuple(rewards), total_steps, tuple(runs), reach
-    )
+def analysed(runs, *, rewards=(FORMAT,), total_steps=100):
+    return analyse(experiment_of(Path(), runs, rewards=rewards, total_steps=total_steps))
 
 
-def analysed(runs, **options):
-    return analyse(experiment(runs, **options))
-
-
-def rising(final, *, at=50, steps=100, start=0.1):
+def rising(final, *, at=50):
     """Jumps to its final value after a step."""
-    return [start] * at + [final] * (steps - at)
+    return [0.1] * at + [final] * (100 - at)
 
 
 def apart(seeds=5, *, gap=0.3):

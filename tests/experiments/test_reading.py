@@ -117,26 +117,21 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "declared",
+    ("facts", "message"),
     [
-        {},
-        [["format", 0, 1]],
-        {"format": [0, 1]},
-        {"format": {"low": 1, "high": 0}},
-        {"format": {"low": "0", "high": 1}},
-        {"format": {"low": 0, "high": 10**400}},
+        ([], ""),
+        ({"rewards": {}}, "range"),
+        ({"rewards": [["format", 0, 1]]}, "range"),
+        ({"rewards": {"format": [0, 1]}}, "range"),
+        ({"rewards": {"format": {"low": 1, "high": 0}}}, "range"),
+        ({"rewards": {"format": {"low": "0", "high": 1}}}, "range"),
+        ({"rewards": {"format": {"low": 0, "high": 10**400}}}, "range"),
     ],
 )
-def test_a_run_without_the_ranges_of_its_rewards_is_named(tmp_path, declared):
-    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, declared=declared)
-    with data_error(r"environment\.json .*range"):
-        read_experiment(tmp_path)
-
-
-def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
+def test_a_run_without_the_ranges_of_its_rewards_is_named(tmp_path, facts, message):
     path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]})
-    (path / "environment.json").write_text("[]")
-    with data_error(r"environment\.json"):
+    (path / "environment.json").write_text(json.dumps(facts))
+    with data_error(rf"environment\.json .*{message}"):
         read_experiment(tmp_path)
 
 
