@@ -92,21 +92,13 @@ class Page:
         elif event == "Page.javascriptDialogOpening":
             self.complaints.append(f"dialog: {params['message']}")
 
-    def size(self, width, height=800):
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-
     def media(self, kind="screen", colours="light"):
         features = [{"name": "prefers-color-scheme", "value": colours}]
         self.call("Emulation.setEmulatedMedia", media=kind, features=features)
 
     def open(self, file, fragment="", width=1280):
-        self.size(width)
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.media()
         self.complaints.clear()
         self.requests.clear()

@@ -17,6 +17,14 @@ from gdpo.report import write_rollouts_report
 from gdpo.rollouts.readers import read_rollout_files
 
 
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The page about the example of `gdpo analyze`."""
+    file = tmp_path_factory.mktemp("example") / "page.html"
+    write_rollouts_report(analyze(read_rollout_files(EXAMPLE)), file)
+    return file
+
+
 @pytest.fixture
 def page(browser, compared):
     browser.open(compared[1])
@@ -165,10 +173,8 @@ def test_dark_light_and_print_differ_and_print_leaves_the_viewer_out(page):
     assert page.ask("document.querySelector('.chart svg').getBoundingClientRect().height") > 50
 
 
-def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_path):
-    analysis = analyze(read_rollout_files(EXAMPLE))
-    write_rollouts_report(analysis, tmp_path / "page.html")
-    browser.open(tmp_path / "page.html", width=400)
+def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, example):
+    browser.open(example, width=400)
     for column in (0, 1, 2):
         table = "document.querySelector('[aria-labelledby=rewards] table')"
         box = f"[...{table}.rows].map(r => r.cells[{column}].getBoundingClientRect().right)"
@@ -182,9 +188,8 @@ def test_at_400_pixels_the_shares_and_the_remedy_are_on_the_screen(browser, tmp_
     assert remedy.startswith("if the rewards should count equally: gdpo with reward_weights")
 
 
-def test_names_in_sentences_are_code(browser, tmp_path):
-    write_rollouts_report(analyze(read_rollout_files(EXAMPLE)), tmp_path / "page.html")
-    browser.open(tmp_path / "page.html")
+def test_names_in_sentences_are_code(browser, example):
+    browser.open(example)
     assert "`" not in browser.ask("document.body.innerText")
     for place in (".answer", ".findings"):
         code = f"[...document.querySelectorAll('{place} code')].map(c => c.textContent)"
