@@ -27,12 +27,12 @@ def by_formula(values, sizes=SIZES, formula=gdpo):
     return np.concatenate([a[:size] for a, size in zip(advantages, sizes, strict=True)])
 
 
-def prompts(sizes=SIZES):
+def prompts():
     """Return prompts of 2 to 5 tokens that differ in one token, padded with 0."""
-    ids = torch.zeros(len(sizes), 6, dtype=torch.long)
-    for prompt in range(len(sizes)):
+    ids = torch.zeros(len(SIZES), 6, dtype=torch.long)
+    for prompt in range(len(SIZES)):
         ids[prompt, : 2 + prompt] = 7
-    return ids.repeat_interleave(torch.tensor(sizes), dim=0)
+    return ids.repeat_interleave(torch.tensor(SIZES), dim=0)
 
 
 def computed(values, *, asked=None, masked=(), prompt_ids=None, **more):

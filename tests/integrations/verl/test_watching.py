@@ -98,11 +98,6 @@ def test_a_batch_whose_advantages_are_not_numbers_is_left_out(run, caplog):
     assert "gdpo/correct/influence_share" in run.metrics()  # the next batch is watched
 
 
-def test_the_value_of_the_trained_tokens_is_the_advantage_of_a_rollout(run):
-    rows = of_rows(run, THEIRS, MASK, "rloo")
-    assert rows.tolist() == ROWS.double().tolist()
-
-
 def test_of_advantages_that_differ_by_token_the_mean_is_used_and_that_is_said(run, caplog):
     tokens = torch.tensor([[1.0, 2.0, 9.0], [1.0, 1.0, 1.0]])
     mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
