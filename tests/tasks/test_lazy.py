@@ -6,10 +6,10 @@ from gdpo.lab.tasks import Problem, Task
 from gdpo.lab.tasks.lazy import lazy_completions, with_fields
 
 
-def written(gold, *others, budget=100):
+def written(gold, *others):
     task = Task("t", (("q",),), lambda _: None, (), lambda ref: ref["gold"], "no idea")
     problem = Problem([{"role": "user", "content": "the question"}], {"gold": gold})
-    return lazy_completions(task, problem, others=others, budget=budget)
+    return lazy_completions(task, problem, others=others, budget=100)
 
 
 def test_each_policy_writes_without_solving_the_problem():
