@@ -9,7 +9,7 @@ from gdpo.testing import check_reward
 
 @pytest.mark.parametrize("reward", ARITHMETIC.rewards, ids=lambda reward: reward.name)
 def test_the_rewards_are_valid(reward):
-    check_reward(reward)
+    check_reward(reward, texts=50)
 
 
 def test_gold_responses_earn_every_reward():
