@@ -327,26 +327,16 @@ def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyz
     assert "--weights a_reward=NUMBER,b_reward=NUMBER" in out
 
 
-def files_of_ranks(folder, kind):
-    """Write the rollouts of two ranks, each of which numbers its own prompts."""
-    folder.mkdir()
-    for s in range(8):
-        found = list(rollouts(steps=1))
-        for rank in range(2):
-            rows = [
-                {"step": s, "group_id": p // 2} | text(s, p, g) | {"reward_a": a, "reward_b": b}
-                for _, p, g, a, b in found
-                if p % 2 == rank
-            ]
-            written(folder / f"step{s}_rank{rank}", kind, rows)
-    return folder
-
-
 @of_every_kind
 def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
     gdpo_says, folder, kind
 ):
-    found = analyzed(gdpo_says, files_of_ranks(folder, kind))
+    files = {}
+    for row in with_ids("worker"):
+        files.setdefault(f"step{row['step']}_rank{row.pop('rank')}", []).append(row)
+    for name, rows in files.items():
+        written(folder / name, kind, rows)
+    found = analyzed(gdpo_says, folder)
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["group id and prompt"]
 
@@ -362,21 +352,25 @@ def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says
     assert gdpo_says("analyze", path, "--columns", "group=uid")[0] == 2
 
 
-WEIGHED = {"object": {"a": 0.25, "b": 1}, "list": [0.25, 1]}
+WEIGHED = {
+    "object": lambda a, b, name: {name: {"a": 0.25, "b": 1}, "rewards": {"a": a, "b": b}},
+    "list": lambda a, b, name: {name: [0.25, 1], "rewards": [a, b], "reward_names": ["a", "b"]},
+    "each": lambda a, b, _: {
+        "rewards": {"a": {"value": a, "weight": 0.25}, "b": {"value": b, "weight": 1}}
+    },
+}
 
 
-@of_lines_and_columns
-@pytest.mark.parametrize("name", ["weights", "reward_weights"])
-@pytest.mark.parametrize("form", WEIGHED)
-def test_weights_beside_the_rewards_are_read(found_in, kind, name, form):
-    rows = made(
-        lambda s, p, g, a, b: (
-            {name: WEIGHED[form]}
-            | ({"rewards": [a, b], "reward_names": ["a", "b"]} if form == "list" else {})
-            | ({"rewards": {"a": a, "b": b}} if form == "object" else {})
-        )
-    )
-    (run,) = found_in(kind, rows)["runs"]
+@pytest.mark.parametrize(
+    ("name", "named"), [("weights", ()), ("reward_weights", ("--rewards", "a,b"))]
+)
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [("each", "jsonl"), *((form, k) for form in ("object", "list") for k in ("jsonl", "parquet"))],
+)
+def test_weights_beside_the_rewards_are_read(gdpo_says, folder, form, kind, name, named):
+    path = written(folder, kind, made(lambda s, p, g, a, b: WEIGHED[form](a, b, name)))
+    (run,) = analyzed(gdpo_says, path, *named)["runs"]
     assert weight_shares(run) == pytest.approx([0.2, 0.8])
 
 

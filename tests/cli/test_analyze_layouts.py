@@ -346,25 +346,6 @@ def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(refused
     assert "--rewards step" not in err
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: {"rewards": {"a": n["acc"], "b": n["fmt"]}, "weights": {"a": 0.2, "b": 1}},
-        lambda n: {
-            "rewards": {
-                "a": {"value": n["acc"], "weight": 0.2},
-                "b": {"value": n["fmt"], "weight": 1},
-            }
-        },
-    ],
-)
-def test_weights_beside_rewards_are_those_of_the_rollouts(folder, make):
-    path = written(folder, "jsonl", rows(lambda n: texts(n) | make(n)))
-    for named in (None, ["a", "b"]):
-        (table,) = read_rollout_files(path, rewards=named)
-        assert (table.names, table.grouped().weights) == (("a", "b"), (0.2, 1))
-
-
 def test_no_command_is_offered_that_leaves_a_reward_out(shown, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
     out = shown(path, "--output", "none")
@@ -374,14 +355,16 @@ def test_no_command_is_offered_that_leaves_a_reward_out(shown, tmp_path):
     assert f"--rewards {','.join(many)}" in shown(path, "--output", "none")
 
 
-def test_a_reward_that_is_not_there_lists_what_the_files_have(refused, tmp_path):
-    path = written(tmp_path / "train", "jsonl", [{"question": "q", "answer": "4"}] * 4)
-    err = refused(path, "--rewards", "foo", "--output", "none")
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_reward_that_is_not_there_lists_what_the_files_have(analyze, refused, tmp_path, kind):
+    path = written(tmp_path / "train", kind, [{"question": "q", "answer": "4"}] * 4)
+    err = refused(path, "--rewards", "foo")
+    assert "reward 'foo' is in none of the files: the files contain no numbers" in err
     assert "no numbers, only the fields 'question', 'answer'" in err
-    path = written(tmp_path / "run", "jsonl", rows(inside("rewards", length="tokens")))
-    assert "Allowed: length, rewards.a, rewards.b" in refused(
-        path, "--rewards", "foo", "--output", "none"
-    )
+    path = written(tmp_path / "run", kind, rows(inside("scores", length="tokens")))
+    err = refused(path, "--rewards", "length,scores.bb")
+    assert "did you mean 'scores.b'? Allowed: length, scores.a, scores.b" in err
+    assert analyze(path, "--rewards", "length,scores.b", "--output", "none")[0] == 0
 
 
 def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a_time(
@@ -431,7 +414,9 @@ def test_what_to_do_about_a_file_is_never_cut(shown, tmp_path):
     assert "…" in out
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8))]
+)
 def test_no_verdict_rests_on_a_guess_and_the_printed_command_gives_the_right_one(
     gdpo_says, tmp_path, seed
 ):

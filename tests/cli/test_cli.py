@@ -300,10 +300,13 @@ def test_what_answers_a_ctrl_c_is_there_before_anything_heavy():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")  # noqa: PTH110
-def test_a_full_disk_is_one_line():
+@pytest.mark.parametrize(
+    "words", [("recipes", "show", "gsm8k"), ("analyze", "--example", "--output", "none")]
+)
+def test_a_full_disk_is_one_line(words):
     with open("/dev/full", "w") as full:  # noqa: PTH123 (a device)
         done = subprocess.run(
-            [sys.executable, "-m", "gdpo", "recipes", "show", "gsm8k"],
+            [sys.executable, "-m", "gdpo", *words],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -44,25 +44,22 @@ def test_a_misspelt_recipe_is_named(mistake):
     assert "did you mean 'gsm8k'" in mistake("compare", "recipes/gsm8q")
 
 
-def test_a_dry_run_shows_the_labels_and_writes_nothing(gdpo_says, tmp_path):
+SCHEDULE = ("--set", "rewards.format.weight={from: 1, to: 0.2, steps: 200}")
+
+
+@pytest.mark.parametrize(
+    ("more", "varied", "label"),
+    [((), "", "gdpo format.weight=0.5"), (SCHEDULE, ".to", "gdpo format.weight.to=0.5")],
+)
+def test_a_dry_run_shows_the_labels_and_writes_nothing(gdpo_says, tmp_path, more, varied, label):
     folder = tmp_path / "compared"
-    options = ["--estimators", "gdpo", "--vary", "rewards.format.weight=1,0.5", "--seeds", "5"]
-    code, out, err = gdpo_says(
-        "compare", "recipes/gsm8k", *options, "--dry-run", "--output", folder
-    )
+    options = ("--estimators", "gdpo", "--seeds", "5", "--dry-run", "--output", folder)
+    vary = ("--vary", f"rewards.format.weight{varied}=0.5,0.2")
+    code, out, err = gdpo_says("compare", "recipes/gsm8k", *more, *vary, *options)
     assert (code, err) == (0, "")
-    assert "gdpo format.weight=0.5: 0 of 5 done" in out
+    assert f"{label}: 0 of 5 done" in out
     assert "3 comparisons" in out
     assert not folder.exists()
-
-
-def test_a_dry_run_shows_the_schedules_of_each_variant(gdpo_says, tmp_path):
-    common = ["recipes/gsm8k", "--estimators", "gdpo", "--dry-run", "--output", tmp_path / "c"]
-    schedule = "rewards.format.weight={from: 1, to: 0.2, steps: 200}"
-    varied = "rewards.format.weight.to=0.5,0.2"
-    code, out, err = gdpo_says("compare", *common, "--set", schedule, "--vary", varied)
-    assert (code, err) == (0, "")
-    assert "gdpo format.weight.to=0.5: " in out
 
 
 def test_a_seed_without_its_model_is_named_before_anything_is_trained(

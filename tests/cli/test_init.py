@@ -94,8 +94,8 @@ def test_the_rewards_pass_their_own_check(project):
     import my_rewards
     import my_task
 
-    check_reward(my_task.correctness)
-    check_reward(my_rewards.brevity)
+    check_reward(my_task.correctness, texts=50)
+    check_reward(my_rewards.brevity, texts=50)
 
 
 def test_the_files_pass_ruff(project):

@@ -44,11 +44,27 @@ def plant(folder):
     (info / "entry_points.txt").write_text("[pydantic]\nx = evil:x\n")
 
 
-@pytest.mark.parametrize("command", ["report", "analyze"])
+MORE = (
+    ("--help",),
+    ("recipes", "ls"),
+    ("recipes", "show", "gsm8k"),
+    ("analyze", ".", "--estimators", "recorded,grpo", "--output", "json"),
+    ("analyze", ".", "--rescore", "gsm8k", "--output", "json"),
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "."),
+        ("analyze", "."),
+        *(pytest.param(words, marks=pytest.mark.slow) for words in MORE),
+    ],
+)
 def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command):
     run = a_run(tmp_path, **NAMED)
     plant(run)
-    done = shown(run, command, ".")
+    done = shown(run, *command)
     assert done.returncode == 0, done.stderr
     assert not (run / "EXECUTED").exists()
 
@@ -63,25 +79,6 @@ def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command)
     done = shown(tmp_path, command, str(run), *output, PYTHONPATH=python_path(elsewhere))
     assert done.returncode == 0, done.stderr
     assert not (elsewhere / "EXECUTED").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("--help",),
-        ("recipes", "ls"),
-        ("recipes", "show", "gsm8k"),
-        ("analyze", ".", "--estimators", "recorded,grpo", "--output", "json"),
-        ("analyze", ".", "--rescore", "gsm8k", "--output", "json"),
-    ],
-)
-def test_what_lies_in_the_current_folder_is_no_plugin(tmp_path, command):
-    run = a_run(tmp_path)
-    plant(run)
-    done = shown(run, *command)
-    assert "Traceback" not in done.stderr
-    assert not (run / "EXECUTED").exists()
 
 
 @pytest.mark.parametrize("option", ["--rescore", "--estimators"])

@@ -34,17 +34,6 @@ def own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def started(*arguments, before=""):
-    """The command line in a process of its own, because the user's code may end the process."""
-    return python(
-        "-c",
-        f"{before}\nfrom gdpo.cli import main; main()",
-        *arguments,
-        env={"PYTHONPATH": os.pathsep.join(["", *sys.path])},
-        timeout=60,
-    )
-
-
 def test_an_exit_with_0_before_the_end_is_an_error_that_names_its_line(
     mistake, recipe_file, monkeypatch
 ):
@@ -59,7 +48,9 @@ def test_an_exit_with_0_before_the_end_is_an_error_that_names_its_line(
 
 @pytest.mark.slow
 def test_a_reward_that_ends_the_process_does_not_pass_a_check(own, recipe_file):
-    done = started("check", str(recipe_file), "--set", "rewards=[format, 'own_code:leaves']")
+    words = ("check", recipe_file, "--set", "rewards=[format, 'own_code:leaves']")
+    path = os.pathsep.join(["", *sys.path])
+    done = python("-m", "gdpo", *words, env={"PYTHONPATH": path}, timeout=60)
     assert done.returncode == 2
     assert "own_code.py, line 8" in done.stderr
 
