@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics
 from gdpo.lab.training import train
 
@@ -58,6 +59,16 @@ def forget_checkpoints_after(run, step):
     facts = read_environment(run)
     del facts["finished"]
     run.environment.write_text(json.dumps(facts))
+
+
+def assert_resumes_exactly(run, step):
+    """Resume a run that died after this step: it ends as it did before. Return the result."""
+    whole = repeatable(run)
+    forget_checkpoints_after(run, step)
+    result = train(load_recipe(run.path), resume=True)
+    assert result.started_at == step
+    assert repeatable(run) == whole
+    return result
 
 
 @pytest.fixture(scope="session")

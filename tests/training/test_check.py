@@ -270,21 +270,29 @@ def test_without_the_extra_it_is_named(recipe, monkeypatch, module):
         train(recipe)
 
 
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Set constants of the client of the Hub, which has an empty cache."""
+    from huggingface_hub import constants
+
+    def changed(**values):
+        values |= {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": False}
+        for name, value in values.items():
+            monkeypatch.setattr(constants, name, value)
+
+    return changed
+
+
 def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
-    load, tiny_policy, tmp_path, monkeypatch
+    load, tiny_policy, tmp_path, monkeypatch, hub
 ):
-    from huggingface_hub import constants, is_offline_mode
+    from huggingface_hub import is_offline_mode
 
     repository, commit = tmp_path / "hub" / "models--ann--tiny", "0" * 40
     shutil.copytree(tiny_policy, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    for name, value in (
-        ("HF_HUB_CACHE", str(tmp_path / "hub")),
-        ("HF_HUB_OFFLINE", False),
-        ("ENDPOINT", "http://127.0.0.1:9"),
-    ):
-        monkeypatch.setattr(constants, name, value)
+    hub(ENDPOINT="http://127.0.0.1:9")
     asked_again = []
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", asked_again.append)
     recipe = load("model=ann/tiny")
@@ -296,9 +304,7 @@ def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
     assert not is_offline_mode()
 
 
-def test_a_model_that_the_hub_does_not_have_is_reported(load, tmp_path, monkeypatch):
-    from huggingface_hub import constants
-
+def test_a_model_that_the_hub_does_not_have_is_reported(load, hub):
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self):
             self.send_response(404)
@@ -311,12 +317,7 @@ def test_a_model_that_the_hub_does_not_have_is_reported(load, tmp_path, monkeypa
     server = HTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
-    for name, value in (
-        ("HF_HUB_CACHE", str(tmp_path / "hub")),
-        ("HF_HUB_OFFLINE", False),
-        ("HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"),
-    ):
-        monkeypatch.setattr(constants, name, value)
+    hub(HUGGINGFACE_CO_URL_TEMPLATE=address + "/{repo_id}/resolve/{revision}/{filename}")
     recipe = load("model=ann/tyni")
     with config_error(r"^--set model=ann/tyni: 'ann/tyni' .* `hf auth login`"):
         locate_model(recipe)

@@ -8,8 +8,12 @@ import sys
 from contextlib import suppress
 
 import pytest
-from tests.checkout import environment
-from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
+from tests.checkout import environment, python
+from tests.training.conftest import (
+    assert_equal_runs,
+    assert_resumes_exactly,
+    forget_checkpoints_after,
+)
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.lab.recipes.read import load_recipe
@@ -156,11 +160,7 @@ def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(tra
     """A generation serves six steps: three, and once more."""
     several = ("batch.prompts=3", "batch.rollouts_per_step=4", "trainer.save_total_limit=10")
     run = trained(*several, "trainer.num_iterations=2", "trainer.max_steps=8").run
-    whole = repeatable(run)
-    forget_checkpoints_after(run, step)
-    result = train(load_recipe(run.path), resume=True)
-    assert result.started_at == step
-    assert repeatable(run) == whole
+    assert_resumes_exactly(run, step)
 
 
 SYNCED = (
@@ -171,11 +171,7 @@ SYNCED = (
 
 
 def test_a_run_whose_reference_follows_the_policy_resumes_exactly(trained):
-    run = trained(*SYNCED).run
-    whole = repeatable(run)
-    forget_checkpoints_after(run, 2)
-    assert train(load_recipe(run.path), resume=True).started_at == 2
-    assert repeatable(run) == whole
+    assert_resumes_exactly(trained(*SYNCED).run, 2)
 
 
 def test_a_checkpoint_without_its_reference_is_refused_and_a_new_run_is_the_remedy(trained):
@@ -341,7 +337,7 @@ atexit.register(print, "handler")
 run.leave_processes({code})
 print("shutdown")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = python("-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (code, "handler\n" * left, "")
 
 

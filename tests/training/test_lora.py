@@ -9,9 +9,8 @@ from tests.refusals import config_error
 
 pytest.importorskip("peft")
 
-from tests.training.conftest import forget_checkpoints_after
+from tests.training.conftest import assert_resumes_exactly
 
-from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.recipe import LoraSettings
 from gdpo.lab.training import check, train
 from gdpo.lab.training._loop import peft_config
@@ -64,9 +63,7 @@ def test_only_the_matrices_of_lora_are_trained(run, tiny_policy):
 
 def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run):
     whole = adapter(run, 4)
-    forget_checkpoints_after(run, 3)
-    resumed = train(load_recipe(run.path), resume=True)
-    assert resumed.started_at == 3
+    resumed = assert_resumes_exactly(run, 3)
     assert adapter(resumed.run, 4).keys() == whole.keys()
     for name, weights in adapter(resumed.run, 4).items():
         torch.testing.assert_close(weights, whole[name], atol=0, rtol=0)

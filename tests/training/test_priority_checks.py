@@ -165,13 +165,18 @@ ROWS = {
 }
 
 
+def write_rows(file, task, numbers):
+    """Write a row of a task's data for each number."""
+    row = json.dumps(ROWS[task])
+    file.write_text("".join(row.replace("@", str(n)) + "\n" for n in numbers))
+    return file
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"launch"}))
 def test_the_readme_of_a_shipped_recipe_shows_its_table(name, tmp_path):
     recipe = Path(__file__).parents[2] / "recipes" / name
-    rows = tmp_path / "rows.jsonl"
-    row = json.dumps(ROWS[load_recipe(recipe).task])
-    rows.write_text("".join(row.replace("@", str(n)) + "\n" for n in range(200, 208)))
+    rows = write_rows(tmp_path / "rows.jsonl", load_recipe(recipe).task, range(200, 208))
     resolved = resolve(load_recipe(recipe, [f"data.source={rows}"]))
     found = priority_findings(resolved, read_data(resolved.task, resolved.recipe.data).problems)
     readme = (recipe / "README.md").read_text("utf-8")

@@ -1,12 +1,12 @@
 """The recipes that come with gdpo: short, valid, with the published batches, and they train."""
 
-import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from tests.refusals import config_error
+from tests.training.test_priority_checks import write_rows
 
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
@@ -23,14 +23,6 @@ from gdpo.rollouts import read_rollouts
 RECIPES = Path(__file__).parents[2] / "recipes"
 FOLDERS = sorted(file.parent for file in RECIPES.glob("*/recipe.yaml"))
 
-TURN = "<think>a</think>\n<tool_call>\n{}\n</tool_call>"
-CALL = TURN.format('{"name": "f", "parameters": {"x": 1}}')
-ROWS = {
-    "gsm8k": {"question": "1+1?", "answer": "#### 2"},
-    "tool_calling": {"instruction": "tools: f(x)", "input": "call f with 1", "output": CALL},
-    "math_length": {"problem": "1+1?", "answer": "2"},
-    "coding": {"text": "Add.", "test_list": ["assert f(1) == 2"], "code": "f = lambda x: x + 1"},
-}
 SMALL = {
     "max_completion_length": 8,
     "max_steps": 2,
@@ -41,9 +33,7 @@ SMALL = {
 
 def small(name, policy, folder):
     """The recipe on four rows with a tiny model, two steps."""
-    task = load_recipe(RECIPES / name).task
-    rows = folder / "rows.jsonl"
-    rows.write_text(f"{json.dumps(ROWS[task])}\n" * 4)
+    rows = write_rows(folder / "rows.jsonl", load_recipe(RECIPES / name).task, [1] * 4)
     changes = {f"trainer.{key}": value for key, value in SMALL.items()}
     changes |= {"model": policy, "data.source": rows, "runs_dir": folder / "runs"}
     changes |= {"batch.prompts": 1, "batch.samples": 4, "batch.rollouts_per_step": 4}

@@ -12,7 +12,12 @@ import pytest
 import torch
 from rich.console import Console
 from tests.refusals import config_error, data_error
-from tests.training.conftest import forget_checkpoints_after, repeatable, weights
+from tests.training.conftest import (
+    assert_resumes_exactly,
+    forget_checkpoints_after,
+    repeatable,
+    weights,
+)
 
 from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import read_experiment
@@ -134,19 +139,12 @@ def test_a_folder_of_something_else_is_refused(recipe):
 
 
 @pytest.mark.parametrize("step", [2, 5, 6], ids=["first epoch", "between epochs", "second epoch"])
-def test_a_resumed_run_equals_an_uninterrupted_one(trained, load, step):
-    changes = ("trainer.max_steps=7", "trainer.save_total_limit=10")
-    recipe, run = load(*changes), trained(*changes).run
-    whole, whole_weights = repeatable(run), weights(run)
+def test_a_resumed_run_equals_an_uninterrupted_one(trained, step):
+    run = trained("trainer.max_steps=7", "trainer.save_total_limit=10").run
+    whole_weights = weights(run)
     rollouts = read_rollouts(run.rollouts / "step_000007.parquet")
-    assert [row["step"] for row in whole] == [1, 2, 3, 4, 5, 6, 7]
-    forget_checkpoints_after(run, step)
-
-    result = train(recipe, resume=True)
-
-    assert result.started_at == step
-    assert result.steps == 7
-    assert repeatable(run) == whole
+    assert [row["step"] for row in repeatable(run)] == [1, 2, 3, 4, 5, 6, 7]
+    assert assert_resumes_exactly(run, step).steps == 7
     assert all(torch.equal(tensor, whole_weights[name]) for name, tensor in weights(run).items())
     assert read_rollouts(run.rollouts / "step_000007.parquet") == rollouts
     assert read_environment(run)["resumed"][0]["at_step"] == step
@@ -178,15 +176,11 @@ def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(load):
         "advantage_options={targets: {brief: 0.99}, step_size: 1}",
         "trainer.save_total_limit=10",
     ]
-    recipe = load(*constrained)
-    run = train(recipe).run
-    whole = repeatable(run)
-    multipliers = [row["rewards/brief/multiplier"] for row in whole]
+    run = train(load(*constrained)).run
+    multipliers = [row["rewards/brief/multiplier"] for row in repeatable(run)]
     assert multipliers == sorted(multipliers)
     assert multipliers[0] == 0 < multipliers[1]
-    forget_checkpoints_after(run, 2)
-    train(recipe, resume=True)
-    assert repeatable(run) == whole
+    assert_resumes_exactly(run, 2)
 
 
 FALLING = "rewards.brief.weight={from: 1.0, to: 0.0, steps: 4}"
@@ -198,18 +192,14 @@ def recorded_weights(run):
 
 
 def test_a_resumed_run_goes_on_with_its_changing_weights(load):
-    recipe = load(FALLING, "trainer.save_total_limit=10")
-    run = train(recipe).run
-    whole = repeatable(run)
-    weights = [row["rewards/brief/weight"] for row in whole]
+    run = train(load(FALLING, "trainer.save_total_limit=10")).run
+    weights = [row["rewards/brief/weight"] for row in repeatable(run)]
     assert weights == recorded_weights(run)
     assert len(set(weights)) > 1
     (read,) = read_experiment(run.path).runs
     assert read.weights["brief"].tolist() == weights
     assert f"| brief | 0 to 1 | {weights[-1]:g} |" in run.readme.read_text()
-    forget_checkpoints_after(run, 2)
-    train(recipe, resume=True)
-    assert repeatable(run) == whole
+    assert_resumes_exactly(run, 2)
 
 
 def test_with_sparse_logs_weights_are_those_of_the_logged_steps(load):
