@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
 from math import nan
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from array_api_compat import device as device_of
@@ -315,7 +315,7 @@ class AdvantageRule:
             values = self._options.get(key)
             lacking = list(names) if values is None else []
             if isinstance(values, list):
-                pairs = zip(names, cast("list[Any]", values), strict=False)
+                pairs = zip(names, values, strict=False)
                 lacking = [name for name, value in pairs if value != value]
             if lacking:
                 raise ConfigError(
@@ -327,7 +327,7 @@ class AdvantageRule:
 
     def _try_out(self) -> ToArray:
         low, count = self._options.get("low"), self._count
-        lowest = low if isinstance(low, list) and len(cast("list[Any]", low)) == count else 0.0
+        lowest = low if isinstance(low, list) and len(low) == count else 0.0
         try:
             self._of_one_turn(np.zeros((1, 2, count)) + lowest, np.ones(count))
         except (GdpoError, TypeError, ValueError, OverflowError) as error:
@@ -351,23 +351,23 @@ class AdvantageRule:
 def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     options = {key: given.pop(key) for key in _DUAL_OPTIONS if key in given}
     targets = _by_name("targets", options.pop("targets", {}), names)
-    if not isinstance(targets, list) or len(cast("list[Any]", targets)) != len(names):
+    if not isinstance(targets, list) or len(targets) != len(names):
         raise ConfigError(
             f"targets needs one number per reward ({', '.join(names)}): use a mapping from reward "
             "name to number"
         )
-    checked = [number("targets", target) for target in cast("list[Any]", targets)]
+    checked = [number("targets", target) for target in targets]
     return DualAscent(checked, **options)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
     """Return a mapping by reward name as a list, with NaN or False for what is missing."""
     if isinstance(value, list):
-        return [nan if item is None else item for item in cast("list[Any]", value)]
+        return [nan if item is None else item for item in value]
     if not isinstance(value, Mapping):
         return value
-    values = {k: v for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
-    refuse_unknown(cast("Mapping[str, Any]", value), names, f"{key}: unknown reward")
+    values = {k: v for k, v in value.items() if v is not None}
+    refuse_unknown(value, names, f"{key}: unknown reward")
     missing = False if any(isinstance(each, bool) for each in values.values()) else nan
     return [values.get(name, missing) for name in names]
 
@@ -375,7 +375,7 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
     if given is None:
         return list(declared)
-    if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):
+    if not isinstance(given, list) or len(given) != len(declared):
         return given  # the estimator reports what is wrong with it
-    pairs = zip(cast("list[Any]", given), declared, strict=True)
+    pairs = zip(given, declared, strict=True)
     return [known if value != value else value for value, known in pairs]

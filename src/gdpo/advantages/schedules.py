@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -101,11 +101,10 @@ class Schedules:
     ) -> None:
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"schedules must map reward names to schedules, got {given!r}")
-        schedules = cast("Mapping[str, Any]", given)
         self._names = tuple(names)
         self._schedules: dict[str, Linear | After] = {}
-        refuse_unknown(schedules, names, "schedules: unknown reward")
-        for name, each in schedules.items():
+        refuse_unknown(given, names, "schedules: unknown reward")
+        for name, each in given.items():
             schedule = read_schedule(f"schedules: {name}", each)
             if isinstance(schedule, After):
                 where = f"schedules: {name}: after: unknown reward"
@@ -187,7 +186,7 @@ class Schedules:
 
 def read_schedule(place: str, given: Any) -> Linear | After:
     """Return the schedule in a configuration. `place` names the schedule in messages."""
-    fields = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
+    fields = dict(given) if isinstance(given, Mapping) else {}
     refuse_unknown(fields, ("from", "to", "steps", "after", "value"), f"{place}: unknown key")
     start = _finite(f"{place}: from", fields.pop("from", 1.0))
     if set(fields) == {"to", "steps"}:
@@ -199,7 +198,7 @@ def read_schedule(place: str, given: Any) -> Linear | After:
         return Linear(start, end, steps)
     if set(fields) == {"after", "value"}:
         given_after = fields["after"]
-        after = cast("Mapping[str, Any]", given_after) if isinstance(given_after, Mapping) else {}
+        after = given_after if isinstance(given_after, Mapping) else {}
         refuse_unknown(after, ("reward", "mean_at_least"), f"{place}: after: unknown key")
         reward = after.get("reward")
         if "mean_at_least" not in after or not isinstance(reward, str):

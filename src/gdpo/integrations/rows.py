@@ -8,7 +8,7 @@ several rows of the same rollout. An adapter is `make_settings` for a framework'
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def make_settings(
             f"{shown}reward_keys={keys!r}: write a list of reward names that the reward function "
             f"returns, for example {place}reward_keys=[correct,format]"
         )
-    names = [str(key) for key in cast("Sequence[Any]", keys)]
+    names = [str(key) for key in keys]
     check_distinct(names)
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -194,11 +194,10 @@ def _chat(written: Any) -> list[dict[str, Any]]:
     A text becomes one message. Any other value, such as a list of tokens, also becomes one.
     """
     if isinstance(written, list) and written:
-        turns = cast("list[Any]", written)
-        if all(isinstance(turn, Mapping) for turn in turns):
-            return [_message(turn) for turn in turns]
-        if all(isinstance(turn, str) for turn in turns):
-            return [{"role": "", "content": turn} for turn in turns]
+        if all(isinstance(turn, Mapping) for turn in written):
+            return [_message(turn) for turn in written]
+        if all(isinstance(turn, str) for turn in written):
+            return [{"role": "", "content": turn} for turn in written]
     return [{"role": "", "content": "(not in the file)" if written is None else str(written)}]
 
 
