@@ -13,6 +13,7 @@ from gdpo.lab.evaluation._bfcl import VERSIONS, bfcl_averages
 from gdpo.lab.evaluation._intervals import Estimate, difference
 from gdpo.lab.evaluation.benchmarks import GROUPS
 from gdpo.lab.evaluation.evaluation import EvaluationSettings, Result
+from gdpo.report.text import as_number
 
 _SHOWN = 20
 """Maximum number of problem numbers to list in a sentence."""
@@ -120,8 +121,9 @@ def add_to_readme(readme: Path, results: Sequence[Result], settings: EvaluationS
 def _section(results: Sequence[Result], settings: EvaluationSettings) -> str:
     drawn = settings.sampling
     rows = "\n".join(
-        f"| {result.benchmark} | {estimate.problems:,} | {name} | {_number(estimate.mean)} "
-        f"| {_number(estimate.low)} to {_number(estimate.high)} |"
+        f"| {result.benchmark} | {estimate.problems:,} | {name} "
+        f"| {as_number(estimate.mean, '.3f')} "
+        f"| {as_number(estimate.low, '.3f')} to {as_number(estimate.high, '.3f')} |"
         for result in results
         for name, estimate in result.estimates.items()
     )
@@ -134,7 +136,3 @@ A response with more than {settings.token_limit:,} tokens counts as too long. Th
 |---|---|---|---|---|
 {rows}
 {notes}"""  # noqa: E501  lines of Markdown
-
-
-def _number(value: float) -> str:
-    return "–" if isnan(value) else f"{value:.3f}"
