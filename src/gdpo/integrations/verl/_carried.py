@@ -3,7 +3,7 @@
 A reward may be a list with one number for each turn of the rollout.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Any
@@ -19,22 +19,25 @@ from gdpo.rewards.weights_column import weights_of_cells
 from gdpo.rollouts.table import RolloutTable, TableTurns
 
 
-def last_outputs(keys: Sequence[str]) -> list[int]:
-    """Return, for each row, the index of the last output that belongs to the same rollout.
+def _in_order(keys: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the index and the rollout of each row, in the order of the outputs.
 
     verl's row keys have the format `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
-    in_order = sorted(range(len(keys)), key=lambda row: int(parts[row][2]))
-    last = {parts[row][0]: row for row in in_order}
-    return [last[rollout] for rollout, _, _ in parts]
+    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
+        yield row, parts[row][0]
+
+
+def last_outputs(keys: Sequence[str]) -> list[int]:
+    """Return, for each row, the index of the last output that belongs to the same rollout."""
+    last = {rollout: row for row, rollout in _in_order(keys)}
+    return [last[key.rpartition("_")[0]] for key in keys]
 
 
 def first_turns(keys: Sequence[str], counts: Int[np.ndarray, " row"]) -> Int[np.ndarray, " row"]:
-    parts = [key.rpartition("_") for key in keys]
     found, so_far = np.zeros(len(keys), dtype=np.int64), dict[str, int]()
-    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
-        rollout = parts[row][0]
+    for row, rollout in _in_order(keys):
         found[row] = so_far.get(rollout, 0)
         so_far[rollout] = int(found[row] + counts[row])
     return found
