@@ -131,7 +131,7 @@ def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
     )
 
 
-def next_prompts(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Problem | None]:
+def next_prompts(talks: Sequence[Talk], *, handler: Handler) -> list[Problem | None]:
     """Run the tools, and return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import did_you_mean, nearest
 from gdpo._text import describe
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.rewards.task import Problem, Row, Task
@@ -232,19 +232,17 @@ def _problem(task: Task, place: str, row: Row, weights_column: str | None) -> Pr
 
 def _lacking(task: Task, row: Row) -> str:
     """Describe which columns a row lacks, compared with the best-matching accepted set."""
-    nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
-    missing = [column for column in nearest if column not in row]
+    closest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
+    missing = [column for column in closest if column not in row]
     allowed = " or ".join(f"({', '.join(columns)})" for columns in task.columns)
-    near = {column: get_close_matches(column, row, n=1) for column in missing}
-    hints = [
-        f"rename {found[0]!r} to {column!r} if they mean the same"
-        for column, found in near.items()
-        if found
-    ]
+    hints = "".join(
+        f"; rename {near!r} to {column!r} if they mean the same"
+        for column in missing
+        if (near := nearest(column, row))
+    )
     return (
         f"task {task.name!r} needs column {', '.join(map(repr, missing))}, which is missing. The "
-        f"row has: {', '.join(row) or 'no columns'}. Allowed: {allowed}"
-        + "".join(f"; {hint}" for hint in hints)
+        f"row has: {', '.join(row) or 'no columns'}. Allowed: {allowed}{hints}"
     )
 
 
