@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan, sqrt
-from statistics import NormalDist, fmean, variance
+from statistics import fmean, variance
 from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator
 
-from gdpo.lab.experiments.statistics import paired_difference
-
-_Z = NormalDist().inv_cdf(0.975)
+from gdpo.lab.experiments.statistics import Z, paired_difference
 
 Number: TypeAlias = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
 """A number that is NaN if it was read as null."""
@@ -54,8 +52,8 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     squares = variance(known) if count > 1 else 0.0
     effective = count if squares <= 0 or not 0 < p < 1 else p * (1 - p) * count / squares
     n, back = max(effective, 1.0), high - low
-    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    margin = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+    centre = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    margin = Z / (1 + Z**2 / n) * sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
     bottom, top = max(0.0, centre - margin), min(1.0, centre + margin)
     return Estimate(low + back * p, low + back * bottom, low + back * top, count)
 

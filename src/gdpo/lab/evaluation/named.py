@@ -19,7 +19,7 @@ from gdpo.lab.evaluation.responders import (
     VllmOptions,
 )
 from gdpo.lab.evaluation.server import ServerModel
-from gdpo.lab.recipes.models import load_tokenizer, locate_model, make_ready
+from gdpo.lab.recipes.models import WEIGHTS, load_tokenizer, locate_model, make_ready
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
 from gdpo.lab.runs.directory import RunDirectory
 
@@ -106,7 +106,7 @@ def weights_of(model: str) -> str:
     if not folder.is_dir():
         return ""
     digest = hashlib.sha256()
-    for file in sorted(f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin")):
+    for file in sorted(f for f in folder.iterdir() if f.suffix in WEIGHTS):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as data:

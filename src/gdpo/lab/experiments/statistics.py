@@ -310,7 +310,8 @@ def paired_difference(
     return Interval(mean, mean - margin, mean + margin)
 
 
-_Z = NormalDist().inv_cdf(0.975)
+Z = NormalDist().inv_cdf(0.975)
+"""Half-width of a 95 % interval in standard errors."""
 
 
 def kaplan_meier(times: Runs, reached: Reached) -> Survival:
@@ -345,7 +346,7 @@ def kaplan_meier(times: Runs, reached: Reached) -> Survival:
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = np.cumsum(deaths / (at_risk * (at_risk - deaths)))
         sigma = np.sqrt(variance) / np.abs(np.log(share))
-        low, high = share ** np.exp(_Z * sigma), share ** np.exp(-_Z * sigma)
+        low, high = share ** np.exp(Z * sigma), share ** np.exp(-Z * sigma)
     gone = share == 0  # at the last step only
     before = high[~gone][-1] if np.any(~gone) else 1.0
     low, high = np.where(gone, 0.0, low), np.where(gone, before, high)

@@ -5,16 +5,13 @@ from typing import TypeAlias
 import numpy as np
 
 from gdpo._shapes import Float
+from gdpo.lab.experiments.statistics import ROUNDING
 
 WINDOW = 5
 """Number of steps in the running mean that is compared with the threshold."""
 
 REACHED = 0.8
 """Default threshold for every reward, as a share of the reward's range."""
-
-_ROUNDING = 2.0**-42
-"""Allowed relative rounding error of the mean of a few steps: 2¹⁰ units in the last place."""
-
 
 Curve: TypeAlias = Float[np.ndarray, " step"]
 """The mean of a reward at each step of a run."""
@@ -59,7 +56,7 @@ def first_reached(values: Curve, threshold: float, *, window: int = WINDOW) -> i
         14
     """
     means = running_mean(values, window=window)
-    allowed = _ROUNDING * np.nanmax(np.abs([threshold, *values]))
+    allowed = ROUNDING * np.nanmax(np.abs([threshold, *values]))
     at = np.flatnonzero(means >= threshold - allowed)
     return int(at[0]) + window if len(at) else None
 

