@@ -21,7 +21,7 @@ FEWEST_SEEDS = 5
 Results with fewer seeds are labelled exploratory."""
 
 ROUNDING = 2**10 * float(np.finfo(float).eps)
-"""Allowed relative rounding error in statistics of a few runs."""
+"""Allowed relative rounding error in statistics of a few runs or steps."""
 
 _EXACT = 200_000
 """Maximum number of relabellings for an exact test."""
