@@ -11,11 +11,11 @@ from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 
 from gdpo.analysis import analyze, analyze_steps
-from gdpo.analysis.steps import UNKNOWN_WEIGHTS
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.rollouts import read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.table import UNKNOWN_WEIGHTS
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gdpo.advantages import AdvantageRule
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis.trend import known_mean
 from gdpo.diagnostics import Diagnosis, TurnsDiagnosis, diagnose, diagnose_turns
-from gdpo.rollouts.table import UNKNOWN_WEIGHTS, Bounds, Ends, RewardArrays, RolloutTable
+from gdpo.rollouts.table import Bounds, Ends, RewardArrays, RolloutTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,6 @@ def analyze_step(
     """
     used, recorded = batch.table, batch.advantages is not None
     by, ends = recorded_by if recorded else estimator, used.bounds(low, high)
-    weights_from = UNKNOWN_WEIGHTS if used.weights is None else used.weights_from
-    if np.ndim(batch.weights) > 1:
-        weights_from += ", different between prompts"
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
@@ -128,7 +125,7 @@ def analyze_step(
         rollouts=len(used),
         diagnosis=diagnosis,
         recorded=recorded,
-        weights_from=weights_from,
+        weights_from=batch.weights_from,
         left_out=used.left_out,
         cut=known_mean(used.cut),
         num_tokens=known_mean(used.num_tokens),

@@ -277,7 +277,7 @@ def advantages_of(
     """
     arrays, rule = groups.arrays, settings.rule
     check_finite(arrays.rewards, settings.names)
-    weights = given_weights(groups, settings)
+    weights = arrays.weights_or(settings.weights)
     if rule.wants_turns:
         turns = arrays.turns
         advantages = rule(turns.rewards, weights, turns=turns.counts)
@@ -287,11 +287,6 @@ def advantages_of(
     if update:
         rule.update(arrays.rewards, weights)
     return advantages
-
-
-def given_weights(groups: Groups, settings: Settings) -> Weights:
-    """Return the weights of each prompt, or else the configured ones."""
-    return settings.weights if groups.arrays.table.weights is None else groups.arrays.weights
 
 
 def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:
@@ -364,7 +359,7 @@ class Computed:
 
 
 def compute(groups: Groups, settings: Settings) -> Computed:
-    given, rule = given_weights(groups, settings), settings.rule
+    given, rule = groups.arrays.weights_or(settings.weights), settings.rule
     weights, recorded = rule.weights_in_force(given), rule.recorded_weights(given)
     changing = rule.metrics(settings.names, settings.weights)
     of_turns = advantages_of(groups, settings)  # this updates the state of the rule

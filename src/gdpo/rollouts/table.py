@@ -14,6 +14,7 @@ import numpy as np
 
 from gdpo._shapes import Bool, Float, Int
 from gdpo._text import Setting
+from gdpo.advantages import Weights
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 
@@ -33,6 +34,8 @@ Ends: TypeAlias = tuple[list[float] | None, list[float] | None]
 MOST = 2**26
 """Maximum number of values in the arrays for the turns that are read at once. Each takes 8
 bytes."""
+_SAME_RATIO = 0.99
+"""Ratio of two weights, divided by their ratio in the total, above which the weights agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,10 @@ class RewardArrays:
     rewards: Float[np.ndarray, "prompt sample reward"]
     """Raw rewards. NaN means that the reward does not apply, or that the entry is padding."""
     weights: tuple[float, ...] | Float[np.ndarray, "prompt reward"]
-    """One weight per reward, or the weights of each prompt if they differ. NaN: the reward does not
-    apply to the prompt."""
+    """One weight per reward, 1 if the table has none, or the weights of each prompt if they differ.
+    NaN: the reward does not apply to the prompt."""
+    weights_from: str
+    """How the weights were obtained, as a phrase."""
     advantages: Float[np.ndarray, "prompt sample"] | None
     """Recorded advantages, with 0 as padding, or None if some are missing."""
     num_tokens: Float[np.ndarray, "prompt sample"]
@@ -88,6 +93,10 @@ class RewardArrays:
     def names(self) -> tuple[str, ...]:
         """Names of the rewards, in the order of the last axis."""
         return self.table.names
+
+    def weights_or(self, configured: Weights) -> Weights:
+        """Return the weights of the table, or else the configured ones."""
+        return configured if self.table.weights is None else self.weights
 
     @property
     def turns(self) -> TableTurns:
@@ -149,6 +158,7 @@ class RolloutTable:
     """Key of the rollout and number of the turn of each row, if the rows may be turns. The key is
     `NO_KEY` if a row is a rollout."""
     weights_from: str = RECORDED
+    """How `weights` were obtained, if there are any."""
     left_out: int = 0
     """Number of rollouts of the step that were left out, because they were not trained on."""
     turns: TableTurns | None = None
@@ -238,12 +248,14 @@ class RolloutTable:
             given = np.flatnonzero(~np.isnan(column))[::-1]  # the first of a group is written last
             weights[prompt[given], k] = column[given]
         same = shape[0] and np.all(weights == weights[0])
+        how = UNKNOWN_WEIGHTS if self.weights is None else self.weights_from
         return RewardArrays(
             table=self,
             placed=placed,
             there=placed >= 0,
             rewards=by_group(self.rewards, placed),
             weights=tuple(weights[0].tolist()) if same else weights,
+            weights_from=how if same else f"{how}, different between prompts",
             advantages=by_group(self.advantages, placed, padding=0) if known else None,
             num_tokens=by_group(self.num_tokens, placed),
         )
@@ -264,6 +276,25 @@ _COLUMNS = (
     *("file", "row", "weights", "parts"),
 )
 """Fields of a `RolloutTable` that have one value per rollout. The last two may be None."""
+
+
+def weights_in_total(
+    names: Sequence[str],
+    in_total: Mapping[str, float],
+    recorded: Float[np.ndarray, "rollout reward"] | None,
+) -> Float[np.ndarray, " reward"] | None:
+    """Return the weights in a total, 1 where unknown, or None if the recorded weights count.
+
+    Recorded weights count if they are in the proportions of those in the total.
+    """
+    found = np.array([in_total.get(name, nan) for name in names])
+    if recorded is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = recorded / found
+        low, high = (f.reduce(ratios, axis=1) for f in (np.fmin, np.fmax))
+        if not np.any(low < _SAME_RATIO * high):
+            return None
+    return np.where(np.isnan(found), 1.0, found)
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:

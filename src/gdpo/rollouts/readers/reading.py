@@ -49,7 +49,7 @@ from gdpo.rollouts.table import (
     Values,
     fits,
     joined,
-    places,
+    weights_in_total,
     whole_rollouts,
 )
 
@@ -57,8 +57,6 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 """Formats whose writers save the current rollouts whenever they log, new or not."""
 _LONGEST = 1000
 """Maximum number of characters of a library's error message to keep."""
-_SAME_RATIO = 0.99
-"""Ratio of two weights, divided by their ratio in the total, above which the weights agree."""
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -310,11 +308,17 @@ def _table_of(
     values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
         values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
-    weights, weights_from = _weights(columns, rows, values, of_step["groups"], file), RECORDED
+    weights, weights_from = _recorded(columns, rows, values, of_step["groups"], file), RECORDED
     found = given.rewards.in_total
-    if found is not None and _denied(weights, found, names, file):
-        weights_from, file.weights = FOUND, found.weights
-        values, weights = _in_total(found, names, values, of_step["total"], lines, file)
+    used = None if found is None else weights_in_total(names, found.weights, weights)
+    if found is not None and used is not None:
+        if weights is not None:
+            shown = ", ".join(f"{name}={weight:g}" for name, weight in found.weights.items())
+            details = {"total": found.total, "weights": shown}
+            file.note_once(ReadProblem.RECORDED_APART, details)
+        weights, weights_from = np.broadcast_to(used, values.shape), FOUND
+        file.weights = found.weights
+        values = _as_in_total(found, names, values, weights, of_step["total"], lines, file)
     file.recorded |= weights is not None and weights_from == RECORDED
     turns = None
     if columns.turns is not None:
@@ -356,7 +360,7 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
         yield slice(None)
 
 
-def _weights(
+def _recorded(
     columns: Columns,
     rows: Rows,
     rewards: Float[np.ndarray, "rollout reward"],
@@ -371,55 +375,34 @@ def _weights(
     known = ~np.isnan(weights)
     first = weights[np.argmax(known, axis=0), np.arange(len(given))]
     weights = np.where(known | np.isnan(rewards), weights, first)
-    if not np.all(np.abs(first) <= LARGEST) or np.any(np.abs(weights) > LARGEST):
+    if np.any(np.isnan(first)) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
         return None
-    prompt, sample = places(groups)
-    first = weights[sample == 0][np.argsort(prompt[sample == 0])][prompt]
-    others = np.any((weights != first) & ~np.isnan(weights) & ~np.isnan(first), axis=-1)
-    file.note_where(others, lines, ReadProblem.WEIGHTS_DIFFER)
+    _, first_rows, group = np.unique(groups, return_index=True, return_inverse=True)
+    # NaN is not larger than anything.
+    differ = np.any(np.abs(weights - weights[first_rows][group]) > 0, axis=-1)
+    file.note_where(differ, lines, ReadProblem.WEIGHTS_DIFFER)
     return weights
 
 
-def _denied(
-    weights: Float[np.ndarray, "rollout reward"] | None,
-    found: InTotal,
-    names: Iterable[str],
-    file: FileReport,
-) -> bool:
-    """Return whether weights are not recorded, or not in the proportions of those in the total."""
-    if weights is None:
-        return True
-    known = np.array([found.weights.get(name, nan) for name in names])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = weights / known
-    low, high = (f.reduce(ratios, axis=1) for f in (np.fmin, np.fmax))
-    if not np.any(low < _SAME_RATIO * high):
-        return False
-    shown = ", ".join(f"{name}={weight:g}" for name, weight in found.weights.items())
-    file.note_once(ReadProblem.RECORDED_APART, {"total": found.total, "weights": shown})
-    return True
-
-
-def _in_total(
+def _as_in_total(
     found: InTotal,
     names: Iterable[str],
     values: Float[np.ndarray, "rollout reward"],
+    weights: Float[np.ndarray, "rollout reward"],
     total: Values,
     lines: Lines,
     file: FileReport,
-) -> tuple[Float[np.ndarray, "rollout reward"], Float[np.ndarray, "rollout reward"]]:
-    """Return the rewards with the weights in the total, and 0 where the total adds nothing."""
-    weights = np.array([found.weights.get(name, 1.0) for name in names])
+) -> Float[np.ndarray, "rollout reward"]:
+    """Return the rewards, 0 where the total adds nothing, and report totals that differ."""
     zeros = np.array([name in found.zeros for name in names], np.bool_)
     values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
-    weights = np.broadcast_to(weights, values.shape)
     parts = np.nan_to_num(values * weights)
     size = np.abs(parts).sum(axis=1) + np.abs(total)
     apart = np.abs(total - parts.sum(axis=1) - found.constant)
     wrong = apart > found.tolerance + 1e-5 * size  # not where the total is NaN
     file.note_where(wrong, lines, ReadProblem.OTHER_WEIGHTS, {"total": found.total})
-    return values, weights
+    return values
 
 
 def _report_groups(columns: Columns, rows: Rows, file: FileReport) -> None:
