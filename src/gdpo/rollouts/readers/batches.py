@@ -334,7 +334,7 @@ def _some_at_a_time(
         for line, row in rollouts:
             lines.append(line)
             rows.append(row)
-            turns += 0 if row.turns is None else row.turns.count
+            turns += row.turns.count
             full = file.bytes - start >= _TEXT_BYTES if asked.texts else turns >= _TURNS
             if full or len(rows) >= most:
                 yield rows, lines

@@ -403,20 +403,20 @@ def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatT
     )
 
 
-def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> FlatTurns | None:
+def _turns_of(turns: Sequence[RowTurns], names: Mapping[str, str]) -> FlatTurns | None:
     """Return the turns of records, or None if there are none.
 
     A turn without a reward that another turn of the rollout has earned 0 of it.
     """
-    if turns.count(None) == len(turns):
+    counts = np.array([each.count for each in turns], np.int64)
+    if not counts.any():
         return None
     single = np.array([each is ONE_TURN for each in turns])
-    counts = np.array([0 if each is None else each.count for each in turns], np.int64)
     starts, size = np.cumsum(counts) - counts, int(counts.sum())
     none = np.zeros(size, np.bool_)
     columns = dict[str, Column]()
     for name, path in names.items():
-        earned = [{} if each is None else each.rewards.get(path, {}) for each in turns]
+        earned = [each.rewards.get(path, {}) for each in turns]
         given = np.repeat(np.array(list(map(bool, earned)), np.bool_), counts)
         values = np.where(given, 0.0, nan)
         for start, by_turn in zip(starts.tolist(), earned, strict=True):
@@ -425,7 +425,7 @@ def _turns_of(turns: Sequence[RowTurns | None], names: Mapping[str, str]) -> Fla
         columns[name] = Column(values, ~given, none, none)
     tokens = np.full(size, nan)
     several = np.repeat(~single, counts)
-    tokens[several] = [count for each in turns if each is not None for count in each.num_tokens]
+    tokens[several] = [count for each in turns for count in each.num_tokens]
     num_tokens = Column(tokens, np.isnan(tokens), none, none)
     return FlatTurns(counts, columns, absent(size), num_tokens, single)
 

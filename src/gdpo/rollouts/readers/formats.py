@@ -29,6 +29,7 @@ from gdpo.rollouts.readers.names import (
 )
 from gdpo.rollouts.readers.propose import Where
 from gdpo.rollouts.readers.records import (
+    NO_TURNS,
     ONE_TURN,
     ParsedRollout,
     Record,
@@ -185,12 +186,14 @@ def _tinker(record: Record) -> Rollouts:
         total=record["total_reward"],
         num_tokens=sum(int(step["ac_len"]) for step in steps),
         finish_reason=ended,
-        turns=ONE_TURN if len(steps) == 1 else _tinker_turns(record, by_turn) if steps else None,
+        turns=_tinker_turns(record, by_turn),
     )
 
 
 def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTurns:
     steps = cast("list[Record]", record["steps"])
+    if len(steps) < 2:
+        return ONE_TURN if steps else NO_TURNS
     last = len(steps) - 1
     scalar = {turn: number(step.get("reward")) for turn, step in enumerate(steps)}
     scalar[last] += number(record.get("final_reward", 0.0))

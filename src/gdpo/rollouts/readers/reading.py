@@ -320,9 +320,7 @@ def _table_of(
         file.weights = found.weights
         values = _as_in_total(found, names, values, weights, of_step["total"], lines, file)
     file.recorded |= weights is not None and weights_from == RECORDED
-    turns = None
-    if columns.turns is not None:
-        turns = turns_of(columns.turns, rows, lines, values, of_step["num_tokens"], file)
+    turns = columns.turns
     return RolloutTable(
         run=file.run,
         format=file.format,
@@ -334,7 +332,7 @@ def _table_of(
         file=np.zeros(len(lines), np.int64),
         ranges=given.ranges,
         grouped_by=groups.grouped_by(columns.grouped[rows], columns.prompted[rows]),
-        turns=turns,
+        turns=turns and turns_of(turns, rows, lines, values, of_step["num_tokens"], file),
         **of_step,
     )
 

@@ -46,6 +46,7 @@ class RowTurns:
     """Stores the turns of one rollout."""
 
     count: int
+    """Number of turns, or 0 if they are unknown."""
     rewards: Mapping[str, Mapping[int, float]]
     """Rewards by name, and by turn from 0. A turn that lacks a reward of another turn earned 0."""
     num_tokens: Sequence[float]
@@ -56,6 +57,8 @@ class RowTurns:
         return self if len(kept) == len(self.rewards) else replace(self, rewards=kept)
 
 
+NO_TURNS = RowTurns(0, {}, ())
+"""Turns of a rollout whose turns are unknown."""
 ONE_TURN = RowTurns(1, {}, ())
 """Turns of a rollout of one turn, which has the rewards and the tokens of the rollout."""
 
@@ -85,7 +88,7 @@ class ParsedRollout:
     """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the record, which rescoring may need."""
-    turns: RowTurns | None = None
+    turns: RowTurns = NO_TURNS
     mixed: bool = False
     """Whether the completion is one text that also contains tool results."""
 

@@ -127,8 +127,7 @@ def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileRep
     row.rewards = {name: value for name, value in row.rewards.items() if name in kept}
     if row.weights:
         row.weights = {name: w for name, w in row.weights.items() if name in kept}
-    if row.turns is not None:
-        row.turns = row.turns.only({*kept, form.known.total or ""})
+    row.turns = row.turns.only({*kept, form.known.total or ""})
 
 
 def given_by_records(
