@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._text import capitalized, command, counted, quoted, typed
+from gdpo._text import capitalized, counted, quoted, typed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics import Finding, Thresholds
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity, interval, percent
@@ -323,12 +323,11 @@ def verdict_of(
     mixed = run.run in report.mixed_runs
     if not (mixed or report.scalar_only) and (assumed or denied):
         unweighted = {"--weights": ",".join(f"{name}=NUMBER" for name in run.names)}
-        options = report.options(assumed | (unweighted if denied else {}))
         return replace(
             base,
             action=Action.UNKNOWN,
             assumed=assumed,
-            command=command("analyze", report.paths_of(run.run), options),
+            command=report.command(assumed | (unweighted if denied else {}), run.run),
             unnamed=tuple(name for name in run.names if not can_be_named(name)),
             denied=denied,
         )

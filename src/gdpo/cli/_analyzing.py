@@ -18,7 +18,7 @@ from rich.console import Console
 from gdpo import __version__
 from gdpo._files import to_json
 from gdpo._terminal import say, terminal
-from gdpo._text import command, one_line
+from gdpo._text import one_line
 from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
 from gdpo.analysis.logs.rows import METRICS, Log, fields_of
 from gdpo.analysis.logs.sources import read_logs
@@ -252,8 +252,7 @@ def _or_metrics(analysis: Analysis) -> str:
     files = analysis.report.files
     if not any(file.bare and fields_of(file.numbers) for file in files):
         return ""
-    report = analysis.report
-    means = command("analyze", report.paths, report.options({"--columns": f"format={METRICS}"}))
+    means = analysis.report.command({"--columns": f"format={METRICS}"})
     return f"\nor, if each row contains the means of a step:\n{means}"
 
 

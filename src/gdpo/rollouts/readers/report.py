@@ -395,12 +395,6 @@ class ReadReport:
         own = {file.path for file in self.files if file.run == run and not file.recorded}
         return any(n.problem in _OF_WEIGHTS for n in self.notices.values() if n.file in own)
 
-    def paths_of(self, run: str) -> tuple[Path, ...]:
-        """Return the given paths, or the folders of a run's files if there are several runs."""
-        if len({file.run for file in self.files}) < 2:
-            return self.paths
-        return tuple(dict.fromkeys(file.path.parent for file in self.files if file.run == run))
-
     def columns(self, files: Iterable[FileReport]) -> dict[str, str]:
         """Return the inferred columns of some files, by meaning."""
         columns = dict[str, str]()
@@ -413,15 +407,21 @@ class ReadReport:
             columns.pop("group", None)
         return columns
 
-    def options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Return the options of the command that reads the files, with further options."""
+    def command(self, options: Mapping[str, str], run: str | None = None) -> str:
+        """Return the command that analyzes the files, with further options.
+
+        `run`: if there are several, only the folders of the files of this one. None: all files.
+        """
+        paths: Collection[Path] = self.paths
+        if run is not None and len({file.run for file in self.files}) > 1:
+            paths = dict.fromkeys(file.path.parent for file in self.files if file.run == run)
         every = dict(self.given)
         for name, value in options.items():
             if name in every and "=" in value:
                 both = (each.partition("=") for each in f"{every[name]},{value}".split(","))
                 value = pairs({key: of for key, _, of in both})
             every[name] = value
-        return every
+        return command("analyze", paths, every)
 
     @property
     def without_rewards(self) -> list[FileReport]:
@@ -560,10 +560,9 @@ def groups_of_one(report: ReadReport) -> str:
         return ""
     each = report.read // max(len(report.torn_steps), 1)
     size = next((size for size in _USUAL_SIZES if each % size == 0), 2)
-    options = report.options({"--columns": f"group_size={size}"})
     sized = (
         "give the number of rollouts per prompt if these are consecutive, for example:\n"
-        f"{command('analyze', report.paths, options)}"
+        f"{report.command({'--columns': f'group_size={size}'})}"
     )
     return (
         f"each of the {report.groups:,} groups has one rollout, so no reward can be judged: the "
@@ -579,7 +578,7 @@ def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) 
     if not fit:
         return ""
     options = {"--rewards": ",".join(fit)} | ({"--columns": pairs(columns)} if columns else {})
-    return command("analyze", report.paths, report.options(options))
+    return report.command(options)
 
 
 def can_be_named(name: str) -> bool:
