@@ -358,16 +358,21 @@ WEIGHED = {
     "each": lambda a, b, _: {
         "rewards": {"a": {"value": a, "weight": 0.25}, "b": {"value": b, "weight": 1}}
     },
+    "named": lambda a, b, _: {
+        "rewards": [
+            {"name": "a", "score": a, "weight": 0.25},
+            {"name": "b", "score": b, "weight": 1},
+        ]
+    },
+    "text": lambda a, b, _: {"rewards": json.dumps(WEIGHED["each"](a, b, _)["rewards"])},
 }
 
 
 @pytest.mark.parametrize(
     ("name", "named"), [("weights", ()), ("reward_weights", ("--rewards", "a,b"))]
 )
-@pytest.mark.parametrize(
-    ("form", "kind"),
-    [("each", "jsonl"), *((form, k) for form in ("object", "list") for k in ("jsonl", "parquet"))],
-)
+@of_lines_and_columns
+@pytest.mark.parametrize("form", WEIGHED)
 def test_weights_beside_the_rewards_are_read(gdpo_says, folder, form, kind, name, named):
     path = written(folder, kind, made(lambda s, p, g, a, b: WEIGHED[form](a, b, name)))
     (run,) = analyzed(gdpo_says, path, *named)["runs"]

@@ -36,13 +36,13 @@ from gdpo.rollouts.readers.metrics import shown_by
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NOTHING_KNOWN,
-    WEIGHTS,
     Kind,
     Layout,
     is_like_rollouts,
     kinds_in,
     layout,
     listed,
+    weight_places,
 )
 from gdpo.rollouts.readers.propose import LOOKED_AT, Given
 from gdpo.rollouts.readers.records import (
@@ -205,7 +205,8 @@ def _of_parquet(
     prompt = known.prompt if known.group is None or file.format == "columns" else None
     has_turns = of_gdpo and "turns" in schema.names
     needed = replace(known, prompt=prompt, completion=None).places()
-    paths = {*given.names.values(), *needed.values(), *NAME_LISTS, *WEIGHTS, "trained"}
+    weights = chain.from_iterable(weight_places(*each) for each in given.names.items())
+    paths = {*given.names.values(), *needed.values(), *NAME_LISTS, *weights, "trained"}
     names = ["turns"] if has_turns else list[str]()
     for path in paths:
         above = path.partition(".")[0]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite, nan
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
-    WEIGHTS,
     Inner,
     Kind,
     Layout,
     spread,
+    weight_places,
 )
 from gdpo.rollouts.readers.propose import Given
 from gdpo.rollouts.readers.records import (
@@ -30,6 +30,7 @@ from gdpo.rollouts.readers.records import (
     RowTurns,
     is_number,
     number,
+    numbers_by_path,
     plain,
 )
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
@@ -281,7 +282,7 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         return none if column is None else column_in(_added_up(column))
 
     def weights(name: str) -> Values | None:
-        columns = (entered(table, f"{each}.{name}") for each in WEIGHTS)
+        columns = (entered(table, place) for place in weight_places(name, given.names[name]))
         column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
         return None if column is None else column_in(column).values
 
@@ -356,8 +357,7 @@ def _weights_of(
     own, paths = any(row.weights for row in rows), paths_of(rows)
     found = dict[str, Values | None]()
     for name, path in names.items():
-        places = [*(f"{each}.{name}" for each in WEIGHTS), f"{path.rpartition('.')[0]}.weight"]
-        places = [place for place in places if place in paths]
+        places = [place for place in weight_places(name, path) if place in paths]
         found[name] = None
         if own or places:
             given = [_weight_of(row, name, places) for row in rows]
@@ -589,16 +589,18 @@ def names_in(batch: Any) -> Any:
 
 
 def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
-    """Return the rewards in lists, pairs or JSON texts by name, or {}."""
+    """Return the rewards in lists, pairs or JSON texts by name, or {}.
+
+    An object such as `{"value": 0.5, "weight": 2}` is entered, as in a record.
+    """
     if pa.types.is_struct(column.type) or is_numeric(column.type):
         return {}
     given = [None] * len(column) if names is None else names.to_pylist()
     pairs = zip(column.to_pylist(), given, strict=True)
-    rows = [({} if value is None else spread(value, name)) or {} for value, name in pairs]
+    rows = [spread(value, name) or {} for value, name in pairs]
+    if any(isinstance(value, Mapping) for row in rows for value in row.values()):
+        rows = list(map(numbers_by_path, rows))
     found = {key: [row.get(key) for row in rows] for key in dict.fromkeys(chain(*rows))}
-    for key, values in found.items():
-        inner = (cast("Any", v).get("value") if isinstance(v, Mapping) else v for v in values)
-        found[key] = list(inner)
     return {key: each for key, each in found.items() if any(map(isfinite, map(number, each)))}
 
 

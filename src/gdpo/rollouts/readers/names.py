@@ -407,6 +407,13 @@ def value_fields(paths: Sequence[str]) -> list[str]:
     return [p for p, (above, _, name) in parts.items() if above not in described or name in _VALUES]
 
 
+def weight_places(name: str, path: str) -> list[str]:
+    """Return where the weight of a reward may be: in an object of weights, or beside its value."""
+    above, _, leaf = path.rpartition(".")
+    beside = [f"{above}.weight"] if leaf in _VALUES else []
+    return [*(f"{each}.{name}" for each in WEIGHTS), *beside]
+
+
 def names_reward(path: str) -> bool:
     """Return whether a name contains `reward` or `score`, or is a reward function's name."""
     words = last_words(path)
