@@ -325,13 +325,15 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
 
 
 def _joined_turns(parts: Sequence[RolloutTable]) -> TableTurns | None:
-    if all(part.turns is None for part in parts):
+    given = [part.turns for part in parts if part.turns is not None]
+    if not given:
         return None
-    unknown = (replace(part.by_turn, counts=np.zeros(len(part), np.int64)) for part in parts)
-    turns = [part.turns or none for part, none in zip(parts, unknown, strict=True)]
-    flat = [np.column_stack([each[of.taken] for each in of.columns]) for of in turns]
+    counts = [
+        np.zeros(len(part), np.int64) if part.turns is None else part.turns.counts for part in parts
+    ]
+    flat = [np.column_stack([each[turns.taken] for each in turns.columns]) for turns in given]
     *rewards, advantages, num_tokens = np.concatenate(flat).T
-    return padded(np.concatenate([of.counts for of in turns]), rewards, advantages, num_tokens)
+    return padded(np.concatenate(counts), rewards, advantages, num_tokens)
 
 
 def places(

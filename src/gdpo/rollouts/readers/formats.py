@@ -29,8 +29,8 @@ from gdpo.rollouts.readers.names import (
 )
 from gdpo.rollouts.readers.propose import Where
 from gdpo.rollouts.readers.records import (
-    NO_TURNS,
     ONE_TURN,
+    UNKNOWN_TURNS,
     ParsedRollout,
     Record,
     Rollouts,
@@ -193,7 +193,7 @@ def _tinker(record: Record) -> Rollouts:
 def _tinker_turns(record: Record, by_turn: dict[str, dict[int, float]]) -> RowTurns:
     steps = cast("list[Record]", record["steps"])
     if len(steps) < 2:
-        return ONE_TURN if steps else NO_TURNS
+        return ONE_TURN if steps else UNKNOWN_TURNS
     last = len(steps) - 1
     scalar = {turn: number(step.get("reward")) for turn, step in enumerate(steps)}
     scalar[last] += number(record.get("final_reward", 0.0))

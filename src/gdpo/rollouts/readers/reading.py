@@ -308,7 +308,10 @@ def _table_of(
     values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
         values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
-    weights, weights_from = _recorded(columns, rows, values, of_step["groups"], file), RECORDED
+    weights, weights_from = (
+        _recorded_weights(columns, rows, values, of_step["groups"], file),
+        RECORDED,
+    )
     found = given.rewards.in_total
     used = None if found is None else weights_in_total(names, found.weights, weights)
     if found is not None and used is not None:
@@ -320,7 +323,9 @@ def _table_of(
         file.weights = found.weights
         values = _as_in_total(found, names, values, weights, of_step["total"], lines, file)
     file.recorded |= weights is not None and weights_from == RECORDED
-    turns = columns.turns
+    turns = None
+    if columns.turns is not None:
+        turns = turns_of(columns.turns, rows, lines, values, of_step["num_tokens"], file)
     return RolloutTable(
         run=file.run,
         format=file.format,
@@ -332,7 +337,7 @@ def _table_of(
         file=np.zeros(len(lines), np.int64),
         ranges=given.ranges,
         grouped_by=groups.grouped_by(columns.grouped[rows], columns.prompted[rows]),
-        turns=turns and turns_of(turns, rows, lines, values, of_step["num_tokens"], file),
+        turns=turns,
         **of_step,
     )
 
@@ -358,7 +363,7 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
         yield slice(None)
 
 
-def _recorded(
+def _recorded_weights(
     columns: Columns,
     rows: Rows,
     rewards: Float[np.ndarray, "rollout reward"],

@@ -57,7 +57,7 @@ class RowTurns:
         return self if len(kept) == len(self.rewards) else replace(self, rewards=kept)
 
 
-NO_TURNS = RowTurns(0, {}, ())
+UNKNOWN_TURNS = RowTurns(0, {}, ())
 """Turns of a rollout whose turns are unknown."""
 ONE_TURN = RowTurns(1, {}, ())
 """Turns of a rollout of one turn, which has the rewards and the tokens of the rollout."""
@@ -88,7 +88,7 @@ class ParsedRollout:
     """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the record, which rescoring may need."""
-    turns: RowTurns = NO_TURNS
+    turns: RowTurns = UNKNOWN_TURNS
     mixed: bool = False
     """Whether the completion is one text that also contains tool results."""
 
