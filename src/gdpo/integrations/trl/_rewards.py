@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -61,14 +61,6 @@ def all_weights(names: Sequence[str], rewards: Sequence[Any], given: Any) -> lis
     return weights_by_name(names, given)
 
 
-RewardFunction: TypeAlias = Callable[..., Any]
-"""TRL's signature: `(prompts, completions, completion_ids, **columns) -> list[float | None]`.
-
-In place of a number, the list may contain a list with one number for each turn of the completion.
-The function may be async.
-"""
-
-
 def as_sequence(reward_funcs: Any) -> list[Any]:
     given: list[Any] = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
     return [reward for reward in given if reward is not None]
@@ -79,11 +71,14 @@ def as_reward_functions(
 ) -> tuple[list[Any], Scorer]:
     """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 
-    Everything else is passed through unchanged.
+    Everything else is passed through unchanged. TRL calls a function with `(prompts, completions,
+    completion_ids, **columns)`. It returns, or is async and returns, a list with one number or None
+    for each completion. In place of a number, the list may contain a list with one number for each
+    turn of the completion.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}), located)
-    functions = [_from_reward(each, shared) if isinstance(each, Reward) else each for each in given]
+    functions = [_Column(each, shared) if isinstance(each, Reward) else each for each in given]
     return functions, shared.scorer
 
 
@@ -216,14 +211,22 @@ class _SharedScores:
         return self._scores
 
 
-def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
-    def function(
+class _Column:
+    """Is the reward function of a `Reward`. The errors that it raises name the reward already."""
+
+    def __init__(self, reward: Reward, shared: _SharedScores) -> None:
+        self._reward, self._shared = reward, shared
+        self.__name__ = reward.name
+
+    def __call__(
+        self,
         *,
         completions: list[Any],
         completion_ids: list[Any],
         log_metric: Callable[[str, float], None],
         **columns: Any,
     ) -> list[Any]:
+        reward, shared = self._reward, self._shared
         if "reference" not in columns:
             raise _no_reference(reward, [k for k, v in columns.items() if isinstance(v, list)])
         scores = shared.of(completions, completion_ids, columns["reference"])
@@ -237,10 +240,6 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
             return [[None if v != v else v for v in values] or None for values in turns]
         values = scores.values[:, shared.scorer.rewards.index(reward)].tolist()
         return [None if value != value else value for value in values]  # NaN
-
-    function.__name__ = reward.name
-    vars(function)[_PASSED] = GdpoError
-    return function
 
 
 def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
@@ -275,9 +274,6 @@ _ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "log_ext
 
 _SOMETIMES = ("environments",)
 """Arguments that TRL passes only in some training runs."""
-
-_PASSED = "_gdpo_passed"
-"""Attribute of the functions that gdpo makes: the errors that already name the reward."""
 
 _RENAMED = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass under their own names."""
@@ -406,7 +402,8 @@ class ExactRewards:
         """
         if isinstance(function, str | torch.nn.Module):
             return function
-        passed = getattr(function, _PASSED, KeyboardInterrupt)
+        given_function: Any = function
+        passed = GdpoError if isinstance(given_function, _Column) else KeyboardInterrupt
 
         def now(**given: Any) -> list[Any]:
             with boundary(RewardError, partial(_raised, name, function, given), passed=passed):
