@@ -8,7 +8,7 @@ import rich.progress
 from rich.text import Text
 
 from gdpo._terminal import say, terminal
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, check_whole
 from gdpo.lab.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
 from gdpo.lab.evaluation.evaluation import EvaluationSettings, Progress, Result
 from gdpo.lab.evaluation.named import responder_of
@@ -140,7 +140,16 @@ def responders(
     if deadline is not None and server is None:
         raise ConfigError("--deadline needs a server: add --server URL, or omit --deadline")
     model, sampling = settings.model, settings.sampling
-    vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
+    length, vllm = settings.max_model_len, None
+    if settings.engine == "vllm":
+        if length is not None:
+            check_whole("--max-model-len", length, least=1)
+        vllm = VllmOptions(folder / "vllm.log", length, enforce_eager)
+    elif enforce_eager or length is not None:
+        raise ConfigError(
+            "--max-model-len and --enforce-eager apply only to vLLM: add --engine vllm, or omit "
+            "them"
+        )
     found = responder_of(
         model,
         sampling,
@@ -154,22 +163,6 @@ def responders(
     if vllm is not None:
         say(terminal(), f"vLLM's output: {vllm.log}")
     return found
-
-
-def _vllm_options(
-    settings: EvaluationSettings, folder: Path, *, enforce_eager: bool
-) -> VllmOptions | None:
-    if settings.engine == "vllm":
-        length = settings.max_model_len
-        if length is not None and length < 1:
-            raise ConfigError(f"--max-model-len must be 1 or more, got {length}")
-        return VllmOptions(folder / "vllm.log", length, enforce_eager)
-    if enforce_eager or settings.max_model_len is not None:
-        raise ConfigError(
-            "--max-model-len and --enforce-eager apply only to vLLM: add --engine vllm, or omit "
-            "them"
-        )
-    return None
 
 
 def show_results(
