@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tests.integrations.prepared import ours
 from tests.integrations.test_packing import shares
-from tests.integrations.variants import CHECKPOINTING
+from tests.integrations.variants import CHECKPOINTING, trainer_of
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
@@ -18,7 +18,7 @@ from transformers import (
 )
 from trl import GRPOTrainer
 
-from gdpo.integrations.trl import _flat
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _flat
 from gdpo.integrations.trl._flat import FlatRow, flat_row_of
 from gdpo.integrations.trl._plan import RolloutTokens, calls_needed, dealt, pieces_of, split
 from gdpo.integrations.trl._probe import Trial
@@ -186,6 +186,16 @@ def test_where_rows_cannot_be_flat_the_log_says_why(
     assert not shares(run)
     (said,) = [each for each in caplog.messages if each.startswith("share_prompts")]
     assert reason in said
+
+
+@pytest.mark.parametrize("sharding", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_a_sharded_model_has_no_flat_rows_and_the_log_says_so_in_one_line(sharding, place, caplog):
+    trainer = trainer_of(GDPOTrainer, GDPOConfig, *place)
+    caplog.clear()
+    setattr(trainer, sharding, True)
+    assert _flat.flat_rows_of(trainer).is_off
+    (said,) = caplog.messages
+    assert "sharded" in said
 
 
 def drawn(seed, count=24):
