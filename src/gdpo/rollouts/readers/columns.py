@@ -281,11 +281,6 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
         column = entered(table, path)
         return none if column is None else column_in(_added_up(column))
 
-    def weights(name: str) -> Values | None:
-        columns = (entered(table, place) for place in weight_places(name, given.names[name]))
-        column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
-        return None if column is None else column_in(column).values
-
     def meant(meaning: str) -> Column:
         column = found.get(meaning)
         return none if column is None else column_in(column)
@@ -297,13 +292,18 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
     trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
     if given_trained is not None and pa.types.is_boolean(given_trained.type):
         trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
+    weights = dict[str, Values | None]()
+    for name, path in given.names.items():
+        columns = (entered(table, place) for place in weight_places(name, path))
+        column = next((c for c in columns if c is not None and is_numeric(c.type)), None)
+        weights[name] = None if column is None else column_in(column).values
     checked = known.group is None or file.format == "columns"
     turn = meant("turn") if found.get("rollout") is not None else none
     return Columns(
         lines,
         rewards={name: numbers(path) for name, path in given.names.items()},
         there={},
-        weights={name: weights(name) for name in given.names},
+        weights=weights,
         steps=_steps_in(found.get("step"), lines, file),
         prompts=keys("prompt") if checked else no_key,
         ids=keys("group"),
