@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 209_038,
+        "core": 209_042,
         "lab": 113_731,
-        "tests": 421_154,
+        "tests": 421_257,
         "benchmarks": 96_990,
         "files": 264,
         "functions": 2_672,

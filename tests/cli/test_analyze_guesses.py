@@ -380,6 +380,16 @@ def test_weights_beside_the_rewards_are_read(gdpo_says, folder, form, kind, name
 
 
 @of_lines_and_columns
+def test_weights_beside_values_of_any_name_are_read(gdpo_says, folder, kind):
+    def fields(s, p, g, a, b):
+        return {"rewards": {"a": {"points": a, "weight": 0.25}, "b": {"points": b, "weight": 1}}}
+
+    named = "rewards.a.points,rewards.b.points"
+    (run,) = analyzed(gdpo_says, written(folder, kind, made(fields)), "--rewards", named)["runs"]
+    assert weight_shares(run) == pytest.approx([0.2, 0.8])
+
+
+@of_lines_and_columns
 @pytest.mark.parametrize("of", [str, lambda a: str(a > 0), lambda a: "yes" if a > 0 else "no"])
 def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(gdpo_says, folder, kind, of):
     rows = made(lambda s, p, g, a, b: {"answer_correct": of(a), "format_reward": b})

@@ -410,7 +410,7 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 def weight_places(name: str, path: str) -> list[str]:
     """Return where the weight of a reward may be: in an object of weights, or beside its value."""
     above, _, leaf = path.rpartition(".")
-    beside = [f"{above}.weight"] if leaf in _VALUES else []
+    beside = [f"{above}.weight"] if "." in above or leaf in _VALUE_KEYS else []
     return [*(f"{each}.{name}" for each in WEIGHTS), *beside]
 
 
