@@ -33,13 +33,13 @@ from gdpo import Reward
 FOLDER = Path(__file__).parent
 
 def breaks(completion, reference):
-    \"\"\"What `break.py` says happens once, where the run has logged `at` lines.\"\"\"
-    plan = FOLDER / "plan.txt"
+    \"\"\"What the plan of this rank says happens once, where the run has logged `at` lines.\"\"\"
+    plan = FOLDER / f"plan_{os.environ.get('RANK', '0')}.txt"
     if plan.exists():
-        at, rank, run, what = plan.read_text().split(maxsplit=3)
+        at, run, what = plan.read_text().split(maxsplit=2)
         log = Path(run) / "metrics.jsonl"
         lines = len(log.read_text().splitlines()) if log.exists() else 0
-        if Path(run).exists() and lines == int(at) and os.environ.get("RANK", "0") == rank:
+        if Path(run).exists() and lines == int(at):
             plan.unlink()
             exec(what)
     return (len(completion) % 5) / 5
@@ -74,7 +74,7 @@ def breaking(load, tmp_path):
         return load(f"name={name}", *BREAKABLE, *changes)
 
     def plan(run, at, what, rank=0):
-        (folder / "plan.txt").write_text(f"{at} {rank} {run} {what}")
+        (folder / f"plan_{rank}.txt").write_text(f"{at} {run} {what}")
 
     return recipe, plan
 
