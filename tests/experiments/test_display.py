@@ -1,7 +1,6 @@
 """The lines that a comparison prints where the output is not a terminal."""
 
 import io
-import time
 from itertools import chain, repeat
 
 from rich.console import Console
@@ -67,5 +66,4 @@ def test_a_terminal_shows_the_step_of_each_run_in_training(tmp_path):
     cell.training = Training(tmp_path / "log", None)
     with grid_display(grid, console, jobs=2, total_steps=4, price=0) as update:
         update()
-        time.sleep(0.2)
     assert "0 of 2 runs; gdpo, seed 1 at step 3" in out.getvalue()
