@@ -140,7 +140,8 @@ def orders(rows, seed):
 def said(folder):
     """Return what is said of a run, with the options that an unknown verdict proposes.
 
-    Numbers are rounded: another order of the rows may change the last digits.
+    Another order of the rows may change the last digits of a number, and the order in which a
+    setting lists the rewards. Numbers are therefore rounded, and settings are compared by name.
     """
     asked: dict[str, Any] = {}
     for _ in range(2):
@@ -160,4 +161,13 @@ def said(folder):
     }
     found = [held.finding for held in run.findings]
     findings = [(each.kind, each.severity, each.rewards, each.message) for each in found]
-    return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, verdict.sentence)
+    settings = [
+        (each.meaning, each.estimator, each.needed, sorted(each.less), _rounded(each.weights))
+        for each in verdict.readings
+    ]
+    sentence = "" if settings else verdict.sentence
+    return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, settings, sentence)
+
+
+def _rounded(weights):
+    return {name: f"{weight:.2g}" for name, weight in sorted(weights.items())}

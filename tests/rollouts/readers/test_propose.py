@@ -70,6 +70,10 @@ NUMBERS = {
         {"raw_score": 3 * A, "minimum_score": -ONES, "maximum_score": 6 * ONES, "reward": A},
         "raw_score",
     ),
+    "a total once more, in another unit": (
+        {"reward": A + B, "scaled_reward": 10 * (A + B), "judge": A, "safety": B},
+        "judge safety",
+    ),
     "weight 0 by name": ({"reward": A + B, **AB, "c_reward": C}, "a_reward b_reward c_reward"),
     "constant in every group": (
         {"quality": STYLE, "safety": B, "clarity": PER_PROMPT},

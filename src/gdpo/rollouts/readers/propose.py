@@ -369,9 +369,14 @@ def _settled(found: _Candidates) -> Proposal:
         return _without_total(found)
     if not _varies(found.numbers[found.totals[0]]):
         return _by_names(found) if found.parts else found.scalar()
+    readings = [found]
+    if found.kind == "named" and all(map(is_form, found.parts)):
+        # `scaled_reward` may be the total once more.
+        readings.insert(0, replace(found, kind="other", parts=found.others, others=found.parts))
     for total in sorted(found.totals, key=lambda path: not is_total(path)):
-        if (proposal := _explained_by(found, total)) is not None:
-            return proposal
+        for reading in readings:
+            if (proposal := _explained_by(reading, total)) is not None:
+                return proposal
     return _unexplained(found)
 
 
