@@ -57,7 +57,6 @@ from gdpo.rollouts.readers.records import (
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
     MOST,
-    FirstRows,
     Run,
     given_by_records,
     given_by_table,
@@ -128,8 +127,7 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
     file.rows += rows
     given = Given(form.known)
     if not asked.texts:
-        some = partial(_first_rows, file, run, form.known, first)
-        given = file.given = given_by_table(asked, file, form, schema, some, run)
+        given = file.given = given_by_table(asked, file, form, schema, first, run)
     if first is None:
         given, blocks = _of_parquet(asked, file, given, schema)
     else:
@@ -215,33 +213,6 @@ def _of_parquet(
         elif above in schema.names:
             names.append(path if kind_of_type(schema.field(above).type) == "object" else above)
     return given, parts(open_parquet(file.path, prompt), _CHUNK if has_turns else _BATCH, names)
-
-
-def _first_rows(
-    file: FileReport,
-    run: Run,
-    known: Layout,
-    first: Any,
-    paths: Sequence[str],
-) -> FirstRows:
-    """Yield some columns of the first rows of a table and of later files of its run."""
-    left = LOOKED_AT
-    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for place, each in enumerate((file, *run.after(file))):
-        scratch = FileReport(each.path, format="columns", number=place)
-        batch = first if each is file else None
-        with suppress(*unreadable()):  # which is reported when the file is read
-            if each.kind == "parquet":
-                parquet = open_parquet(each.path, known.prompt)
-                names = [name for name in parquet.schema_arrow.names if name in wanted]
-                batch = next(parts(parquet, left, names), None)
-            elif each.kind == "csv" and each is not file:
-                batch = next(csv_batches(scratch), None)
-        if batch is not None:
-            yield batch[:left], scratch
-            left -= min(batch.num_rows, left)
-        if left <= 0:
-            return
 
 
 def _table_parts(file: FileReport, given: Given, batches: Iterator[Any]) -> Iterator[Part]:

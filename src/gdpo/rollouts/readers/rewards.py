@@ -6,12 +6,13 @@ It is determined before any row is read, from the first rows of a run, and stand
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import Format, ReaderOptions
 from gdpo.rollouts.readers.keys import Key, grouping, pair
 from gdpo.rollouts.readers.names import (
+    NAME_LISTS,
     NEVER,
     Inner,
     Kind,
@@ -72,6 +74,7 @@ from gdpo.rollouts.readers.records import (
     number,
 )
 from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem
+from gdpo.rollouts.readers.sources import csv_batches, open_parquet, parts, unreadable
 from gdpo.rollouts.record import read_declared
 from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY
 
@@ -216,10 +219,6 @@ def _bounded(names: Mapping[str, str], file: FileReport) -> dict[str, str]:
     return dict(islice(short.items(), MOST))
 
 
-FirstRows: TypeAlias = Iterator[tuple[Any, FileReport]]
-"""First rows of a file as a table, and of the later files of its run, each with a report."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
     """Stores what the schema and the first rows of a table show."""
@@ -231,7 +230,8 @@ class _Table:
     """Columns with texts of numbers."""
     unread: Sequence[str]
     """Columns named as rewards that contain none."""
-    batches: FirstRows
+    batches: Iterator[tuple[Any, FileReport]]
+    """First rows of the run, as in `_first_rows`."""
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Return the columns of some kinds."""
@@ -250,11 +250,11 @@ def given_by_table(
     file: FileReport,
     form: Format,
     schema: Any,
-    first: Callable[[Sequence[str]], FirstRows],
+    first: Any,
     run: Run,
 ) -> Given:
-    """Return what a table is read with. `first` returns the first rows with some columns."""
-    table = _opened_table(asked, form, schema, first)
+    """Return what a table is read with. `first` is its first batch, or None if it is parquet."""
+    table = _opened_table(asked, file, form, schema, first, run)
     own, found = table.of_kind("number", "empty"), Proposal(form.rewards)
     if form.name == "trl" and asked.rewards is None:
         own = _floats(schema, table.known, file.path)
@@ -286,10 +286,7 @@ def given_by_table(
 
 
 def _opened_table(
-    asked: ReaderOptions,
-    form: Format,
-    schema: Any,
-    first: Callable[[Sequence[str]], FirstRows],
+    asked: ReaderOptions, file: FileReport, form: Format, schema: Any, first: Any, run: Run
 ) -> _Table:
     kinds, known = paths_in(schema), form.known
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
@@ -301,7 +298,7 @@ def _opened_table(
     numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-    batches = first([*looked, *inside, *texts, *others])
+    batches = _first_rows(file, run, known, first, [*looked, *inside, *texts, *others])
     texts = texts if asked.rewards is None else []
     numeric, unread = list[str](), list[str]()
     if inside or texts:
@@ -313,6 +310,36 @@ def _opened_table(
         unread = [*named, *unread]
     known = known if known.total in kinds else replace(known, total=None)
     return _Table(known, kinds, numeric, unread, batches)
+
+
+def _first_rows(
+    file: FileReport,
+    run: Run,
+    known: Layout,
+    first: Any,
+    paths: Sequence[str],
+) -> Iterator[tuple[Any, FileReport]]:
+    """Yield some columns of the first rows of a table and of later files of its run.
+
+    Each part has a report of its own. `first` is the first batch of the file, if it was read.
+    """
+    left = LOOKED_AT
+    wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
+    for place, each in enumerate((file, *run.after(file))):
+        scratch = FileReport(each.path, format="columns", number=place)
+        batch = first if each is file else None
+        with suppress(*unreadable()):  # which is reported when the file is read
+            if each.kind == "parquet":
+                parquet = open_parquet(each.path, known.prompt)
+                names = [name for name in parquet.schema_arrow.names if name in wanted]
+                batch = next(parts(parquet, left, names), None)
+            elif each.kind == "csv" and each is not file:
+                batch = next(csv_batches(scratch), None)
+        if batch is not None:
+            yield batch[:left], scratch
+            left -= min(batch.num_rows, left)
+        if left <= 0:
+            return
 
 
 def _proposed_columns(
