@@ -25,7 +25,7 @@ from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import RolloutText, read_rollout_files
-from gdpo.rollouts.readers.columns import text_of_row
+from gdpo.rollouts.readers.columns import texts_of
 from gdpo.rollouts.readers.formats import FORMATS
 
 COUNT = 1000
@@ -302,8 +302,7 @@ RECORDS = {
 def test_files_say_whether_a_text_contains_results_of_tools(form, mixed):
     record, name, value, other = RECORDS[form]
     (row,) = ROWS[form]({**record, name: value if mixed else other})
-    assert row.mixed == mixed
-    assert text_of_row(row).mixed == mixed
+    assert texts_of([row], [0], checked=False)[0].mixed == row.mixed == mixed
     (row,) = ROWS[form](record)
     assert not row.mixed
 

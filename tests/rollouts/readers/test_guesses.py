@@ -20,14 +20,14 @@ def described(seed):
     return lambda folder: write_unknown(folder, seed)[0]
 
 
-def unknown(ending, *, turns=False, alone=False):
-    """A writer of an unknown file. `alone`: each group id has one row, so prompts form groups."""
+def unknown(ending, *, turns):
+    """A writer of an unknown file with turns, or one row for each group id: prompts form groups."""
 
     def write(folder):
         rng = np.random.default_rng(7)
         records = []
         for i in range(96):
-            row = {"step": i // 32, "uid": i if alone else i // 4, "question": f"q{i // 8}"}
+            row = {"step": i // 32, "uid": i, "question": f"q{i // 8}"}
             row |= {name: round(float(rng.random()), 2) for name in NAMES}
             row |= {"uid": i // 16, "rollout_id": i // 2, "turn": i % 2} if turns else {}
             records.append(row)
@@ -37,7 +37,7 @@ def unknown(ending, *, turns=False, alone=False):
 
 
 UNKNOWN = {
-    f"{ending}, {said}": unknown(ending, **{said: True})
+    f"{ending}, {said}": unknown(ending, turns=said == "turns")
     for ending in ("jsonl", "csv", "parquet")
     for said in ("turns", "alone")
 }

@@ -143,8 +143,8 @@ def _format_of(
     paths: Iterable[str],
     record: Record | None = None,
 ) -> Format:
-    unknown = recognized(file.kind, fields, record) is None
-    if unknown:
+    seen = recognized(file.kind, fields, record)
+    if seen is None:
         told = shown_by(file.path, file.kind, asked.columns)
         said = asked.format is not None or asked.columns is not None
         if told.sentence and (not said or told.apart or told.selected):
@@ -156,13 +156,13 @@ def _format_of(
     if (named := is_like_rollouts(fields)) or len(words) > 1:
         file.numbers = tuple(numbers[:MOST])
     known = NOTHING_KNOWN
-    by_name = asked.format is None and (unknown or asked.columns is not None)
+    by_name = asked.format is None and (seen is None or asked.columns is not None)
     if by_name or asked.format == "columns":
         known = layout(asked.columns, fields)
         file.inferred = _inferred(known, asked)
         if not (named or asked.rewards or asked.columns) and len(words) > 1:
             file.inferred = {"prompt": words[0], **file.inferred}
-    form, file.format_from = format_of(file.kind, asked, fields, paths, record)
+    form, file.format_from = format_of(seen, asked, file.kind, fields, paths)
     if form.name == "columns":
         form = by_columns(known, texts=asked.texts)
     file.format = form.name

@@ -240,7 +240,6 @@ def of_records(
         return column_of(list(values))
 
     names, total, scalar = given.names, given.known.total, given.scalar
-    turned = given.known.of_turns
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
     no_step = np.array([r.step is None for r in rows])
@@ -257,8 +256,8 @@ def of_records(
         prompts=prompts,
         grouped=ids != NO_KEY,
         prompted=prompts != NO_KEY,
-        rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
-        turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
+        rollouts=_keys([r.rollout for r in rows]),
+        turn=column_of([r.turn for r in rows]).values,
         total=numbers(total or ""),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),
@@ -500,7 +499,7 @@ def texts_in(
         RolloutText(
             _restored(prompt) if restored else prompt,
             _restored(completion) if restored else completion,
-            extras=_opened(extra) if extra else extra,
+            extras=_opened(extra),
             num_tokens=None if tokens is None else count_of(tokens),
             restored=restored,
         )
@@ -512,9 +511,12 @@ def texts_of(
     records: Sequence[ParsedRollout], rows: Sequence[int], *, checked: bool
 ) -> list[RolloutText]:
     """Return the texts of some parsed records, which are then forgotten."""
-    texts = [text_of_row(records[row]) for row in rows]
-    for row in rows:
-        forget_texts(records[row], checked=checked)
+    texts = list[RolloutText]()
+    for row in (records[place] for place in rows):
+        tokens = count_of(row.num_tokens)
+        fields = row.prompt, row.completion, row.truth, row.extras, tokens
+        texts.append(RolloutText(*fields, mixed=row.mixed))
+        forget_texts(row, checked=checked)
     return texts
 
 
@@ -539,12 +541,6 @@ def forget_texts(row: ParsedRollout, *, checked: bool) -> None:
     row.rollout = None if row.rollout is None else key_of(row.rollout)
     row.step, row.total, row.advantage = plain(row.step), plain(row.total), plain(row.advantage)
     row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
-
-
-def text_of_row(row: ParsedRollout) -> RolloutText:
-    """Return the texts of a parsed record."""
-    tokens = count_of(row.num_tokens)
-    return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens, mixed=row.mixed)
 
 
 def _restored(value: Any) -> Any:

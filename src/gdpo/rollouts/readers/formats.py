@@ -595,24 +595,24 @@ _SPECIFY: Remedy = {
 
 
 def format_of(
-    kind: str,
+    seen: Format | None,
     asked: ReaderOptions,
+    kind: str,
     fields: Collection[str],
     numbers: Iterable[str],
-    record: Record | None,
 ) -> tuple[Format, str]:
     """Return the format of a file, and a phrase on how it was determined.
 
-    `kind` is the kind of the file, such as `parquet` or `jsonl`, `numbers` the paths of the numeric
-    fields, and `record` the first record, if any.
+    `seen` is the recognized format, `kind` the kind of the file, such as `parquet` or `jsonl`, and
+    `numbers` are the paths of the numeric fields.
     """
     if asked.format is not None:
         form, how = named(asked.format, kind, fields), "as given"
         if form is None:
             what = f"format {asked.format} is not stored in {kind} files"
             raise DataError(what, {"correct the format name": Setting.FORMAT})
-    elif asked.columns is None and (form := recognized(kind, fields, record)) is not None:
-        how = f"detected from the fields {', '.join(sorted(form.fields))}"
+    elif asked.columns is None and seen is not None:
+        form, how = seen, f"detected from the fields {', '.join(sorted(seen.fields))}"
     else:
         form, how = FORMATS[-1], "read by column names"
         said = asked.columns is not None or asked.rewards is not None
