@@ -245,7 +245,7 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
         checked = _checked(columns, given, groups, file)
         for rows in _by_step(columns.steps):
             of_step = {name: column[rows] for name, column in checked.items()}
-            table = _table_of(columns, rows, of_step, given, groups, file, asked)
+            table = _table_of(columns, rows, of_step, given, groups, file)
             if table.steps[0] < 0:
                 file.lose(int(columns.lines[rows][0]), ReadProblem.NO_STEP, rows=len(table))
             else:
@@ -298,13 +298,12 @@ def _table_of(
     given: Given,
     groups: GroupReader,
     file: FileReport,
-    asked: ReaderOptions,
 ) -> RolloutTable:
     """Return the rollouts of a step as a table."""
     lines, names = columns.lines[rows], tuple(columns.rewards)
     _report_groups(columns, rows, file)
     if columns.there:
-        _report_absent(columns, rows, given, asked, file)
+        _report_absent(columns, rows, given, file)
     values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
         values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
@@ -341,16 +340,15 @@ def _table_of(
     )
 
 
-def _report_absent(
-    columns: Columns, rows: Rows, given: Given, asked: ReaderOptions, file: FileReport
-) -> None:
+def _report_absent(columns: Columns, rows: Rows, given: Given, file: FileReport) -> None:
     """Report the rewards that no record of a step has."""
     has = {name: bool(there[rows].any()) for name, there in columns.there.items()}
     numbers = list(file.numbers)
     if file.format != "columns":
         numbers.sort(key=lambda name: name == given.known.total)
     line = int(columns.lines[rows][0])
-    file.report_sought(asked.rewards or (), has, line, ReadProblem.NO_REWARD, numbers, numbers)
+    asked = given.rewards.kind == "asked"
+    file.report_sought(has, line, ReadProblem.NO_REWARD, numbers, numbers, asked=asked)
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:

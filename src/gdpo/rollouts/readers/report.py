@@ -285,18 +285,22 @@ class FileReport:
 
     def report_sought(
         self,
-        asked: Collection[str],
         found: Mapping[str, bool],
         line: int | None,
         problem: ReadProblem,
         fields: Collection[str],
         numbers: Sequence[str],
+        *,
+        asked: bool,
     ) -> None:
-        """Report rewards that were not found, with the existing fields."""
+        """Report rewards that were not found, with the existing fields.
+
+        `asked`: the user named them, so that one of them must be in some file.
+        """
         for name, is_there in found.items():
             if not is_there:
                 self.note(line, problem, {"name": name, "fields": listed(fields)})
-            if name in asked:
+            if asked:
                 sought = self.report.sought
                 sought[name] = is_there or sought.get(name, False)
                 self.report.offered |= {} if is_there else dict.fromkeys(numbers)

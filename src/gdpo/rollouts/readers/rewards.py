@@ -278,7 +278,9 @@ def given_by_table(
         for name, path in names.items()
     }
     numbers = table.of_kind("number")
-    file.report_sought(asked.rewards or (), has, None, ReadProblem.NO_COLUMN, schema.names, numbers)
+    file.report_sought(
+        has, None, ReadProblem.NO_COLUMN, schema.names, numbers, asked=asked.rewards is not None
+    )
     ranges = described_ranges(read_declared(schema))
     by_name = {name: ranges.get(path.removeprefix("rewards.")) for name, path in names.items()}
     declared = {name: each for name, each in by_name.items() if each is not None}
