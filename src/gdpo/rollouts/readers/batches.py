@@ -1,7 +1,6 @@
-"""Opens a file, detects its format, and returns its rollouts as batches of columns."""
+"""Opens a file, and returns its rollouts as batches of columns."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,6 @@ from gdpo.rollouts.readers.columns import (
     numeric,
     of_records,
     of_table,
-    paths_in,
     texts_in,
     texts_of,
 )
@@ -28,20 +26,12 @@ from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import (
     Format,
     ReaderOptions,
-    by_columns,
     format_of,
-    recognized,
+    format_of_table,
 )
-from gdpo.rollouts.readers.metrics import shown_by
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
-    NOTHING_KNOWN,
-    Kind,
-    Layout,
-    is_like_rollouts,
     kinds_in,
-    layout,
-    listed,
     weight_places,
 )
 from gdpo.rollouts.readers.propose import LOOKED_AT, Given
@@ -56,7 +46,6 @@ from gdpo.rollouts.readers.records import (
 )
 from gdpo.rollouts.readers.report import Details, FileReport, ReadProblem
 from gdpo.rollouts.readers.rewards import (
-    MOST,
     Run,
     given_by_records,
     given_by_table,
@@ -80,8 +69,6 @@ _BATCH = 65_536
 _TURNS = 2**20
 """Maximum number of turns per batch of records, for files with turns."""
 _TEXTS = 4096
-_DECIDING = ("step", "group", "prompt", "advantage")
-"""Meanings whose columns decide about the groups, or what the advantages follow."""
 _FEW = 128
 """Number of rollouts per batch if only a few texts are needed, so that few others are read."""
 _TEXT_BYTES = 2**27
@@ -109,7 +96,7 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
             return None
         fields, paths = kinds_in(record[1]), numbers_by_path(record[1])
         numbers = [path for path, value in paths.items() if is_number(value)]
-        form = _format_of(asked, file, fields, numbers, paths, record[1])
+        form = format_of(asked, file, fields, numbers, paths, record[1])
         return _of_records(asked, file, form, chain([record], source), run)
     first, blocks = None, iter(())
     if file.kind == "parquet":
@@ -120,7 +107,7 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
         if (first := next(blocks, None)) is None:
             return None
         schema, rows = numeric(first), 0
-    form = _format_of_table(asked, file, schema)
+    form = format_of_table(asked, file, schema)
     if form.numbers:
         file.expected = rows
         return _of_records(asked, file, form, _records_of(file.path, asked, form), run)
@@ -133,57 +120,6 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
     else:
         blocks = chain([first], blocks)
     return given, _table_parts(file, given, blocks)
-
-
-def _format_of(
-    asked: ReaderOptions,
-    file: FileReport,
-    fields: Mapping[str, Kind],
-    numbers: Sequence[str],
-    paths: Iterable[str],
-    record: Record | None = None,
-) -> Format:
-    seen = recognized(file.kind, fields, record)
-    if seen is None:
-        told = shown_by(file.path, file.kind, asked.columns)
-        said = asked.format is not None or asked.columns is not None
-        if told.sentence and (not said or told.apart or told.selected):
-            raise DataError(told.sentence)
-        file.bare = not told.rollouts
-    offered = file.report.fields
-    offered |= dict.fromkeys(islice(fields, MOST - len(offered)))
-    words = [name for name, kind in fields.items() if kind == "text"]
-    if (named := is_like_rollouts(fields)) or len(words) > 1:
-        file.numbers = tuple(numbers[:MOST])
-    known = NOTHING_KNOWN
-    by_name = asked.format is None and (seen is None or asked.columns is not None)
-    if by_name or asked.format == "columns":
-        known = layout(asked.columns, fields)
-        file.inferred = _inferred(known, asked)
-        if not (named or asked.rewards or asked.columns) and len(words) > 1:
-            file.inferred = {"prompt": words[0], **file.inferred}
-    form, file.format_from = format_of(seen, asked, file.kind, fields, paths)
-    if form.name == "columns":
-        form = by_columns(known, texts=asked.texts)
-    file.format = form.name
-    file.report.files.append(file)
-    return form
-
-
-def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
-    """Return the columns of the meanings that decide about groups and rewards, unless given."""
-    deciding = {*_DECIDING, *(("rollout", "turn") if known.of_turns else ())}
-    sought = deciding - {*(asked.columns or ())}
-    return {meaning: column for meaning, column in known.places().items() if meaning in sought}
-
-
-def _format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> Format:
-    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
-    if repeated:
-        raise DataError(f"several columns are called {listed(repeated)}: rename them")
-    fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
-    numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
-    return _format_of(asked, file, fields, numbers, numbers)
 
 
 def _of_parquet(

@@ -1,14 +1,15 @@
 """Defines the known formats: where each meaning stands in a record or a table.
 
 A record is a line of JSON, or a row of a parquet file whose columns contain JSON. A new format is a
-row of `FORMATS`.
+row of `FORMATS`. The fields of a file show its format.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
@@ -16,18 +17,22 @@ from gdpo._files import from_json
 from gdpo._naming import refuse_unknown
 from gdpo._text import Remedy, Setting
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.columns import Rescore
+from gdpo.rollouts.readers.columns import Rescore, kind_of_type, paths_in
+from gdpo.rollouts.readers.metrics import shown_by
 from gdpo.rollouts.readers.names import (
     MEANINGS,
     NOTHING_KNOWN,
+    Kind,
     Layout,
     is_container,
+    is_like_rollouts,
     is_named_reward,
     kinds_in,
+    layout,
     listed,
     looks_rewarded,
 )
-from gdpo.rollouts.readers.propose import Where
+from gdpo.rollouts.readers.propose import MOST, Where
 from gdpo.rollouts.readers.records import (
     ONE_TURN,
     UNKNOWN_TURNS,
@@ -43,6 +48,7 @@ from gdpo.rollouts.readers.records import (
     numbers_in,
     plain,
 )
+from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.readers.sources import LoadPt
 
 Rows: TypeAlias = Callable[[Record], Rollouts]
@@ -579,46 +585,87 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
     return None
 
 
-def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
-    """Return the format with this name, or None if it uses another kind of file."""
-    refuse_unknown([name], NAMES, "unknown format")
-    fitting = [f for f in FORMATS if f.name == name and (not f.kind or kind in f.kind.split())]
-    return max(fitting, key=lambda form: form.fields <= set(fields), default=None)
-
-
 _SPECIFY: Remedy = {
     "specify the format": Setting.FORMAT,
     "the meaning of the columns": Setting.COLUMNS,
     "or the rewards": Setting.REWARDS,
     "or, if each row is a step, run gdpo analyze with --columns format=metrics": None,
 }
+_DECIDING = ("step", "group", "prompt", "advantage")
+"""Meanings whose columns decide about the groups, or what the advantages follow."""
+
+
+def format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> Format:
+    """Return the format of a table, as `format_of`."""
+    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+    if repeated:
+        raise DataError(f"several columns are called {listed(repeated)}: rename them")
+    fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
+    numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
+    return format_of(asked, file, fields, numbers, numbers)
 
 
 def format_of(
-    seen: Format | None,
     asked: ReaderOptions,
-    kind: str,
-    fields: Collection[str],
-    numbers: Iterable[str],
-) -> tuple[Format, str]:
-    """Return the format of a file, and a phrase on how it was determined.
+    file: FileReport,
+    fields: Mapping[str, Kind],
+    numbers: Sequence[str],
+    paths: Iterable[str],
+    record: Record | None = None,
+) -> Format:
+    """Return the format of a file, and report what is known about it and its fields.
 
-    `seen` is the recognized format, `kind` the kind of the file, such as `parquet` or `jsonl`, and
-    `numbers` are the paths of the numeric fields.
+    `numbers` are the paths of the numeric fields, `paths` those of all fields that may contain
+    numbers, and `record` is the first record, if any.
     """
-    if asked.format is not None:
-        form, how = named(asked.format, kind, fields), "as given"
-        if form is None:
-            what = f"format {asked.format} is not stored in {kind} files"
-            raise DataError(what, {"correct the format name": Setting.FORMAT})
-    elif asked.columns is None and seen is not None:
-        form, how = seen, f"detected from the fields {', '.join(sorted(seen.fields))}"
-    else:
-        form, how = FORMATS[-1], "read by column names"
-        said = asked.columns is not None or asked.rewards is not None
-        if not said and not looks_rewarded(fields, numbers):
+    said = asked.format is not None or asked.columns is not None
+    seen = recognized(file.kind, fields, record)
+    if seen is None:
+        told = shown_by(file.path, file.kind, asked.columns)
+        if told.sentence and (not said or told.apart or told.selected):
+            raise DataError(told.sentence)
+        file.bare = not told.rollouts
+    offered = file.report.fields
+    offered |= dict.fromkeys(islice(fields, MOST - len(offered)))
+    words = [name for name, kind in fields.items() if kind == "text"]
+    if (named := is_like_rollouts(fields)) or len(words) > 1:
+        file.numbers = tuple(numbers[:MOST])
+    form, file.format_from = _chosen(asked, seen, file.kind, fields)
+    if form.name == "columns":
+        known = layout(asked.columns, fields)
+        file.inferred = _inferred(known, asked)
+        if not (named or asked.rewards or asked.columns) and len(words) > 1:
+            file.inferred = {"prompt": words[0], **file.inferred}
+        if not (said or asked.rewards is not None or looks_rewarded(fields, paths)):
             raise DataError(f"unknown format, with the fields {listed(fields)}", _SPECIFY)
+        form = by_columns(known, texts=asked.texts)
     if form.wordless and asked.rescore is not None:
         what = f"{form.name} files contain no texts that could be rescored"
         raise DataError(what, {"to read the rewards in the files, leave it out": Setting.RESCORE})
-    return form, how
+    file.format = form.name
+    file.report.files.append(file)
+    return form
+
+
+def _chosen(
+    asked: ReaderOptions, seen: Format | None, kind: str, fields: Collection[str]
+) -> tuple[Format, str]:
+    """Return the requested format, or else the one that was recognized, and a phrase about it."""
+    if asked.format is not None:
+        refuse_unknown([asked.format], NAMES, "unknown format")
+        of_name = [form for form in FORMATS if form.name == asked.format]
+        fitting = [form for form in of_name if not form.kind or kind in form.kind.split()]
+        if not fitting:
+            what = f"format {asked.format} is not stored in {kind} files"
+            raise DataError(what, {"correct the format name": Setting.FORMAT})
+        return max(fitting, key=lambda form: form.fields <= set(fields)), "as given"
+    if asked.columns is None and seen is not None:
+        return seen, f"detected from the fields {', '.join(sorted(seen.fields))}"
+    return FORMATS[-1], "read by column names"
+
+
+def _inferred(known: Layout, asked: ReaderOptions) -> dict[str, str]:
+    """Return the columns of the meanings that decide about groups and rewards, unless given."""
+    deciding = {*_DECIDING, *(("rollout", "turn") if known.of_turns else ())}
+    sought = deciding - {*(asked.columns or ())}
+    return {meaning: column for meaning, column in known.places().items() if meaning in sought}

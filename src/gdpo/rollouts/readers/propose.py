@@ -44,6 +44,8 @@ from gdpo.rollouts.table import Values
 
 LOOKED_AT = 4096
 """Number of rollouts at the start of a run, in one file or more, whose values are checked."""
+MOST = 64
+"""Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
 _COMPARED = 2048
 """Number of rollouts to examine when a total is compared with its parts."""
 _ADDED_UP = 24

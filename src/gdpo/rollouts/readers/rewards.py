@@ -53,6 +53,7 @@ from gdpo.rollouts.readers.names import (
 from gdpo.rollouts.readers.propose import (
     GUESSED,
     LOOKED_AT,
+    MOST,
     Given,
     Numbers,
     Proposal,
@@ -80,8 +81,6 @@ from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY
 
 _SIBLINGS = 64
 """Maximum number of further files of a run whose values are used to infer its rewards."""
-MOST = 64
-"""Maximum number of rewards to infer from a file. Each reward adds a column for all rollouts."""
 _MANY_FIELDS = {"most": MOST, "which": "fields of its records"}
 _MOST_LOOKED_AT = 256
 """Maximum number of numeric fields to examine in a file in an unrecognized format."""
