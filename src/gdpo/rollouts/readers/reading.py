@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gdpo._shapes import Float, Int
-from gdpo._text import pairs
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.arrow import pq
 from gdpo.rollouts.readers.batches import open_file
@@ -35,6 +34,7 @@ from gdpo.rollouts.readers.report import (
     Oddity,
     ReadProblem,
     ReadReport,
+    options_of,
 )
 from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
@@ -189,11 +189,8 @@ def read_rollout_files(
     asked = ReaderOptions(format, named, columns, load_pt, rescore, rescore is not None)
     reading = RolloutReading(paths, asked, group_size)
     meant = {"format": format, "group_size": group_size, **(columns or {})}
-    given = {
-        "--rewards": ",".join(rewards or ()),
-        "--columns": pairs({name: value for name, value in meant.items() if value}),
-    }
-    reading.report.given = {name: value for name, value in given.items() if value}
+    meant = {name: value for name, value in meant.items() if value}
+    reading.report.given = options_of(rewards or (), meant, {})
     return reading
 
 

@@ -381,18 +381,10 @@ class ReadReport:
         `weighted` are the rewards whose weights the caller gives.
         """
         files = [file for file in self.files if file.run == run and file.given.names]
-        options = dict[str, str]()
-        guessed = [file for file in files if file.guessed]
-        names = dict.fromkeys(name for file in guessed for name in file.given.names)
-        if names:
-            options["--rewards"] = ",".join(names)
-        if columns := self.columns(files):
-            options["--columns"] = pairs(columns)
+        names = dict.fromkeys(name for file in files if file.guessed for name in file.given.names)
         found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.given.names}
         weights = {n: repr(w).removesuffix(".0") for n, w in found.items() if n not in weighted}
-        if weights:
-            options["--weights"] = pairs(weights)
-        return options
+        return options_of(names, self.columns(files), weights)
 
     def denied(self, run: str) -> bool:
         """Return whether a total contradicts weights that nobody recorded."""
@@ -535,6 +527,18 @@ class ReadReport:
         return lines
 
 
+def options_of(
+    rewards: Iterable[str], columns: Mapping[str, object], weights: Mapping[str, str]
+) -> dict[str, str]:
+    """Return options of a command, as text, without those that would be empty."""
+    options = {
+        "--rewards": ",".join(rewards),
+        "--columns": pairs(columns),
+        "--weights": pairs(weights),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
 def without_rewards(report: ReadReport) -> str:
     """Return a message with commands for files without inferred rewards, or ""."""
     files = report.without_rewards
@@ -579,10 +583,7 @@ def groups_of_one(report: ReadReport) -> str:
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
     columns = report.columns(files)
     fit = [name for name in dict.fromkeys(names) if name not in columns.values()]
-    if not fit:
-        return ""
-    options = {"--rewards": ",".join(fit)} | ({"--columns": pairs(columns)} if columns else {})
-    return report.command(options)
+    return report.command(options_of(fit, columns, {})) if fit else ""
 
 
 def can_be_named(name: str) -> bool:
