@@ -121,6 +121,18 @@ def pairs(values: Mapping[str, object]) -> str:
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 
+def options_of(
+    rewards: Iterable[str], columns: Mapping[str, object], weights: Mapping[str, str]
+) -> dict[str, str]:
+    """Return options of a command, as text, without those that would be empty."""
+    options = {
+        "--rewards": ",".join(rewards),
+        "--columns": pairs(columns),
+        "--weights": pairs(weights),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
 def command(verb: str, paths: Iterable[object], options: Mapping[str, str]) -> str:
     """Return a command of gdpo as it is typed in a shell.
 

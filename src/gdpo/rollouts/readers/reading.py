@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpo._shapes import Float, Int
+from gdpo._text import options_of
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.arrow import pq
 from gdpo.rollouts.readers.batches import open_file
@@ -34,7 +35,6 @@ from gdpo.rollouts.readers.report import (
     Oddity,
     ReadProblem,
     ReadReport,
-    options_of,
 )
 from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable

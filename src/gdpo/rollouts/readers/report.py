@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gdpo._shapes import Bool, Int
-from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command, pairs, remedied
+from gdpo._text import NO_REMEDY, Remedy, Setting, advice, command, options_of, pairs, remedied
 from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.names import likely, listed
 from gdpo.rollouts.readers.propose import GUESSED, NOTHING_GIVEN, SCALAR, Given
@@ -525,18 +525,6 @@ class ReadReport:
             remedy = advice({"name the columns": Setting.REWARDS}, options=options)
             lines.append(f"{bare:,} rollouts have no known reward: {remedy}")
         return lines
-
-
-def options_of(
-    rewards: Iterable[str], columns: Mapping[str, object], weights: Mapping[str, str]
-) -> dict[str, str]:
-    """Return options of a command, as text, without those that would be empty."""
-    options = {
-        "--rewards": ",".join(rewards),
-        "--columns": pairs(columns),
-        "--weights": pairs(weights),
-    }
-    return {name: value for name, value in options.items() if value}
 
 
 def without_rewards(report: ReadReport) -> str:
