@@ -10,10 +10,10 @@ from tests.refusals import config_error, data_error
 
 from gdpo.errors import DataError, GdpoError
 from gdpo.integrations.trl._rewards import check_weights_column
-from gdpo.lab.recipes.data import check_weights, digest_of, read_data
+from gdpo.lab.recipes.data import check_weights, read_data
 from gdpo.lab.recipes.recipe import DataConfig
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.runs.directory import read_metrics
+from gdpo.lab.runs.directory import digest_of, read_metrics
 from gdpo.lab.tasks import TASKS, Problem, load_problems
 from gdpo.lab.training import check, train
 from gdpo.lab.training.preflight import prepare

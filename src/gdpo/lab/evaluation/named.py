@@ -21,6 +21,7 @@ from gdpo.lab.evaluation.responders import (
 from gdpo.lab.evaluation.server import ServerModel
 from gdpo.lab.recipes.models import WEIGHTS, load_tokenizer, locate_model, make_ready
 from gdpo.lab.recipes.recipe import DataConfig, Recipe
+from gdpo.lab.recipes.yaml import Document
 from gdpo.lab.runs.directory import RunDirectory
 
 _SAMPLED = 1 << 20
@@ -64,7 +65,7 @@ def responder_of(
         return lambda benchmark: RowAnswers(benchmark.task(), gold=gold)
     # A recipe with the fields that `locate_model` needs.
     recipe = Recipe(task="none", model=_model_of(model), data=DataConfig(source="none"))
-    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
+    recipe._document = Document("the model", {}, {})  # pyright: ignore[reportPrivateUsage]
     located = locate_model(recipe)
     loaded: list[Responder] = []
 

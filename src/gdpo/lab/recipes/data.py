@@ -1,8 +1,6 @@
 """Reads the rows of a run."""
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,14 +82,3 @@ def check_weights(rows: Rows, column: str, names: Sequence[str]) -> str:
         f"column {column!r} has weights in {given:,} of {len(cells):,} rows; rows to which each "
         f"reward applies: {', '.join(counts)}"
     )
-
-
-def digest_of(problems: Iterable[Problem]) -> str:
-    """Return a digest of the prompts, references and weights in order, twelve hex digits long."""
-    digest = hashlib.sha256()
-    for problem in problems:
-        row = [problem.prompt, dict(problem.reference)]
-        row += [] if problem.weights is None else [problem.weights]
-        text = json.dumps(row, default=lambda value: type(value).__name__)
-        digest.update(text.encode("utf-8", "replace") + b"\n")
-    return digest.hexdigest()[:12]

@@ -137,7 +137,7 @@ def _validated(document: Document, left_out: set[str] | None = None) -> Recipe:
         recipe = Recipe.model_validate(document.data, context=left_out)
     except ValidationError as error:
         raise ConfigError(_explain(error, document)) from error
-    recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
+    recipe._document = document  # pyright: ignore[reportPrivateUsage]
     return recipe
 
 

@@ -27,7 +27,7 @@ from gdpo._left import LEFT
 from gdpo.advantages.arrays import number
 from gdpo.advantages.schedules import read_schedule
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.recipes.yaml import KeyPath, dotted, dump_yaml, nearest_place
+from gdpo.lab.recipes.yaml import Document, KeyPath, dotted, dump_yaml
 
 RECIPE_FILE = "recipe.yaml"
 """File name of the recipe in a folder, such as a run directory."""
@@ -283,8 +283,7 @@ class Recipe(Config):
     runs_dir: str = "runs"
     """Parent folder of the run directories. `~` means the user's home directory."""
 
-    _places: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict)
-    _source: str = PrivateAttr(default="the recipe")
+    _document: Document = PrivateAttr(default=Document("the recipe", {}, {}))
 
     @field_validator("advantage_options")
     @classmethod
@@ -342,7 +341,7 @@ class Recipe(Config):
 
     def place(self, *path: str | int) -> str:
         """Return where a value was set, such as `recipe.yaml:12` or `--set model=...`."""
-        return nearest_place(self._places, path, self._source)
+        return self._document.place(path)
 
     @contextmanager
     def at(self, *path: str | int) -> Generator[None]:

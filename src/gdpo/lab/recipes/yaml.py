@@ -81,16 +81,11 @@ class Document:
     `--set model=...`."""
 
     def place(self, path: Sequence[str | int]) -> str:
-        """Return where the value at this path, or its nearest container, was set."""
-        return nearest_place(self.places, path, self.source)
-
-
-def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], source: str) -> str:
-    """Return the location of a path or of its innermost known container, or the source."""
-    for length in range(len(path), 0, -1):
-        if (place := places.get(tuple(path[:length]))) is not None:
-            return place
-    return source
+        """Return where the value at this path, or its innermost known container, was set."""
+        for length in range(len(path), 0, -1):
+            if (place := self.places.get(tuple(path[:length]))) is not None:
+                return place
+        return self.source
 
 
 def dotted(path: Sequence[str | int]) -> str:

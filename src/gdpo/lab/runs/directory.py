@@ -15,6 +15,7 @@ runs/<name>/
 ```
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -34,7 +35,6 @@ from typing import Any, TypeAlias
 import gdpo
 from gdpo._files import read_json, to_json, write_json, write_whole
 from gdpo.errors import ConfigError, DataError
-from gdpo.lab.recipes.data import digest_of
 from gdpo.lab.recipes.models import package_version
 from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
@@ -340,6 +340,17 @@ def describe_start(
         "rows_left_out": left_out,
         "recipe_digest": recipe.digest,
     }
+
+
+def digest_of(problems: Iterable[Problem]) -> str:
+    """Return a digest of the prompts, references and weights in order, twelve hex digits long."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        row = [problem.prompt, dict(problem.reference)]
+        row += [] if problem.weights is None else [problem.weights]
+        text = json.dumps(row, default=lambda value: type(value).__name__)
+        digest.update(text.encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()[:12]
 
 
 def now() -> str:

@@ -91,7 +91,7 @@ class CheckedRun:
     model: LocatedModel
     tokenizer: Tokenizer | None
     """The tokenizer. None: its model is converted on first use."""
-    left_out: str | None = None
+    left_out: str | None
     """A sentence about the training rows that were left out. None: no row was left out."""
 
     @property

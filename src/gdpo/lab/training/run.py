@@ -72,9 +72,9 @@ class RunResult:
     """Step at which this call started: `steps` if the run was already finished."""
     seconds: float
     rewards: tuple[RewardChange, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """Notes for the user, for example about missing weights."""
-    is_main_process: bool = True
+    is_main_process: bool
     """Whether this process prints the result."""
 
     @property
