@@ -83,7 +83,7 @@ def test_older_checkpoints_go_and_the_best_one_stays(tmp_path):
     make(tmp_path, 5, done=False)  # is being written, and counts for nothing
     keep_newest(tmp_path, None)
     assert len(checkpoints(tmp_path)) == 4
-    keep_newest(tmp_path, 2, ["/before it was moved/checkpoint-1", None])
+    keep_newest(tmp_path, 2, "checkpoint-1")
     assert [checkpoint.step for checkpoint in checkpoints(tmp_path)] == [4, 3, 1]
     assert (tmp_path / "checkpoint-5").exists()
 

@@ -36,7 +36,6 @@ from gdpo.lab.recipes.yaml import dump_yaml
 from gdpo.lab.runs.directory import Facts, RunDirectory, describe_start, json_lines, now, read_run
 from gdpo.lab.runs.lock import lock_descriptor, unlock
 from gdpo.lab.runs.resume import check_place, open_run, record_resumption
-from gdpo.lab.runs.summary import reward_changes
 from gdpo.lab.tasks import Problem
 from gdpo.lab.training.finish import model_being_made, write_readme
 from gdpo.rewards.weights_column import WEIGHTS_COLUMN
@@ -341,8 +340,7 @@ def _finish(resolved: Resolved, files: VerlFiles) -> str:
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
     facts = read_run(run)
-    changes = reward_changes(facts.steps, resolved.rewards, resolved.weights)
-    write_readme(resolved.recipe, facts, changes, _step(last))
+    write_readme(resolved, facts, _step(last))
     return f"finished; {run.model} is the model after step {_step(last):,}"
 
 

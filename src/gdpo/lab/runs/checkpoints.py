@@ -7,7 +7,6 @@ the list.
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,20 +104,22 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, damaged
 
 
-def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove complete checkpoints except `also` and the newest `limit` (None or 0: all)."""
+def keep_newest(folder: Path, limit: int | None, best: str | None = None) -> None:
+    """Remove complete checkpoints except `best` and the newest `limit` (None or 0: all)."""
     if limit is None or limit < 1:
         return
-    others = {Path(path).name for path in also if path is not None}
     for checkpoint in checkpoints(folder)[limit:]:
-        if checkpoint.path.name not in others:
+        if checkpoint.path.name != best:
             shutil.rmtree(checkpoint.path)
 
 
 def best_checkpoint(folder: Path) -> str | None:
-    """Return the path of the best checkpoint in a checkpoint's state, or None."""
-    state = read_json(folder / "trainer_state.json")
-    return state.get("best_model_checkpoint")
+    """Return the name of the best checkpoint in a checkpoint's state, or None.
+
+    The state has a path, but the run may have been moved since.
+    """
+    best = read_json(folder / "trainer_state.json").get("best_model_checkpoint")
+    return None if best is None else Path(best).name
 
 
 def size_of(folder: Path) -> int:

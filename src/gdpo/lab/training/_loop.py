@@ -92,7 +92,7 @@ class Loop:
             (self.run.checkpoints / "README.md").unlink(missing_ok=True)
         complete(folder)
         best = best_checkpoint(folder) if config.load_best_model_at_end else None
-        keep_newest(self.run.checkpoints, config.save_total_limit, [best])
+        keep_newest(self.run.checkpoints, config.save_total_limit, best)
 
     def save_finished_step(self, trainer: "ResumableTrainer") -> None:
         """Save the last finished step, unless it is already saved or no step is finished."""

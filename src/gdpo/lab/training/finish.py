@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from gdpo.diagnostics import Diagnosis, diagnose
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.lab.recipes.models import WEIGHTS
 from gdpo.lab.recipes.recipe import Recipe
+from gdpo.lab.recipes.resolve import Resolved
 from gdpo.lab.runs.checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.lab.runs.directory import RunDirectory, RunFacts, now
-from gdpo.lab.runs.summary import RewardChange, number, readme, reward_changes
+from gdpo.lab.runs.summary import number, readme, reward_changes
 from gdpo.lab.training.preflight import CheckedRun
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 
@@ -44,7 +45,6 @@ def finish_run(job: CheckedRun, facts: RunFacts) -> tuple[str, ...]:
             f"{last.path} has no complete weights (they may be sharded), so {run.model} was "
             "not written"
         )
-    changes = reward_changes(facts.steps, job.resolved.rewards, job.resolved.weights)
     constant = [number(row, "frac_reward_zero_std") for row in facts.rows]
     if constant and not any(share is not None and share < 1 for share in constant):
         notes.append(_NO_SIGNAL)
@@ -52,20 +52,17 @@ def finish_run(job: CheckedRun, facts: RunFacts) -> tuple[str, ...]:
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
         notes += [f"warning: {f.message}. {capitalized(f.advice())}" for f in warnings]
-    write_readme(job.recipe, facts, changes, last.step, diagnosis)
+    write_readme(job.resolved, facts, last.step, diagnosis)
     return tuple(notes)
 
 
 def write_readme(
-    recipe: Recipe,
-    facts: RunFacts,
-    changes: Sequence[RewardChange],
-    steps: int,
-    diagnosis: Diagnosis | None = None,
+    resolved: Resolved, facts: RunFacts, steps: int, diagnosis: Diagnosis | None = None
 ) -> None:
     """Write the README of a run, and mark the run as finished."""
     environment = {**facts.environment, "finished": now(), "steps": steps}
-    text = readme(recipe, environment, changes, steps=steps, diagnosis=diagnosis)
+    changes = reward_changes(facts.steps, resolved.rewards, resolved.weights)
+    text = readme(resolved.recipe, environment, changes, steps=steps, diagnosis=diagnosis)
     write_whole(facts.run.readme, text)
     # last, because `finished` means that every file exists
     write_json(facts.run.environment, environment)
@@ -132,8 +129,7 @@ def _best_or(last: Checkpoint, job: CheckedRun) -> Path:
     """Return the best checkpoint if the recipe sets `load_best_model_at_end`, else the last."""
     if not job.config.load_best_model_at_end:
         return last.path
-    # Compare names only, because the run may have been moved since the path was saved.
-    best = last.path.parent / Path(best_checkpoint(last.path) or last.path).name
+    best = last.path.parent / (best_checkpoint(last.path) or last.path.name)
     return best if best.is_dir() else last.path
 
 
