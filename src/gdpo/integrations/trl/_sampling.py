@@ -12,15 +12,10 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor
 from transformers.cache_utils import Cache, DynamicLayer
-from trl.extras.profiling import profiling_context
 from trl.models.utils import unwrap_model_for_generation
 
 from gdpo.integrations.trl._adapter import agree, kept_random_states
 from gdpo.integrations.trl._caches import RoomyLayer
-
-
-def timed(trainer: Any) -> Any:
-    return profiling_context(trainer, "transformers.generate")
 
 
 @contextmanager

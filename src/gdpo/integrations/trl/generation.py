@@ -242,9 +242,10 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     Identical prompts are encoded once. As in TRL's own generation, the model is unwrapped and
     gradient checkpointing is off.
     """
+    from trl.extras.profiling import profiling_context
     from trl.trainer.utils import pad
 
-    from gdpo.integrations.trl._sampling import timed, unwrapped_model
+    from gdpo.integrations.trl._sampling import unwrapped_model
 
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device
@@ -253,14 +254,15 @@ def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int
     input_ids = padded(prompts, trainer._tokenizer.pad_token_id)
     attention_mask = padded([torch.ones_like(ids) for ids in prompts], 0)
     prompt_of_row = torch.tensor([places[tuple(ids)] for ids in prompt_ids], device=device)
-    with timed(trainer), unwrapped_model(trainer) as model:
+    with profiling_context(trainer, "transformers.generate"), unwrapped_model(trainer) as model:
         sequences = model.generate(
             input_ids=input_ids,
             attention_mask=attention_mask,
             generation_config=trainer.generation_config,
             **of_rows(prompt_of_row),
         )
-    ends, found = set(end_token_ids(trainer)), list[list[int]]()
-    for ids in sequences[:, input_ids.shape[1] :].tolist():
-        found.append(next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids))
-    return found
+    ends = set(end_token_ids(trainer))
+    return [
+        next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids)
+        for ids in sequences[:, input_ids.shape[1] :].tolist()
+    ]
