@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from tests.checkout import python
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -41,13 +40,8 @@ def core(tmp_path_factory):
     path = os.pathsep.join([str(ROOT / "src"), str(site)])
 
     def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-S", *arguments],
-            cwd=site.parent,
-            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "80"},
-            capture_output=True,
-            text=True,
-        )
+        variables = {"PYTHONPATH": path, "COLUMNS": "80"}
+        return python("-S", *arguments, cwd=site.parent, env=variables)
 
     return run
 

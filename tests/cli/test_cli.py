@@ -83,9 +83,9 @@ while os.environ.get("RANK") == "0" and not ready.exists():
 def test_rank_0_complains_before_the_launcher_ends_it(tmp_path):
     """The other process fails first, and the launcher ends all that still run."""
     (tmp_path / "sitecustomize.py").write_text(FIRST)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command = [*launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml")]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    command = (*launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml"))
+    done = python(*command, env=environment(tmp_path))
     assert done.returncode != 0
     assert re.findall("^gdpo: (rank 1)?", done.stderr, re.MULTILINE) == [""]
 

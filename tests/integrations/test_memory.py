@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
-from tests.checkout import environment
+from tests.checkout import environment, python
 from tests.integrations.variants import make
 
 pytestmark = pytest.mark.slow
@@ -29,13 +28,8 @@ def bounds(trainer):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads glibc's heap")
 def test_in_bfloat16_neither_new_shapes_nor_freed_memory_pile_up(tiny_policy, tmp_path):
     script = "tests.integrations.training_in_bfloat16"
-    done = subprocess.run(
-        [sys.executable, "-m", script, str(tiny_policy), str(tmp_path)],
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    variables = environment(OMP_NUM_THREADS="1")
+    done = python("-m", script, tiny_policy, tmp_path, env=variables, check=True)
     grown = json.loads(done.stdout.splitlines()[-1])
     assert grown["in_use_by_shapes"] < 50  # MB; 112 when every shape's kernels are kept
     assert grown["resident_after_a_step"] < 130  # MB; 224 when glibc keeps what a reward freed

@@ -2,15 +2,14 @@
 
 import copy
 import inspect
-import os
 import random
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from tests.checkout import python
 from tests.conformance.__main__ import FRAMEWORKS
 from tests.environments import ROOT
 from tests.integrations.variants import dataset, trainer_of
@@ -291,8 +290,6 @@ def test_an_undeclared_package_of_old_trls_is_named():
         "sys.meta_path.insert(0, Old())\n"
         "import gdpo.integrations.trl\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code)
     assert "MissingExtraError: requests is needed by the GRPO trainer of TRL" in done.stderr
     assert "pip install requests" in done.stderr

@@ -5,13 +5,12 @@ framework. `requirements-<name>.txt` lists what its environment needs.
 """
 
 import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.checkout import python
 from tests.conformance.__main__ import patched, run
 from tests.conformance.others.reading_back import TOLD, differences
 from tests.conformance.others.stand_ins import NOT_HERE
@@ -37,9 +36,7 @@ def test_the_patch_for_trl_makes_its_failing_test_pass():
 @pytest.mark.parametrize("name", [name for name in TOLD if name != "verl"])
 def test_what_a_framework_itself_wrote_is_read_as_it_was_put_in(name, tmp_path):
     script = Path(__file__).with_name("writers.py")
-    command = [sys.executable, str(script), name, str(tmp_path / "dump")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python(script, name, tmp_path / "dump", env={"OMP_NUM_THREADS": "1"})
     if done.returncode == NOT_HERE:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr[-3000:]

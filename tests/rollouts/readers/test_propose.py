@@ -21,7 +21,6 @@ SOLVED = (PER_PROMPT > 0.5).astype(float)
 LENGTH = RNG.integers(10, 99, 320).astype(float)
 ONES = np.ones(320)
 AB = {"a_reward": A, "b_reward": B}
-IN_OBJECT = {"rewards.a": A, "rewards.b": B}
 
 
 def proposed(numbers, total=None, *, few=320, **more):
