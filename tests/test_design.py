@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_936,
+        "core": 208_959,
         "lab": 113_614,
-        "tests": 421_227,
+        "tests": 421_253,
         "benchmarks": 96_990,
         "files": 264,
         "functions": 2_669,

@@ -161,13 +161,12 @@ def said(folder):
     }
     found = [held.finding for held in run.findings]
     findings = [(each.kind, each.severity, each.rewards, each.message) for each in found]
-    settings = [
-        (each.meaning, each.estimator, each.needed, sorted(each.less), _rounded(each.weights))
+    chosen = [
+        (
+            *(each.meaning, each.estimator, each.needed, sorted(each.less)),
+            sorted((name, f"{weight:.2g}") for name, weight in each.weights.items()),
+        )
         for each in verdict.readings
     ]
-    sentence = "" if settings else verdict.sentence
-    return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, settings, sentence)
-
-
-def _rounded(weights):
-    return {name: f"{weight:.2g}" for name, weight in sorted(weights.items())}
+    sentence = "" if chosen else verdict.sentence
+    return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, chosen, sentence)

@@ -149,6 +149,10 @@ REFUSED = {
         [["a_score", "b_score"], ["a_score", "weighted_b_score"]],
     ),
     "a copy": ({"accuracy": A, "acc": A, "style": STYLE}, [["accuracy", "style"]]),
+    "a copy beside a product": (
+        {"score": A * STYLE, "accuracy": A, "acc": A, "style": STYLE},
+        [["accuracy", "style"]],
+    ),
     "several sets of weights": (
         {"score": A + 0.5 * B, **AB, "both_reward": A + B},
         [[*AB], ["b_reward", "both_reward"]],

@@ -424,7 +424,8 @@ def _unexplained(found: _Candidates) -> Proposal:
         "their product, or the total with a part that is not in the file"
     )
     both = [*found.totals, *parts], [*found.totals, *more]
-    return found.refused(why, parts, more, *both, found.totals[:1])
+    copies = _without_one(parts, found.numbers, 1 if found.kind == "other" else 2)
+    return found.refused(why, parts, more, *copies, *both, found.totals[:1])
 
 
 def _without_total(found: _Candidates) -> Proposal:
