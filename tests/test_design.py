@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_959,
+        "core": 208_989,
         "lab": 113_614,
-        "tests": 421_253,
+        "tests": 421_394,
         "benchmarks": 96_990,
         "files": 264,
         "functions": 2_669,

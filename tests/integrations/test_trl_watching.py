@@ -68,6 +68,12 @@ def test_two_processes_train_the_same_and_log_the_shares_of_both(tiny_policy, tm
 
 
 @pytest.mark.slow
+def test_a_process_whose_watch_is_off_leaves_no_old_rollouts_in_the_record(tiny_policy, tmp_path):
+    results = launched("tests.integrations.watched:one_rank_off", tiny_policy, tmp_path)
+    assert results == [["step_000001"]] * 2
+
+
+@pytest.mark.slow
 def test_two_metrics_for_each_reward_and_the_warnings_are_logged(runs):
     alone, watched = ({key for row in run.numbers[:1] for key in row} for run in runs)
     numbers = ("zero_variance_groups", "influence_share")

@@ -89,6 +89,18 @@ def differences(alone, watched):
                 yield f"step {theirs['step']}: {key}"
 
 
+def one_rank_off(policy, folder):
+    """Train with a `watch` that fails on rank 1 in the first step. Return the recorded steps."""
+    trainer, _ = make("grpo", policy, folder, gradient_accumulation_steps=1, max_steps=3)
+    watch(trainer, rollouts_dir=folder / "rollouts")
+    (watched,) = (e for e in trainer.callback_handler.callbacks if hasattr(e, "advantages"))
+    if trainer.accelerator.process_index == 1:
+        watched._observe = None
+    trainer.train()
+    trainer.accelerator.wait_for_everyone()
+    return sorted(path.stem for path in (folder / "rollouts").glob("*.parquet"))
+
+
 def on_two_ranks(policy, folder):
     """Train on this rank with and without `watch`. Return what differs, and the logged shares."""
     alone, watched = (

@@ -192,8 +192,12 @@ class RolloutLog(TrainerCallback):
         ]
 
     def gathered(self) -> list[dict[str, Any]]:
-        """Return the collected rollouts of all processes. Every process must call this method."""
-        return gather_object(self._local)
+        """Return the collected rollouts of all processes. Every process must call this method.
+
+        A process that has collected none since the last call has none here.
+        """
+        local, self._local = self._local, []
+        return gather_object(local)
 
     def write(
         self,

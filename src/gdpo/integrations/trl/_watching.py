@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from gdpo.advantages import AdvantageRule
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.diagnostics.diagnosis import check_detail
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, GdpoError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._accounting import Accounting, check_accounting
 from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
@@ -230,6 +230,11 @@ class _Watched(TrainerCallback):
         names = self._names
         weights = dict(zip(names, trainer.reward_weights.tolist(), strict=True))
         if self._log is not None and trainer.accelerator.is_main_process:
+            if len(facts) != advantages.numel():
+                raise GdpoError(
+                    "the rollouts of another process are missing, because its watch is switched "
+                    "off: see its warning"
+                )
             given, trained = list(weights.values()), [True] * len(rewards)
             table = table_of(names, rewards, advantages, given, facts, trained=trained)
             step = trainer.state.global_step + training
