@@ -1,6 +1,7 @@
 """Drawn runs, written in several layouts and orders, and what `gdpo analyze` says of each."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +138,14 @@ def orders(rows, seed):
     yield [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
 
 
+_BY_REWARD = ("weights", "sizes", "shares")
+
+
 def said(folder):
     """Return what is said of a run, with the options that an unknown verdict proposes.
 
     Another order of the rows may change the last digits of a number, and the order in which a
-    setting lists the rewards. Numbers are therefore rounded, and settings are compared by name.
+    setting lists the rewards. Numbers are therefore rounded, and rewards are sorted by name.
     """
     asked: dict[str, Any] = {}
     for _ in range(2):
@@ -161,12 +165,13 @@ def said(folder):
     }
     found = [held.finding for held in run.findings]
     findings = [(each.kind, each.severity, each.rewards, each.message) for each in found]
-    chosen = [
-        (
-            *(each.meaning, each.estimator, each.needed, sorted(each.less)),
-            sorted((name, f"{weight:.2g}") for name, weight in each.weights.items()),
+    readings = [
+        replace(
+            each,
+            **{name: dict(sorted(getattr(each, name).items())) for name in _BY_REWARD},
+            less=tuple(sorted(each.less)),
         )
         for each in verdict.readings
     ]
-    sentence = "" if chosen else verdict.sentence
-    return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, chosen, sentence)
+    sentence = replace(verdict, readings=tuple(readings)).sentence
+    return rewards, (findings, verdict.action, verdict.kind, verdict.rewards, sentence)

@@ -41,6 +41,12 @@ def rollouts(run):
     return {name: table.drop_columns(["run"]) for name, table in tables.items()}
 
 
+def contents(folder):
+    """Return the files of a folder by path, without the lock of a run."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path: path.read_bytes() for path in files}
+
+
 def assert_equal_runs(run, other):
     """All that can be repeated is the same, to the bit."""
     assert repeatable(run) == repeatable(other)

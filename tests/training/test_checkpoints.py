@@ -81,7 +81,7 @@ def test_older_checkpoints_go_and_the_best_one_stays(tmp_path):
     for step in (1, 2, 3, 4):
         make(tmp_path, step)
     make(tmp_path, 5, done=False)  # is being written, and counts for nothing
-    keep_newest(tmp_path, None)
+    keep_newest(tmp_path, None, None)
     assert len(checkpoints(tmp_path)) == 4
     keep_newest(tmp_path, 2, "checkpoint-1")
     assert [checkpoint.step for checkpoint in checkpoints(tmp_path)] == [4, 3, 1]

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.cli.conftest import saying
 from tests.engines.policy import byte_tokenizer
+from tests.training.conftest import contents
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from gdpo.lab.runs.checkpoints import complete
@@ -45,11 +46,6 @@ def measured(monkeypatch):
 
 def ignore(done, count):
     pass
-
-
-def contents(folder):
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 LETTERS = byte_tokenizer()("abcdefghijklmnopqrstuvwxyz").input_ids

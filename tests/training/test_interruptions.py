@@ -279,14 +279,10 @@ def two_processes(recipe, tmp_path, *options):
     """Train with torchrun; returns the exit code and what was printed."""
     file = tmp_path / f"{recipe.name}.yaml"
     file.write_text(recipe.to_yaml())
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", "2", "-m", "gdpo", "train", file, "--no-report", *options),
-        ],
+    done = python(
+        *("-m", "torch.distributed.run", "--standalone"),
+        *("--nproc_per_node", "2", "-m", "gdpo", "train", file, "--no-report", *options),
         env=environment(tmp_path / "own", OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     return done.returncode, done.stdout + done.stderr
@@ -368,11 +364,9 @@ def test_a_process_whose_launcher_is_killed_before_the_start_does_not_wait_for_i
     """Process 0 of 2 has nobody to find the other through, and torch would wait for minutes."""
     printed = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     agent = {"MASTER_PORT": "9", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(  # until the process that is left closes the pipe, too
-        [sys.executable, "-c", LAUNCHER, recipe_file, "--set", "rewards=[{name: format}]"],
-        env=os.environ | printed | agent,
-        capture_output=True,
-        text=True,
+    done = python(  # until the process that is left closes the pipe, too
+        *("-c", LAUNCHER, recipe_file, "--set", "rewards=[{name: format}]"),
+        env=printed | agent,
         timeout=200,
     )
     assert "launcher was killed" in done.stderr

@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.refusals import config_error, data_error
 from tests.training.conftest import (
     assert_resumes_exactly,
+    contents,
     forget_checkpoints_after,
     repeatable,
     weights,
@@ -213,18 +214,14 @@ def test_with_sparse_logs_weights_are_those_of_the_logged_steps(load):
 def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
     shutil.rmtree(begun.checkpoints)
 
-    def contents():
-        files = (p for p in begun.path.rglob("*") if p.is_file() and p.name != ".lock")
-        return {p: p.read_bytes() for p in files}
-
-    before = contents()
+    before = contents(begun.path)
     with pytest.raises(ConfigError) as refused:
         train(recipe, resume=True)
     text = str(refused.value)
     assert "has logged 4 steps" in text
     assert "--set name=tiny-2" in text
     assert "--from-scratch" in text
-    assert contents() == before
+    assert contents(begun.path) == before
 
 
 def test_a_run_without_a_checkpoint_begins_again_where_that_is_asked_for(begun, recipe):

@@ -104,7 +104,7 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, damaged
 
 
-def keep_newest(folder: Path, limit: int | None, best: str | None = None) -> None:
+def keep_newest(folder: Path, limit: int | None, best: str | None) -> None:
     """Remove complete checkpoints except `best` and the newest `limit` (None or 0: all)."""
     if limit is None or limit < 1:
         return

@@ -240,6 +240,7 @@ def of_records(
         return column_of(list(values))
 
     names, total, scalar = given.names, given.known.total, given.scalar
+    turned = given.known.of_turns
     ids, prompts = _keys([r.group for r in rows]), _keys([r.prompt for r in rows])
     steps = [nan if isinstance(r.step, bool) else number(r.step) for r in rows]
     no_step = np.array([r.step is None for r in rows])
@@ -256,8 +257,8 @@ def of_records(
         prompts=prompts,
         grouped=ids != NO_KEY,
         prompted=prompts != NO_KEY,
-        rollouts=_keys([r.rollout for r in rows]),
-        turn=column_of([r.turn for r in rows]).values,
+        rollouts=_keys([r.rollout for r in rows]) if turned else np.full(len(rows), NO_KEY),
+        turn=column_of([r.turn for r in rows]).values if turned else np.zeros(len(rows)),
         total=numbers(total or ""),
         advantage=column_of([r.advantage for r in rows]),
         num_tokens=column_of([r.num_tokens for r in rows]),

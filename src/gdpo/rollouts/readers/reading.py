@@ -319,8 +319,9 @@ def _table_of(
         file.weights = found.weights
         values = _as_in_total(found, names, values, weights, of_step["total"], lines, file)
     file.recorded |= weights is not None and weights_from == RECORDED
-    tokens = of_step["num_tokens"]
-    turns = columns.turns and turns_of(columns.turns, rows, lines, values, tokens, file)
+    turns = None
+    if columns.turns is not None:
+        turns = turns_of(columns.turns, rows, lines, values, of_step["num_tokens"], file)
     return RolloutTable(
         run=file.run,
         format=file.format,
