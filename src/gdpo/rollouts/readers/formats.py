@@ -276,10 +276,8 @@ def _content(content: Any) -> tuple[Any, Any]:
 
 def _episodes(record: Record) -> Rollouts:
     """Yield a rollout for each trace of an episode, or for a trace without an episode."""
-    traces = cast("list[Record]", record.get("traces", [record]))
-    agents = {_agent(trace) for trace in traces} if "traces" in record else ()
-    for trace in traces:
-        yield _trace(trace, record, several=len(agents) > 1)
+    for trace in cast("list[Record]", record.get("traces", [record])):
+        yield _trace(trace, record)
 
 
 def _platform(record: Record) -> Rollouts:
@@ -290,7 +288,7 @@ def _platform(record: Record) -> Rollouts:
     info = as_object(record.get("info"))
     episode = as_object(info.get("native_wrapper"))
     if traces := cast("list[Record]", episode.get("traces") or []):
-        row = _trace(traces[info.get("native_trace_index") or 0], episode, several=False)
+        row = _trace(traces[info.get("native_trace_index") or 0], episode)
     else:
         row = ParsedRollout(
             prompt=_messages(record.get("prompt")),
@@ -315,7 +313,7 @@ def _messages(value: Any) -> Any:
     return messages if messages and all(isinstance(each, Mapping) for each in messages) else value
 
 
-def _trace(trace: Record, episode: Record, *, several: bool) -> ParsedRollout:
+def _trace(trace: Record, episode: Record) -> ParsedRollout:
     rewards = cast("Mapping[str, Any]", trace["rewards"])
     nodes = cast("list[Record]", trace.get("nodes") or [])
     first = next((i for i, node in enumerate(nodes) if node.get("sampled")), len(nodes))
@@ -328,9 +326,10 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> ParsedRollout:
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
     credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
+    agent = trace.get("agent") or {}
     # The same prompt is a different problem for each agent.
+    key = None if group is None else f"{group}/{agent.get('name', 'agent')}"
     scored = [value for value in rewards.values() if value is not None]
-    key = group if group is None or not several else f"{group}/{_agent(trace)}"
     return ParsedRollout(
         step=work.get("step"),
         group=key if key is not None else (trace.get("task") or {}).get("hash"),
@@ -342,13 +341,9 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> ParsedRollout:
         advantage=as_object(trace.get("info")).get("advantage", credit[-1] if credit else None),
         num_tokens=sum(counts) if sampled else None,
         finish_reason=_reason(trace),
-        trained=bool((trace.get("agent") or {}).get("trainable", True)),
+        trained=bool(agent.get("trainable", True)),
         extras=as_object((trace.get("task") or {}).get("data")),
     )
-
-
-def _agent(trace: Record) -> str:
-    return str((trace.get("agent") or {}).get("name", "agent"))
 
 
 def _part(value: Any, name: str) -> Any:
