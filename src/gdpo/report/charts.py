@@ -1,6 +1,5 @@
 """Defines line charts: their SVG shapes, and the values for the page's script."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -241,6 +240,5 @@ def binned(table: Curves, points: int) -> Curves:
     if table.shape[1] <= points:
         return table
     parts = np.array_split(table, points, axis=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # raised if all values are NaN
-        return np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
+    means = [np.ma.masked_invalid(part).mean(axis=1).filled(np.nan) for part in parts]
+    return np.stack(means, axis=1)

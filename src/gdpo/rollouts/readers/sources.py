@@ -391,8 +391,6 @@ def open_parquet(path: Path, text: str | None = None) -> Any:
     leaves = map(metadata.schema.column, range(len(metadata.schema)))
     texts = (leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY")
     repeated = [path for path in texts if path.partition(".")[0] == text]
-    if source is not path:
-        source.seek(0)
     return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated)
 
 
