@@ -128,6 +128,8 @@ def test_many_turns_rewards_and_runs_are_counted_and_fit_into_the_width(tmp_path
     lines = printed(tmp_path, 80)
     start = next(i for i, line in enumerate(lines) if line.startswith("turns of one: "))
     assert all(len(line) <= 80 for line in lines[start : start + 9])
+    table = slice(start + 1, start + 8)
+    assert lines[table] == printed(tmp_path, max(map(len, lines[table])))[table]
     assert (
         lines[start + 8]
         == "and 5 more turns, 4 more rewards, 1 more run (--output json prints all)"

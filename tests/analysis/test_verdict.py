@@ -26,6 +26,7 @@ from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
 from gdpo.diagnostics.readings import Meaning, Reading
 from gdpo.report import write_rollouts_report
+from gdpo.report.summaries import reward_blocks
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -427,6 +428,7 @@ def test_the_summary_has_at_most_six_rewards_and_three_findings():
     analysis = analyzed(Run(draw, steps=8))
     lines = lines_of(analysis)
     assert "and 1 more reward (--output json prints all)" in lines
+    assert len(reward_blocks(analysis)[0].lines) == 1 + 7, "a page has all"
     assert sum(line.startswith("! ") for line in lines) == 3
     assert "and 2 more findings (--output json prints all)" in lines
     assert any(line.startswith("not checked") for line in lines)
@@ -451,11 +453,11 @@ def coin(random, step, size):
     return (random.random(size) < 0.5) * 1.0
 
 
-def rate(first, last, low=0.0, high=1.0):
+def rate(first, last, high=1.0):
     """A reward of two values that is high at a rate that goes from the first to the last one."""
 
     def draw(random, step, size):
-        return np.where(random.random(size) < first + (last - first) * step / 40, high, low)
+        return np.where(random.random(size) < first + (last - first) * step / 40, high, 0.0)
 
     return draw
 
@@ -719,12 +721,13 @@ def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tm
         pq.write_table(
             table.set_column(table.column_names.index("advantage"), "advantage", values), file
         )
-    analysis = analyze(read_rollout_files(folder))
+    analysis = analyze(read_rollout_files(tmp_path))
     verdict = only_verdict(analysis)
     reason = NoInterval.UNRELATED
     assert (verdict.action, verdict.no_interval) == (Action.UNKNOWN, reason)
     assert verdict.unknown.startswith(f"{reason}. ")
     assert f"no ±: {reason}" in printed(analysis)
+    assert f"no ± of run: {reason}" in printed(replace(analysis, runs=2 * analysis.runs))
     write_rollouts_report(analysis, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
     assert f"no ±: {reason}" in page

@@ -140,7 +140,7 @@ def test_rows_of_v3_are_read_where_its_package_is_installed(tmp_path, monkeypatc
     function = {"name": "Queue.push", "description": "Adds.", "parameters": {"properties": {}}}
     row = {"id": "java_0", "question": [[{"role": "user", "content": "Add."}]]}
     (folder.parent / "BFCL_v3_java.json").write_text(json.dumps({**row, "function": [function]}))
-    answer = {"id": "java_0", "ground_truth": [{"Queue.push": {}}]}
+    answer = {"id": "java_0", "ground_truth": [{"Queue.pop": {}}, {"Queue.push": {}}]}
     (folder / "BFCL_v3_java.json").write_text(json.dumps(answer))
     here = {"bfcl_eval": tmp_path}
     monkeypatch.setattr("gdpo.lab.evaluation._bfcl.package_folder", here.get)

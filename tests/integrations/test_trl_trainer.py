@@ -321,9 +321,13 @@ def test_trls_argument_parser_takes_our_config():
     from trl import TrlParser
 
     (config,) = TrlParser(GDPOConfig).parse_args_and_config(
-        ["--output_dir", "x", "--advantage", "grpo", "--reward_weights", "1", "2", "--use_cpu"]
+        [
+            *("--output_dir", "x", "--advantage", "grpo", "--reward_weights", "1", "2"),
+            *("--use_cpu", "--model_init_kwargs", '{"dtype": "float32"}'),
+        ]
     )
     assert (config.advantage, config.reward_weights) == ("grpo", [1.0, 2.0])
+    assert config.model_init_kwargs == {"dtype": "float32"}
 
 
 def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_path):

@@ -51,6 +51,7 @@ def test_the_style_sheet_has_a_class_for_each_style_in_both_themes():
         assert len(re.findall(rf"^\.a{place} ", text, re.MULTILINE)) == 1
     for theme in (LIGHT, DARK):
         assert all(colour in text for colour in theme)
+    assert text.index("@media print") > text.index("@media (prefers"), "paper is never dark"
 
 
 def luminance(colour):

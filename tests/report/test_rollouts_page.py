@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,12 +161,14 @@ def test_many_runs_rewards_and_steps_stay_small(tmp_path):
     assert "2 more runs and 16 more rewards are not shown" in text
 
 
-def test_a_band_goes_along_its_upper_edge_and_back_along_the_lower():
+def test_a_band_goes_along_its_edges_and_back_and_stairs_rise_at_once():
     x = np.arange(4.0)
     line = Line("a", 0, x, low=np.array([0, 0.5, 0, np.nan]), high=np.ones(4))
     chart = Chart(title="a", label="b", x=x, low=0, high=1, lines=[line])
     top, bottom = "46 10L173.3 10L300.7 10", "300.7 184L173.3 97L46 184"
     assert chart.band(line) == f"M{top}L{bottom}Z"
+    stairs = replace(chart, stairs=True)
+    assert stairs.path(np.array([0, 1, 1, 1])) == "M46 184L173.3 184L173.3 10L428 10"
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ def call(name, **parameters):
     return {"name": name, "parameters": parameters}
 
 
-def turn(*calls, thinking="so", response=None):
-    return write_completion(thinking, calls, response)
+def turn(*calls, response=None):
+    return write_completion("so", calls, response)
 
 
 def block(text):
@@ -256,6 +256,11 @@ def test_tool_names_overlap_as_a_jaccard_index():
     assert scored("correctness", written, gold) == pytest.approx(-3 + 6 * (1 / 3 + 1) / 3)
     gold, written = turn(call("f"), call("f")), turn(call("f"), call("f"), call("f"))
     assert scored("correctness", written, gold) == pytest.approx(-3 + 6 * (2 / 3 + 2) / 3)
+
+
+def test_a_reference_answer_that_cannot_be_parsed_is_an_error():
+    with data_error("reference answer"):
+        scored("correctness", CALL, block("{"))
 
 
 def test_a_call_without_parameters_is_right_by_its_name():

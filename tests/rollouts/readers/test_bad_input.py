@@ -303,6 +303,7 @@ def test_what_only_looks_like_files_is_left_alone(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     (tmp_path / "2.jsonl.zst").write_bytes(b"")
+    (tmp_path / "model.safetensors").touch()
     (tmp_path / "checkpoint-5").mkdir()
     written.verl_v1(tmp_path / "checkpoint-5")
     _, report = read(tmp_path)

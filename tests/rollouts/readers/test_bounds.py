@@ -81,7 +81,7 @@ def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, en
     monkeypatch.setattr(sources, "_GZIP_BLOCKS", (256, 1024, 4096))
     monkeypatch.setattr(sources, "_ROWS", 40)
     lines = csv_of(400)
-    lines[150] = f"p74,{'x' * 700},149\n"
+    lines[150] = 'p74,"' + "x\n" * 350 + '",149\n'
     lines[300] = f"p149,{'x' * 3000},299\n"
     for place in (100, 200, 390):
         lines[place] = "one,two,three,four\n"

@@ -53,6 +53,8 @@ def test_a_folder_that_only_contains_such_a_word_is_a_run(tmp_path, name):
 def test_a_folder_of_a_step_or_an_evaluation_is_no_run(tmp_path, name, step, evaluation):
     (file,) = found_at(tmp_path, f"seed1/{name}/a.jsonl").values()
     assert (file.run, file.step, file.evaluation) == ("seed1", step, evaluation)
+    (given,) = find_files([tmp_path / "seed1" / name], {})
+    assert not given.evaluation
 
 
 def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):

@@ -15,7 +15,8 @@ from tests.rollouts.readers.reading import read, read_one
 
 from gdpo.rollouts.readers import batches, read_texts
 from gdpo.rollouts.readers import text as text_files
-from gdpo.rollouts.readers.sources import ArrowFile
+from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.sources import ArrowFile, csv_records
 
 BOM = b"\xef\xbb\xbf"
 
@@ -45,7 +46,7 @@ def saved_to_disk(folder, rows, shards=2):
         arrow(folder / name, rows[place * size : (place + 1) * size], stream=True)
     arrow(folder / "cache-1f.arrow", [{**row, "good": 9.0} for row in rows], stream=True)
     (folder / "dataset_info.json").write_text('{"features": {}}')
-    files = [{"filename": name} for name in names]
+    files = [{"filename": f"/elsewhere/{name}"} for name in names]  # only the name counts
     (folder / "state.json").write_text(json.dumps({"_data_files": files, "_split": None}))
     return folder
 
@@ -109,6 +110,7 @@ def test_every_form_reads_the_same(tmp_path_factory, rows):
             with pytest.MonkeyPatch.context() as without_pyarrow:
                 without_pyarrow.setattr(batches, "HAS_PYARROW", False)
                 forms.append(content(path))
+            assert next(csv_records(FileReport(path)))[0] == 0
         if name in IN_TEXT:
             raw = path.read_bytes()
             path.write_bytes(BOM + raw)

@@ -320,6 +320,7 @@ def test_ids_that_are_missing_are_told_and_change_no_other(tmp_path, case):
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
     rows = {"step": pa.array([1, 1, 1]), "reward": pa.array([0.0, 1.0, 2.0])}
     rows |= {"reward_r": pa.array([1.0, None, np.nan]), "advantage": pa.array([np.nan, 0.5, 0.5])}
+    rows["step_rewards"] = pa.array([[1.0], None, None])
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(rows), path)
     table, report = read_one(path)

@@ -100,8 +100,8 @@ NUMBERS = {
         "accuracy math.style",
     ),
     "an object for each reward": (
-        {"rewards.a.value": A, "rewards.a.raw": STYLE, "rewards.b.value": B},
-        "a b",
+        {"rewards.a.value": A, "rewards.a.raw": STYLE, "rewards.x.b.value": B},
+        "a x.b",
     ),
     "constant 0": ({**AB, "c_reward": 0 * ONES}, "a_reward b_reward"),
     "a constant monitor": (
@@ -183,6 +183,9 @@ def test_few_rollouts_show_less_than_many():
     assert "safety" in proposed({"accuracy": A, "safety": SOLVED}, few=80).names
     monitored = {"reward": A + STYLE, **AB, "kl": STYLE}
     assert list(proposed(monitored, "reward", few=8).names) == [*AB]
+    apart = {"reward": STYLE, **AB}
+    assert list(proposed(apart, "reward", few=15).names) == [*AB]
+    assert proposed(apart, "reward", few=16).refused
 
 
 MONITORS = (
@@ -208,6 +211,7 @@ def test_a_format_that_names_its_rewards_has_lengths_and_constants_among_them():
     numbers = {"score": A + B, "acc": A, "format": B, "judge": C}
     found = proposed(numbers, "score", kind="every")
     assert (list(found.names), found.left_out["judge"]) == (["acc", "format"], "weight 0")
+    assert (found.name_of("x"), found.name_of("final_reward")) == ("x", None)  # in later rollouts
     assert list(proposed({"score": A, "acc": A, "judge": C}, "score").names) == ["acc"]
 
 

@@ -102,12 +102,12 @@ def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(ru
 
 def test_the_newest_log_tells(run, tmp_path):
     shutil.copytree(run / "completions", tmp_path / "completions")
-    for number, (step, name) in enumerate([(9, "length"), (10, "share")]):
+    for number, (step, name) in enumerate([(9, "length"), (10, "place")]):
         log = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
         log.parent.mkdir()
         log.write_text(json.dumps({"log_history": [{f"rewards/{name}/mean": 0.5}]}))
         os.utime(log, (number, number))
-    assert read(tmp_path / "completions")[0][0].names == ("share",)
+    assert read(tmp_path / "completions")[0][0].names == ("place",)  # of whole numbers
 
 
 def test_rewards_that_are_asked_for_are_the_rewards(run):

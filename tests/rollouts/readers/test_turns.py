@@ -35,13 +35,13 @@ def table(turns, *, names=("a", "b"), groups=None, file="x"):
     )
 
 
-def turns(*rollouts, rewards=2):
+def turns(*rollouts):
     """Turns whose rewards count upward from each rollout's first number."""
     counts = np.array([length for length, _ in rollouts])
     longest = int(counts.max(initial=0))
-    values = np.full((len(counts), longest, rewards), nan)
+    values = np.full((len(counts), longest, 2), nan)
     for place, (length, first) in enumerate(rollouts):
-        values[place, :length] = first + np.arange(length * rewards).reshape(length, rewards)
+        values[place, :length] = first + np.arange(length * 2).reshape(length, 2)
     return TableTurns(counts, values, values[..., 0] / 10, values[..., 0] + 100)
 
 
@@ -107,9 +107,9 @@ def test_an_unknown_advantage_of_a_turn_stays_unknown_by_group():
     assert_array_equal(arrays.advantages[0, 0], [nan, 0, 0])
 
 
-def rollout(sample, turns, *, step=3, group=0):
+def rollout(sample, turns, *, step=3):
     rewards, weights = {"correct": 1.0, "tool": None}, {"correct": 1.0, "tool": 0.5}
-    return built.rollout(step, group, sample, rewards, weights=weights, advantage=0.5, turns=turns)
+    return built.rollout(step, 0, sample, rewards, weights=weights, advantage=0.5, turns=turns)
 
 
 def turn(correct, tool, advantage=0.25, num_tokens=3):
