@@ -267,15 +267,15 @@ def test_the_gradients_of_the_rewards_are_unbiased():
 
 
 @cache
-def sampled(estimator, step, batches=24, times=600):
+def sampled(estimator, step):
     """Effects from sampled batches, and those that the enumeration of all batches gives."""
     chance, a, *_ = every_batch(estimator)
     u = directions(estimator, step, 0.1)
     true = np.tensordot(chance, a, 1) @ np.tensordot(chance, u, 1).T / STD[:, None]
     random, found = np.random.default_rng(1), []
-    for places in random.choice(len(chance), (times, batches), p=chance):
+    for places in random.choice(len(chance), (600, 24), p=chance):
         given = np.einsum("fjd,bkd->fjbk", a[places], u[places])
-        found.append(effect_of(given, STD, "ab", groups=batches * PROMPTS))
+        found.append(effect_of(given, STD, "ab", groups=24 * PROMPTS))
     values = np.array([np.column_stack([each.matrix, each.totals]) for each in found])
     errors = np.array([np.column_stack([each.errors, each.total_errors]) for each in found])
     return true, values, errors

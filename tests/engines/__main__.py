@@ -148,8 +148,8 @@ def measure(process):
     return [f"{sum(cpu.values()):.0f}", f"{wall:.0f}", f"{largest / 1e9:.1f}"]
 
 
-def end(text, lines=25):
-    return "\n".join(text.splitlines()[-lines:])
+def end(text):
+    return "\n".join(text.splitlines()[-25:])
 
 
 def row(name, run, shown, costs, times):

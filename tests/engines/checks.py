@@ -77,7 +77,7 @@ def close(differences):
     return [differences[0], differences[-1]]
 
 
-def figures(record, rewards, *, by, differences=None, estimator="gdpo", options=None):
+def figures(record, rewards, *, by, differences=None, estimator="gdpo"):
     """Check what a training recorded, and return its figures.
 
     Args:
@@ -86,10 +86,9 @@ def figures(record, rewards, *, by, differences=None, estimator="gdpo", options=
         by: Smallest rise.
         differences: Differences of log-probabilities between sampler and trainer at each step.
         estimator: Estimator with which the run was trained.
-        options: Its options, by name.
     """
     assert analyzed(record) == rewards
-    found = {"advantage_difference": advantage_difference(record, estimator, options)}
+    found = {"advantage_difference": advantage_difference(record, estimator)}
     if differences is not None:
         found["logprob_difference"] = close(differences)
     return {**found, "component": learned(record, rewards[0], by)}

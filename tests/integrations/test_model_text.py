@@ -195,8 +195,8 @@ def by_nemo_rl(talks, folder):
         return np.stack(list(scorer.step(talks, metadata).rewards.values()), -1)
 
 
-def rescored(path, names="rewards"):
-    with Rescorer(HERE + names) as rescorer:
+def rescored(path):
+    with Rescorer(HERE + "rewards") as rescorer:
         (table,) = read_rollout_files(path, rescore=rescorer)
     assert len(table) == COUNT
     return table.rewards

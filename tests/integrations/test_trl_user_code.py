@@ -10,6 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.integrations import variants
+from tests.integrations.test_trl_turns import rollouts_of
 from tests.integrations.turns import Kept, at_random, echo
 from tests.integrations.turns import trainer_of as game_trainer
 from tests.integrations.variants import digits
@@ -22,7 +23,6 @@ from gdpo.errors import DataError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._rewards import exact_where_kept, numbered
 from gdpo.rewards import Reward
-from gdpo.rollouts import read_rollouts, rollout_file
 
 
 def tenths(completions, **columns):
@@ -42,10 +42,6 @@ def trained(policy, folder, **changed):
     trainer = trainer_of(policy, folder, **changed)
     trainer.train()
     return trainer
-
-
-def rollouts_of(folder, step=1):
-    return read_rollouts(rollout_file(folder / "rollouts", step))
 
 
 def best_of_group(rewards):

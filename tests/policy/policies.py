@@ -127,9 +127,9 @@ def rows(side="right", lengths=LENGTHS):
     return ids, mask, scored
 
 
-def by_autograd(model, lengths=LENGTHS):
+def by_autograd(model):
     """Return the gradient of each rollout's log-probability: each row alone, without padding."""
-    ids, mask, scored = rows(lengths=lengths)
+    ids, mask, scored = rows()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = {name: [] for name in trained}
     training = model.training

@@ -21,10 +21,10 @@ class Machine:
         self.time += seconds
         self.computed += seconds * self.rate
 
-    def clock(self, wall=1.0, longest=20.0):
+    def clock(self):
         return Clock(
-            wall,
-            longest,
+            1.0,
+            20.0,
             computed=lambda: self.computed,
             share=lambda: self.share,
             now=lambda: self.time,

@@ -8,9 +8,7 @@ from verifiers.v1.trace import AgentInfo, ModelCall, TraceTask, WireTrace
 from verifiers.v1.types import AssistantMessage, Usage, UserMessage
 
 
-def episode(
-    name, group, rewards, weights, tokens, *, step=1, prompt="p", completion="c", cut=False
-):
+def episode(name, group, rewards, weights, tokens):
     """Return an episode with one trace of one turn.
 
     Args:
@@ -19,13 +17,9 @@ def episode(
         rewards: Values by name. None: missing.
         weights: Weights by name.
         tokens: Tokens of its completion.
-        step: Step of the training.
-        prompt: Text of the prompt.
-        completion: Text of the completion.
-        cut: Whether the completion reached the limit of tokens.
     """
     count = len(tokens)
-    asked, said = UserMessage(content=prompt), AssistantMessage(content=completion)
+    asked, said = UserMessage(content="p"), AssistantMessage(content="c")
     nodes = [
         MessageNode(parent=None, message=asked, token_ids=[1, 2], mask=[False] * 2, timestamp=0),
         MessageNode(
@@ -39,8 +33,8 @@ def episode(
         ),
     ]
     usage = Usage(prompt_tokens=2, completion_tokens=count)
-    call = ModelCall(node=1, finish_reason="length" if cut else "stop", usage=usage)
-    data = WireTaskData(idx=group, prompt=prompt)
+    call = ModelCall(node=1, finish_reason="stop", usage=usage)
+    data = WireTaskData(idx=group, prompt="p")
     task = TraceTask(type="Add", data=data, key=f"k{group}", hash=f"h{group}")
     agent = AgentInfo(config=WireAgentConfig(), name="agent")
     trace = WireTrace(id=f"t{name}", task=task, agent=agent, nodes=nodes, calls=[call], ok=True)
@@ -50,11 +44,11 @@ def episode(
         else:
             trace.record_reward(reward, value, weights[reward])
     return WireEpisode(
-        id=f"e{step}-{name}",
+        id=f"e{name}",
         env=EnvInfo(id="add", name="add"),
         task=task,
-        group=GroupInfo(id=f"g{step}-{group}"),
-        run=TrainRunInfo(id="r", work=TrainWorkInfo(step=step)),
+        group=GroupInfo(id=f"g{group}"),
+        run=TrainRunInfo(id="r", work=TrainWorkInfo(step=1)),
         ok=True,
         traces=[trace],
     )

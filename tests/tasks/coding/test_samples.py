@@ -71,7 +71,6 @@ def test_a_row_with_messages_keeps_them_and_brings_no_solution():
         ({**APPS, "solutions": "[1"}, "column 'solutions'"),
         ({**MBPP, "text": "a", "code": 3}, "solution .*got int 3"),
         ({**EURUS, "prompt": "Double it."}, "column 'prompt'"),
-        ({**EURUS, "prompt": [{"role": "tool", "content": "a"}]}, r"column 'prompt\[0\].role'"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_named(row, message):
