@@ -3,6 +3,7 @@
 import errno
 import shutil
 import subprocess
+from collections import namedtuple
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tests.refusals import config_error
 
 from gdpo._files import is_full
 from gdpo.errors import GdpoError
+from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.checkpoints import estimate_checkpoint, refuse_small_disk
 from gdpo.lab.runs.directory import RunDirectory, read_run
 from gdpo.lab.training import train
@@ -38,6 +40,16 @@ def test_a_full_disk_is_known_by_what_caused_an_error():
     assert is_full(wrapped)
     full.__context__ = wrapped  # a circle
     assert not is_full(OSError(errno.EACCES, "Permission denied"))
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_left_does_not_count_when_a_run_is_resumed(begun, monkeypatch):
+    half = begun.checkpoints / "checkpoint-4"
+    half.mkdir()
+    (half / "model.safetensors").touch()
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0 if half.exists() else 10**12))
+    assert train(load_recipe(begun.path), resume=True).finished
 
 
 @pytest.mark.slow

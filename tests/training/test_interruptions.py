@@ -12,6 +12,7 @@ from tests.checkout import environment, python
 from tests.training.conftest import (
     assert_equal_runs,
     assert_resumes_exactly,
+    contents,
     forget_checkpoints_after,
 )
 
@@ -180,8 +181,10 @@ def test_a_checkpoint_without_its_reference_is_refused_and_a_new_run_is_the_reme
     checkpoint = run.checkpoints / "checkpoint-2"
     (checkpoint / "reference.pth").unlink()
     complete(checkpoint)
+    before = contents(run.path)
     with pytest.raises(ConfigError, match=r"checkpoint-2 has no reference\.pth") as raised:
         train(load_recipe(run.path), resume=True)
+    assert contents(run.path) == before
     [name] = re.findall(r"replace --resume with --set (name=\S+)", str(raised.value))
     assert train(load_recipe(run.path, [name, "trainer.max_steps=1"])).finished
 

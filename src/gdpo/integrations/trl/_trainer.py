@@ -131,6 +131,7 @@ class GDPOTrainer(GRPOTrainer):
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.
     """
 
+    args: Any  # a GDPOConfig
     _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
     _name = "GDPO"
     _paper: ClassVar[dict[str, str]] = {
@@ -288,8 +289,7 @@ class GDPOTrainer(GRPOTrainer):
 
     def _tokenize_prompts(self, *args: Any, **kwargs: Any) -> Any:
         ids, images, fields = super()._tokenize_prompts(*args, **kwargs)
-        config: Any = self.args
-        most: int | None = config.max_prompt_tokens
+        most: int | None = self.args.max_prompt_tokens
         if most is None or (images is None and not fields):
             return ids if most is None else [each[-most:] for each in ids], images, fields
         raise ConfigError("max_prompt_tokens cannot truncate prompts with images: remove it")
@@ -419,9 +419,8 @@ class GDPOTrainer(GRPOTrainer):
         self._log(mode, generated[0], batch, of_rollouts(advantages, batch.by_turn.counts))
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
-        config: Any = self.args
-        micro_batches = config.steps_per_generation * self.num_iterations
-        steps = micro_batches // config.gradient_accumulation_steps
+        micro_batches = self.args.steps_per_generation * self.num_iterations
+        steps = micro_batches // self.args.gradient_accumulation_steps
         if mode == "train" and self._accounting is not None:
             weights = self._weights_in_force(batch)
             self._accounting.take(batch.output, batch.rewards, weights, advantages)
@@ -464,9 +463,8 @@ class GDPOTrainer(GRPOTrainer):
         """Return the weights (`[reward]` or `[prompt, reward]`), which a callback may change."""
         if groups is not None and groups.weights is not None:
             return groups.weights.tolist()
-        config: Any = self.args
         changing = self._objective.rule.weighting is not None
-        return list(config.reward_weights) if changing else self.reward_weights.tolist()
+        return list(self.args.reward_weights) if changing else self.reward_weights.tolist()
 
     def _log(
         self, mode: str, first: GeneratedGroups, batch: GeneratedGroups, advantages: torch.Tensor

@@ -37,7 +37,7 @@ from gdpo._files import read_json, to_json, write_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.lab.recipes.models import package_version
 from gdpo.lab.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
-from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
+from gdpo.lab.runs.checkpoints import Checkpoint, checkpoints, is_complete, unlisted
 from gdpo.lab.tasks import Problem
 from gdpo.rewards.gates import Range, described_ranges
 
@@ -114,14 +114,13 @@ class RunDirectory:
         results = [] if step else [self.model, self.readme, self.report]
         rollouts = self.rollouts.rglob("*.parquet")
         unknown = unlisted(self.checkpoints)
-        saved = sorted(self.checkpoints.glob("checkpoint-*"))
-        for folder in saved:
+        for folder in sorted(self.checkpoints.glob("checkpoint-*")):
             if not is_complete(folder) and folder not in unknown:
                 _remove(folder)
         moved = [
             *(f for f in rollouts if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step),
             *unknown,
-            *(f for f in saved if is_complete(f) and (step_of(f) or 0) > step),
+            *(saved.path for saved in checkpoints(self.checkpoints) if saved.step > step),
             *(path for path in results if path.exists()),
         ]
         for path in moved:

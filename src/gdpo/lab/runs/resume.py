@@ -122,47 +122,58 @@ class Opened:
 
     facts: RunFacts
     start: Checkpoint | None = None
-    is_new: bool = False
+    resumed: Facts | None = None
+    """What describes this start of a resumed run. None: the run is new or already finished."""
     done: bool = False
     """Whether the run is already finished."""
     notes: tuple[str, ...] = ()
     """Notes that are shown to the user before training starts."""
 
+    @property
+    def first(self) -> int:
+        """Return the number of finished steps at the start."""
+        return self.start.step if self.start else 0
 
-def reopened(
-    before: RunFacts,
-    resolved: Resolved,
-    now: Facts,
-    *,
-    total_steps: int,
-    from_scratch: bool,
-) -> Opened:
-    """Return the run to resume, after files that it cannot use were set aside.
+
+def reopened(before: RunFacts, now: Facts, *, total_steps: int, from_scratch: bool) -> Opened:
+    """Return the run to resume, without the files that a killed process left. No file is moved.
 
     Raises:
         ConfigError: If steps were logged, but no checkpoint is intact, unless `from_scratch`.
     """
     run = before.run
     if before.finished and before.environment.get("steps", 0) >= total_steps:
-        return Opened(before, before.last, done=True)
+        return Opened(before, done=True)
     start, notes = newest_whole(run.checkpoints)
     if start is None and not from_scratch:
         _refuse_without_checkpoint(before, notes)
     if changed := _changed_versions(before.environment, now):
         notes.append(changed)
+    if start:
+        notes.append(f"resuming after step {start.step:,}")
     run.tidy()
-    step = start.step if start else 0
-    if step < total_steps:
-        aside = run.place_aside(now["started"])
-        if run.drop_after(step, before.rows, aside):
-            later = (
-                f"the records of steps {step + 1:,} to {before.logged:,} were"
-                if before.logged > step
-                else f"the rollouts of the unfinished step {step + 1:,} were"
-            )
-            notes.append(f"{later} moved to {aside}; training repeats them")
-        record_resumption(before, resolved, {**now, "at_step": step})
-    return Opened(read_run(run), start, notes=tuple(notes))
+    return Opened(before, start, resumed=now, notes=tuple(notes))
+
+
+def set_later_aside(opened: Opened, resolved: Resolved) -> tuple[str, ...]:
+    """Set aside the files that a resumed run cannot use, and record this start. Return notes.
+
+    Call this when the trainer is built: if it cannot be built, the run keeps its later steps.
+    """
+    if opened.resumed is None:
+        return ()
+    before, step = opened.facts, opened.first
+    aside = before.run.place_aside(opened.resumed["started"])
+    moved = before.run.drop_after(step, before.rows, aside)
+    record_resumption(before, resolved, {**opened.resumed, "at_step": step})
+    if not moved:
+        return ()
+    later = (
+        f"the records of steps {step + 1:,} to {before.logged:,} were"
+        if before.logged > step
+        else f"the rollouts of the unfinished step {step + 1:,} were"
+    )
+    return (f"{later} moved to {aside}; training repeats them",)
 
 
 def _refuse_without_checkpoint(before: RunFacts, damaged: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 
 from gdpo.errors import rank
@@ -35,7 +35,7 @@ class StopRequest:
     begun: bool = False
     """Whether the run directory exists. Until then, the previous handler gets the signals."""
     may_give_up: bool = True
-    peers: Sequence[int] = field(default=())
+    peers: Sequence[int] = ()
     """Ids of the run's other processes on this machine, which receive SIGTERM."""
     announce: Callable[[], object] = lambda: None
     """Shows the stop request, without a lock because a signal handler calls it."""

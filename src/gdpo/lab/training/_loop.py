@@ -75,13 +75,10 @@ class Loop:
 
     def due(self, now: float) -> tuple[bool, bool]:
         """Return whether to stop and whether to save now. Every process must call this."""
-        late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
-        mine = (self.stop.requested, late)
-        if self.job.batches.processes == 1:
-            return mine
         from accelerate.utils import gather_object
 
-        stops, saves = zip(*gather_object([mine]), strict=True)
+        late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
+        stops, saves = zip(*gather_object([(self.stop.requested, late)]), strict=True)
         return any(stops), any(saves)
 
     def saved(self, folder: Path) -> None:
@@ -179,7 +176,7 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     return LoopCallback()
 
 
-def _dataset(problems: Sequence[Problem], *, column: str | None = None) -> "Dataset":
+def _dataset(problems: Sequence[Problem], *, column: str | None) -> "Dataset":
     """Return a dataset for TRL that stores row numbers and looks up the problems.
 
     Arrow would give every reference the keys of all others. `column` names the column with weights.

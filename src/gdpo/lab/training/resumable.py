@@ -60,6 +60,7 @@ class ResumableTrainer(GDPOTrainer):
     """The loop, whose stop request may abort a step, and which completes checkpoints."""
     finished: FinishedStep | None = None
     """The last finished step. None: there is none yet, or the weights are being updated."""
+    ref_model: Any
     _alone = False
     _epochs_done = 0
     """Number of epochs before the checkpoint from which the run is resumed."""
@@ -81,18 +82,13 @@ class ResumableTrainer(GDPOTrainer):
         self.finished = None
 
     @property
-    def _reference(self) -> Any:
-        """Return the reference model if it changes during the training and is saved, or None.
+    def _saves_reference(self) -> bool:
+        """Whether checkpoints contain the reference model, because it changes in the training.
 
         Where processes save together (FSDP, DeepSpeed), it is not saved, because each process has
         only a part of it. A resumed run then starts with the reference of a new run.
         """
-        return None if self.saves_together or not self._reference_changes else self.ref_model
-
-    @property
-    def _reference_changes(self) -> bool:
-        config: Any = self.args
-        return config.sync_ref_model
+        return self.args.sync_ref_model and not self.saves_together
 
     def _may_give_up(self) -> None:
         if not self.saves_together:  # processes that save together must finish their step first
@@ -116,22 +112,20 @@ class ResumableTrainer(GDPOTrainer):
         if file.is_file():
             self._buffered_inputs = loaded(file)
         reference = checkpoint / _REFERENCE
-        if self._reference is None:
-            if self._reference_changes:
-                logger.warning(
-                    "%s has no reference model: processes that save together do not save it, so it "
-                    "starts from the weights of a new run, and later steps differ",
-                    checkpoint,
+        if self._saves_reference:
+            if not reference.is_file():
+                raise ConfigError(
+                    f"{checkpoint} has no {_REFERENCE}, because an earlier version of gdpo saved "
+                    "it without the reference model, which trainer.sync_ref_model changes. The run "
+                    "cannot continue exactly: replace --resume with --set "
+                    f"name={free_name(self.loop.run.path)} to start a new run"
                 )
-        elif reference.is_file():
-            self._reference.load_state_dict(loaded(reference))
-        else:
-            run = self.loop.run.path
-            raise ConfigError(
-                f"{checkpoint} has no {_REFERENCE}, because an earlier version of gdpo saved it "
-                "without the reference model, which trainer.sync_ref_model changes. The run cannot "
-                f"continue exactly: replace --resume with --set name={free_name(run)} to start a "
-                "new run"
+            self.ref_model.load_state_dict(loaded(reference))
+        elif self.args.sync_ref_model:
+            logger.warning(
+                "%s has no reference model: processes that save together do not save it, so it "
+                "starts from the weights of a new run, and later steps differ",
+                checkpoint,
             )
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -172,8 +166,7 @@ class ResumableTrainer(GDPOTrainer):
         return states
 
     def _generation(self) -> Any:
-        config: Any = self.args
-        rounds = config.steps_per_generation * self.num_iterations
+        rounds = self.args.steps_per_generation * self.num_iterations
         return self._buffered_inputs if self._step % rounds else None
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -225,8 +218,8 @@ class ResumableTrainer(GDPOTrainer):
             self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
-            if self._reference is not None:
-                torch.save(self._reference.state_dict(), folder / _REFERENCE)
+            if self._saves_reference:
+                torch.save(self.ref_model.state_dict(), folder / _REFERENCE)
             self.loop.saved(folder)
 
 

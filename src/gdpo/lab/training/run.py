@@ -37,6 +37,7 @@ from gdpo.lab.runs.resume import (
     open_run,
     reopened,
     resume_command,
+    set_later_aside,
 )
 from gdpo.lab.runs.summary import RewardChange, duration, reward_changes
 from gdpo.lab.training._interrupt import (
@@ -185,27 +186,23 @@ def _open(job: CheckedRun, *, resume: bool, from_scratch: bool) -> Opened:
     )
     before = open_run(job.resolved, facts, resume=resume)
     if not resume:
-        return Opened(before, is_new=True)
+        return Opened(before)
     total = job.batches.total_steps
-    return reopened(before, job.resolved, facts, total_steps=total, from_scratch=from_scratch)
+    return reopened(before, facts, total_steps=total, from_scratch=from_scratch)
 
 
 def _run(job: CheckedRun, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
-    run, state = opened.facts.run, _processes()
-    first = opened.start.step if opened.start else 0
+    run, first = opened.facts.run, opened.first
     begun = time.monotonic()
     _say(console, f"{run.path}: ", *opened.notes)
-    if opened.start:
-        _say(console, f"{run.path}: ", f"resuming after step {first:,}")
     if first < job.batches.total_steps:
         loop, trainer = _built(job, opened, stop, console)
         if not _train(loop, trainer, opened.start, console):
-            seconds = time.monotonic() - begun
-            return _result(job, read_run(run), started_at=first, seconds=seconds)
+            return _result(job, read_run(run), started_at=first, seconds=time.monotonic() - begun)
     seconds = time.monotonic() - begun
     try:
         stop.allow()
-        state.wait_for_everyone()
+        _processes().wait_for_everyone()
         facts = read_run(run)
         notes = _on_main_process(lambda: finish_run(job, facts))
     except KeyboardInterrupt as error:
@@ -233,7 +230,7 @@ def _built(
             name=job.recipe.name,
             rewards=[(reward.name, entry.factor) for reward, entry in entries],
             total_steps=job.batches.total_steps,
-            rows=list(opened.facts.steps),
+            rows=[row for row in opened.facts.steps if row.get("step", 0) <= opened.first],
         )
         with _processes().main_process_first():
             make_ready(job.model, job.recipe)
@@ -243,6 +240,8 @@ def _built(
         tokenizer = job.tokenizer or load_tokenizer(job.model, job.recipe)
         loop = Loop(replace(job, tokenizer=tokenizer), run, view, stop)
         trainer = make_trainer(loop, opened.start)
+        moved = _on_main_process(lambda: set_later_aside(opened, job.resolved))
+        _say(console, f"{run.path}: ", *moved)
         if not trainer.saves_together:  # otherwise each process has only a part of the weights
             kept = size_of(opened.start.path) if opened.start else 0
             loop.checkpoint_bytes = max(
@@ -251,7 +250,7 @@ def _built(
             remedy = "choose another folder: --set runs_dir=..."
             _on_main_process(lambda: refuse_small_disk(run.path, loop.checkpoint_bytes, remedy))
     except BaseException:
-        if opened.is_new and _processes().is_main_process:
+        if opened.resumed is None and _processes().is_main_process:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
     return loop, trainer
@@ -342,14 +341,13 @@ def _on_main_process(action: Callable[[], T]) -> T:
     from accelerate.utils import broadcast_object_list
 
     state.wait_for_everyone()
-    result: Any = None
+    shared: list[Any] = [None, None]
     error: Exception | None = None
     if state.is_main_process:
         try:
-            result = action()
+            shared[0] = action()
         except Exception as mistake:  # noqa: BLE001 (raised again in every process)
-            error = mistake
-    shared: list[Any] = [result, None if error is None else str(error)]
+            error, shared[1] = mistake, str(mistake)
     broadcast_object_list(shared)
     if shared[1] is not None:
         raise error or ConfigError(shared[1])
