@@ -36,14 +36,14 @@ class GeneratedGroups:
 
     `rewards` are gated, `[prompt, sample, reward]`: the totals, if there are turns. `weights` are
     `[prompt, reward]`, or None for the configured ones. `rollouts` are this process's arguments for
-    `RolloutLog.collect`, or None for a batch assembled from several generations. `places` holds the
-    position of each group in the training batch: None if it is not trained on.
+    `RolloutLog.collect`, and empty for a batch assembled from several generations. `places` holds
+    the position of each group in the training batch: None if it is not trained on.
     """
 
     rewards: torch.Tensor
     token_counts: torch.Tensor | None
     closed_gates: Mapping[str, float]
-    rollouts: Mapping[str, Any] | None
+    rollouts: Mapping[str, Any]
     weights: torch.Tensor | None = None
     turns: TurnRewards | None = None
     output: MicroBatch = field(default_factory=dict)
@@ -145,7 +145,7 @@ def assemble(generated: Sequence[GeneratedGroups], ranks: Ranks, padding: int) -
         rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
         token_counts=stacked([groups.token_counts for groups in generated]),
         closed_gates=generated[0].closed_gates,
-        rollouts=None,
+        rollouts={},
         weights=stacked([groups.weights for groups in generated]),
         turns=joined([groups.turns for groups in generated], sources),
         output=take(join(outputs), rows),

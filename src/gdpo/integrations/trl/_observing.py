@@ -1,15 +1,14 @@
 """Diagnoses batches of a run, keeps its state in checkpoints, and writes its rollout record."""
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
 from gdpo._text import one_line
 from gdpo.analysis.run import RunSteps, run_of
@@ -18,6 +17,7 @@ from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._turns import of_rollouts
+from gdpo.integrations.trl._adapter import ends_of_text, is_training
 from gdpo.integrations.trl._turns import TurnRewards
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.readers import ReadReport
@@ -142,20 +142,21 @@ class RolloutLog(TrainerCallback):
     """
 
     def __init__(
-        self, folder: Path, args: TrainingArguments, *, declared: Declared | None = None
+        self, folder: str | Path, trainer: Any, *, declared: Declared | None = None
     ) -> None:
-        self._folder = folder
-        self._declared = declared
+        self._folder, self._trainer, self._declared = Path(folder), trainer, declared
         self._writers = self._new_writers()
-        if PartialState().is_main_process:  # other machines do not need the folder
-            self._writers["train"].check_folder()
+        if trainer.accelerator.is_main_process:  # other machines do not need the folder
+            self._writers[True].check_folder()
+        args = trainer.args
         self._run = args.run_name or Path(str(args.output_dir)).absolute().name
         self._begun = False
         self._local: list[dict[str, Any]] = []
 
-    def _new_writers(self) -> dict[str, StepWriter]:
-        folders = {"train": self._folder, "eval": self._folder / "eval"}
-        return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
+    def _new_writers(self) -> dict[bool, StepWriter]:
+        """Return the writers for batches of the training (True) and of evaluations (False)."""
+        folders = {True: self._folder, False: self._folder / "eval"}
+        return {key: StepWriter(each, declared=self._declared) for key, each in folders.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if self._begun:
@@ -170,19 +171,19 @@ class RolloutLog(TrainerCallback):
         prompts: Sequence[Any],
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
-        ends_of_text: Set[int],
         turn_tokens: Sequence[Sequence[int]],
     ) -> None:
         """Store this process's rollouts until their advantages are computed.
 
         `turn_tokens` holds the number of tokens of each turn.
         """
+        ends = ends_of_text(self._trainer)
         self._local = [
             {
                 "prompt": _without_images(prompt),
                 "completion": _without_images(completion),
                 "num_tokens": len(ids),
-                "finish_reason": "stop" if ids and int(ids[-1]) in ends_of_text else "length",
+                "finish_reason": "stop" if ids and int(ids[-1]) in ends else "length",
                 "extra": {k: v for k, v in row.items() if k not in ("prompt", "image", "images")},
                 "turns": tokens,
             }
@@ -202,57 +203,49 @@ class RolloutLog(TrainerCallback):
     def write(
         self,
         facts: Sequence[Mapping[str, Any]],
-        table: RolloutTable,
+        names: Sequence[str],
+        rewards: torch.Tensor,
+        advantages: torch.Tensor,
+        weights: Any,
         *,
-        mode: str,
-        step: int,
+        trained: Sequence[bool],
+        turns: TurnRewards | None = None,
     ) -> None:
         """Write the rollouts of a generation batch to the file of its step, in the main process.
 
-        `facts` is the result of `gathered`, and `table` has the numbers of the same rollouts.
+        `facts` is the result of `gathered`, and the arrays are those of the same rollouts.
+        `trained` has a value for each prompt. Advantages `[prompt, sample]` count for every turn.
         """
+        if not self._trainer.accelerator.is_main_process:
+            return
+        prompts, samples, count = rewards.shape
+        groups, of_turns, whole = np.repeat(np.arange(prompts), samples), None, advantages
+        if turns is not None:
+            taken, whole = turns.taken.numpy(), of_rollouts(advantages, turns.counts)
+            each = advantages.reshape(prompts, samples, -1).expand(taken.shape)
+            of_turns = padded(
+                turns.counts.flatten().numpy(),
+                list(turns.rewards.double().numpy()[taken].T),
+                each.double().numpy()[taken],
+                np.array([count for fact in facts for count in fact["turns"]], np.float64),
+            )
+        table = RolloutTable.of(
+            names,
+            rewards.flatten(0, 1).double().numpy(),
+            groups,
+            advantages=whole.flatten().double().numpy(),
+            num_tokens=np.array([fact["num_tokens"] for fact in facts], np.float64),
+            weights=np.broadcast_to(weights, (prompts, count))[groups],
+            trained=np.array(trained)[groups],
+            turns=of_turns,
+        )
+        training = is_training(self._trainer)
+        step = self._trainer.state.global_step + training
         rollouts = [
             Rollout(run=self._run, step=step, **{**fact, **numbers})
             for fact, numbers in zip(facts, recorded(table), strict=True)
         ]
-        self._writers[mode].write(step, rollouts)
-
-
-def table_of(
-    names: Sequence[str],
-    rewards: torch.Tensor,
-    advantages: torch.Tensor,
-    weights: Any,
-    facts: Sequence[Mapping[str, Any]],
-    *,
-    trained: Sequence[bool],
-    turns: TurnRewards | None = None,
-) -> RolloutTable:
-    """Return the rollouts of a batch as a table.
-
-    `trained` has a value for each prompt. Advantages `[prompt, sample]` count for every turn.
-    """
-    prompts, samples, count = rewards.shape
-    groups, of_turns, whole = np.repeat(np.arange(prompts), samples), None, advantages
-    if turns is not None:
-        taken, whole = turns.taken.numpy(), of_rollouts(advantages, turns.counts)
-        each = advantages.reshape(prompts, samples, -1).expand(taken.shape)
-        of_turns = padded(
-            turns.counts.flatten().numpy(),
-            list(turns.rewards.double().numpy()[taken].T),
-            each.double().numpy()[taken],
-            np.array([count for fact in facts for count in fact["turns"]], np.float64),
-        )
-    return RolloutTable.of(
-        names,
-        rewards.flatten(0, 1).double().numpy(),
-        groups,
-        advantages=whole.flatten().double().numpy(),
-        num_tokens=np.array([fact["num_tokens"] for fact in facts], np.float64),
-        weights=np.broadcast_to(weights, (prompts, count))[groups],
-        trained=np.array(trained)[groups],
-        turns=of_turns,
-    )
+        self._writers[training].write(step, rollouts)
 
 
 def _without_images(text: Any) -> Any:
@@ -260,10 +253,9 @@ def _without_images(text: Any) -> Any:
         return text
     messages: list[Mapping[str, Any]] = []
     for message in text:
-        parts: Any = message.get("content")
-        if isinstance(parts, list):
-            known: Any = parts
-            kept = [{"type": "image"} if p.get("type") == "image" else p for p in known]
+        if isinstance(message.get("content"), list):
+            parts = message["content"]
+            kept = [{"type": "image"} if p.get("type") == "image" else p for p in parts]
             message = {**message, "content": kept}
         messages.append(message)
     return messages

@@ -35,7 +35,6 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
     computed_in,
-    is_training,
     lacks,
     replaced,
     say,
@@ -204,8 +203,6 @@ class Packer(SpeedUp):
         self._left_of_window, self._packed = micro_batches, []
 
     def packed(self, inputs: MicroBatch) -> MicroBatch:
-        if not is_training(self._trainer):
-            return inputs
         if unknown := sorted(set(inputs) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}):
             self.say(f"they contain {', '.join(unknown)}", instead=_STAY)
             return inputs

@@ -5,13 +5,11 @@ The class overrides methods of TRL and copies no code. A subclass or a script ma
 """
 
 import copy
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from itertools import count
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +23,6 @@ from gdpo.integrations._turns import of_rollouts, on_tokens
 from gdpo.integrations.trl._accounting import Accounting
 from gdpo.integrations.trl._adapter import (
     GRPOTrainer,
-    ends_of_text,
     is_training,
     refuse_missing,
     replaced,
@@ -41,7 +38,6 @@ from gdpo.integrations.trl._observing import (
     KeptState,
     Observer,
     RolloutLog,
-    table_of,
 )
 from gdpo.integrations.trl._packing import loss_mask, packer_of, weighed
 from gdpo.integrations.trl._probe import CALLED, Trial, check_batch
@@ -149,10 +145,8 @@ class GDPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = _checked(args, model)
-        bound = signature(GRPOTrainer.__init__).bind(
-            self, model, reward_funcs, args, *others, **kwargs
-        )
-        arguments: dict[str, Any] = {k: v for k, v in bound.arguments.items() if k != "self"}
+        bound = signature(GRPOTrainer).bind(model, reward_funcs, args, *others, **kwargs)
+        arguments: dict[str, Any] = bound.arguments
         given = as_sequence(reward_funcs)
         may_add = replaced(self, _ADDING_COLUMNS) or replaced(GRPOTrainer, _ADDING_COLUMNS)
         check_columns(given, arguments, may_add_columns=may_add)
@@ -203,18 +197,20 @@ class GDPOTrainer(GRPOTrainer):
         self._observer = Observer(
             self, objective.rule.name, args.diagnostics, low=objective.low, high=objective.high
         )
-        self.add_callback(self._observer)
         kept = (objective.rule, self._observer.watch, self._batches)
-        self.add_callback(KeptState({f"gdpo.{type(each).__name__}": each for each in kept}))
-        self._accounting: Accounting | None = None
-        if args.effect_every:
-            self._accounting = Accounting(self, objective.names, args.effect_every)
-            self.add_callback(self._accounting)
-        self._rollout_log: RolloutLog | None = None
-        if args.rollouts_dir:
-            folder, declared = Path(args.rollouts_dir), objective.declared
-            self._rollout_log = RolloutLog(folder, args, declared=declared)
-            self.add_callback(self._rollout_log)
+        every, folder = args.effect_every, args.rollouts_dir
+        self._accounting = Accounting(self, objective.names, every) if every else None
+        self._rollout_log = (
+            RolloutLog(folder, self, declared=objective.declared) if folder else None
+        )
+        for each in (
+            self._observer,
+            KeptState({f"gdpo.{type(each).__name__}": each for each in kept}),
+            self._accounting,
+            self._rollout_log,
+        ):
+            if each is not None:
+                self.add_callback(each)
         warning = warning_of_loss(objective.rule.name, self.loss_type)
         if objective.rule.wants_turns and warning:
             say(self, warning)
@@ -229,8 +225,9 @@ class GDPOTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
         inputs: Any = super()._prepare_inputs(*args, **kwargs)
-        if is_training(self):
-            self._speed_ups.run(inputs["prompt_ids"].shape[1], inputs["completion_ids"].shape[1])
+        if not is_training(self):
+            return inputs
+        self._speed_ups.run(inputs["prompt_ids"].shape[1], inputs["completion_ids"].shape[1])
         return inputs if self._packer is None else self._packer.packed(inputs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -282,17 +279,19 @@ class GDPOTrainer(GRPOTrainer):
     def _advantages_of(self, groups: GeneratedGroups) -> torch.Tensor:
         # A subclass may override the method without the arguments `weights` and `turns`.
         own = {} if groups.weights is None else {"weights": groups.weights}
-        if not self._objective.rule.wants_turns:
-            return self.compute_advantages(groups.rewards, groups.token_counts, **own)
-        own["turns"] = groups.by_turn.counts
-        return self.compute_advantages(groups.by_turn.rewards, groups.token_counts, **own)
+        rewards = groups.rewards
+        if self._objective.rule.wants_turns:
+            rewards, own["turns"] = groups.by_turn.rewards, groups.by_turn.counts
+        return self.compute_advantages(rewards, groups.token_counts, **own)
 
     def _tokenize_prompts(self, *args: Any, **kwargs: Any) -> Any:
         ids, images, fields = super()._tokenize_prompts(*args, **kwargs)
-        most: int | None = self.args.max_prompt_tokens
-        if most is None or (images is None and not fields):
-            return ids if most is None else [each[-most:] for each in ids], images, fields
-        raise ConfigError("max_prompt_tokens cannot truncate prompts with images: remove it")
+        most = self.args.max_prompt_tokens
+        if most is None:
+            return ids, images, fields
+        if images is not None or fields:
+            raise ConfigError("max_prompt_tokens cannot truncate prompts with images: remove it")
+        return [each[-most:] for each in ids], images, fields
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         generated = super()._generate(*args, **kwargs)
@@ -322,9 +321,8 @@ class GDPOTrainer(GRPOTrainer):
         rows: Any = gather_object(here.tolist())
         return torch.tensor(rows, dtype=torch.float64)[:: self._samples()]
 
-    @contextmanager
-    def _observed_rewards(self) -> Generator[list[GeneratedGroups]]:
-        """Collect the groups whose rewards `_calculate_rewards` returns to TRL.
+    def _generate_groups(self, inputs: Any) -> GeneratedGroups:
+        """Return the groups whose rewards `_calculate_rewards` returns to TRL.
 
         This wraps the method of the instance, so that an override or a replacement counts.
         """
@@ -348,9 +346,12 @@ class GDPOTrainer(GRPOTrainer):
 
         self._calculate_rewards = calculated
         try:
-            yield observed
+            output = super()._generate_and_score_completions(inputs)
         finally:
             restore()
+        assert len(observed) == 1, f"TRL called _calculate_rewards {len(observed)} times"
+        observed[0].output = output
+        return observed[0]
 
     def _scored_groups(
         self, calculate: Any, batch: Mapping[str, Any], completion_ids: Any
@@ -371,29 +372,29 @@ class GDPOTrainer(GRPOTrainer):
         gated = objective.gated(returned.rewards, returned.rewards, own, samples)
         for_trl = for_trl if calls_ours else gated.to(for_trl)
         rewards, kept = exact_where_kept(gated, for_trl.detach().cpu())
-        turns = None
+        turns, grouped = None, (-1, samples)
         if returned.turns is not None:
             of_turns = objective.gated(returned.turns, returned.rewards, own, samples)
             # A total that was changed stands at the last turn.
             of_turns = of_turns.where(kept[:, None], spread(rewards, (), returned.counts))
-            counts = torch.tensor(returned.counts).view(-1, samples)
-            turns = TurnRewards(of_turns.view(-1, samples, *of_turns.shape[1:]), counts)
+            counts = torch.tensor(returned.counts).view(grouped)
+            turns = TurnRewards(of_turns.unflatten(0, grouped), counts)
         token_counts = None
         if objective.rule.wants_token_counts:
             lengths = [len(ids) for ids in completion_ids]
             here = torch.tensor(lengths, device=self.accelerator.device)
             gathered: Any = self.accelerator.gather(here)
-            token_counts = gathered.view(-1, samples).cpu()
+            token_counts = gathered.view(grouped).cpu()
         inputs = zip(batch["inputs"], self._located.opened, strict=False)
         of_record = {
             "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
             "turn_tokens": self._located.num_tokens,
         }
         return for_trl, GeneratedGroups(
-            rewards=rewards.view(-1, samples, len(names)),
+            rewards=rewards.unflatten(0, grouped),
             token_counts=token_counts,
             closed_gates=closed_gates(
-                returned.rewards.view(-1, samples, len(names)), names, objective.gates
+                returned.rewards.unflatten(0, grouped), names, objective.gates
             ),
             rollouts={**batch, "completion_ids": completion_ids, **of_record},
             weights=None if own is None else own.nan_to_num(),
@@ -403,13 +404,6 @@ class GDPOTrainer(GRPOTrainer):
     def _samples(self) -> int:
         return (self.num_generations if is_training(self) else self.num_generations_eval) or 1
 
-    def _generate_groups(self, inputs: Any) -> GeneratedGroups:
-        with self._observed_rewards() as observed:
-            output = super()._generate_and_score_completions(inputs)
-        assert len(observed) == 1, f"TRL called _calculate_rewards {len(observed)} times"
-        observed[0].output = output
-        return observed[0]
-
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         mode = "train" if is_training(self) else "eval"
         self._check_trl()
@@ -417,8 +411,9 @@ class GDPOTrainer(GRPOTrainer):
         batch = self._filter.trained(generated)
         advantages = self._replace_advantages(batch)
         self._log(mode, generated[0], batch, of_rollouts(advantages, batch.by_turn.counts))
-        for groups in generated:
-            self._record(mode, groups, groups.their_own(advantages))
+        if (log := self._rollout_log) is not None:
+            for groups in generated:
+                self._record(log, groups, advantages)
         micro_batches = self.args.steps_per_generation * self.num_iterations
         steps = micro_batches // self.args.gradient_accumulation_steps
         if mode == "train" and self._accounting is not None:
@@ -499,24 +494,17 @@ class GDPOTrainer(GRPOTrainer):
             metrics["turns/mean"].append(counts.mean().item())
             metrics["turns/max"].append(counts.max().item())
 
-    def _record(self, mode: str, groups: GeneratedGroups, advantages: torch.Tensor) -> None:
-        if self._rollout_log is None or groups.rollouts is None:
-            return
-        self._rollout_log.collect(**groups.rollouts, ends_of_text=ends_of_text(self))
-        facts = self._rollout_log.gathered()
-        if not self.accelerator.is_main_process:
-            return
-        table = table_of(
+    def _record(self, log: RolloutLog, groups: GeneratedGroups, advantages: torch.Tensor) -> None:
+        log.collect(**groups.rollouts)
+        log.write(
+            log.gathered(),
             self.reward_func_names,
             groups.rewards,
-            advantages,
+            groups.their_own(advantages),
             self._objective.rule.recorded_weights(self._weights(groups)),
-            facts,
             trained=[place is not None for place in groups.places],
             turns=groups.turns,
         )
-        step = self.state.global_step + (mode == "train")
-        self._rollout_log.write(facts, table, mode=mode, step=step)
 
 
 _TAIL = 32

@@ -18,8 +18,8 @@ from gdpo.diagnostics.diagnosis import check_detail
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations.trl._accounting import Accounting, check_accounting
-from gdpo.integrations.trl._adapter import ends_of_text, kept_random_states
-from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog, table_of
+from gdpo.integrations.trl._adapter import kept_random_states
+from gdpo.integrations.trl._observing import KeptState, Observer, RolloutLog
 from gdpo.integrations.trl._probe import rule_of
 from gdpo.integrations.trl._rewards import numbered
 from gdpo.integrations.trl._trainer import GDPOTrainer
@@ -85,7 +85,7 @@ def watch(
     if isinstance(estimators, str):
         raise ConfigError(f"estimators={estimators!r}: pass a list of names: [{estimators!r}]")
     rules = [AdvantageRule(name, names) for name in estimators]
-    log = RolloutLog(Path(rollouts_dir), trainer.args) if rollouts_dir else None
+    log = RolloutLog(rollouts_dir, trainer) if rollouts_dir else None
     check_accounting(trainer.args, effect_every)
     accounting = Accounting(trainer, names, effect_every) if effect_every else None
     watched = _Watched(trainer, names, log, rules, accounting, detail=diagnostics)
@@ -209,9 +209,8 @@ class _Watched(TrainerCallback):
     ) -> None:
         self._scored.append(rewards.detach().clone().cpu())
         if self._log is not None:
-            ends = ends_of_text(self._trainer)
             one_turn = [[len(ids)] for ids in completion_ids_list]
-            self._log.collect(inputs, prompts, completions, completion_ids_list, ends, one_turn)
+            self._log.collect(inputs, prompts, completions, completion_ids_list, one_turn)
 
     def _observe(
         self, gathered: tuple[torch.Tensor, Sequence[Mapping[str, Any]]], output: Any
@@ -223,22 +222,19 @@ class _Watched(TrainerCallback):
                 "rewards and advantages cannot be matched"
             )
         training = trainer.model.training
-        mode = "train" if training else "eval"
         samples = trainer.num_generations if training else trainer.num_generations_eval
         rewards = self._scored[0].view(-1, samples, self._scored[0].shape[-1])
         advantages = advantages.view(rewards.shape[:2])
         names = self._names
         weights = dict(zip(names, trainer.reward_weights.tolist(), strict=True))
-        if self._log is not None and trainer.accelerator.is_main_process:
-            if len(facts) != advantages.numel():
+        if self._log is not None:
+            if trainer.accelerator.is_main_process and len(facts) != advantages.numel():
                 raise GdpoError(
                     "the rollouts of another process are missing, because its watch is switched "
                     "off: see its warning"
                 )
             given, trained = list(weights.values()), [True] * len(rewards)
-            table = table_of(names, rewards, advantages, given, facts, trained=trained)
-            step = trainer.state.global_step + training
-            self._log.write(facts, table, mode=mode, step=step)
+            self._log.write(facts, names, rewards, advantages, given, trained=trained)
         diagnosis = self._observer.diagnosis(rewards, weights, names, advantages)
         metrics = self._observer.metrics(diagnosis)
         if training:
@@ -247,4 +243,4 @@ class _Watched(TrainerCallback):
             for other in self._others:
                 metrics |= other.metrics(rewards, advantages, weights)
         for key, value in metrics.items():
-            trainer._metrics[mode][key].append(value)
+            trainer._metrics["train" if training else "eval"][key].append(value)
