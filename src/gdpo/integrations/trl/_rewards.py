@@ -194,21 +194,19 @@ class _SharedScores:
 
     def __init__(self, scorer: Scorer, located: Located) -> None:
         self.scorer, self._located = scorer, located
-        self._completions: list[Any] | None = None
-        self._scores: Scores | None = None
+        self._scored: tuple[Any, Any] = None, None
+        """The completions of the latest batch, and their scores."""
 
     def of(
         self, completions: list[Any], completion_ids: list[Any], references: list[Any]
     ) -> Scores:
         """Return the scores of a batch. TRL passes the same `completions` object to all rewards."""
-        if self._scores is None or completions is not self._completions:
-            self._scores = self.scorer.score(
-                self._located.messages(completions, completion_ids),
-                references,
-                num_tokens=[len(ids) for ids in completion_ids],
-            )
-            self._completions = completions
-        return self._scores
+        if completions is not self._scored[0]:
+            messages = self._located.messages(completions, completion_ids)
+            counts = list(map(len, completion_ids))
+            scores = self.scorer.score(messages, references, num_tokens=counts)
+            self._scored = completions, scores
+        return self._scored[1]
 
 
 class _Column:
@@ -363,8 +361,8 @@ class ExactRewards:
 
     def __init__(self, located: Located, *, wants_turns: bool) -> None:
         self._located, self._wants_turns = located, wants_turns
-        self._returned: dict[int, list[Any]] = {}
-        self._totals: dict[int, list[Any]] = {}
+        self._given: dict[int, list[tuple[Any, Any]]] = {}
+        """Maps columns to what their functions returned, and the totals over the turns."""
 
     def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> Returned:
         """Return the rewards of the latest batch. Every process must call this method.
@@ -372,21 +370,20 @@ class ExactRewards:
         The dtype is float64, or float32 if all rewards come from reward models. `rounded` holds the
         rewards `[rollout, reward]` that TRL gathered.
         """
-        if not self._returned and not self._wants_turns:
+        if not self._given and not self._wants_turns:
             return Returned(rounded.cpu())
         local = ranks.own(rounded.cpu())
-        exact = local.double() if self._returned else local
+        exact = local.double() if self._given else local
         of_turns: list[dict[int, list[float]]] = [{} for _ in range(len(local))]
-        for column, values in self._totals.items():
-            numbers = [math.nan if value is None else float(value) for value in values]
-            given = torch.tensor(numbers, dtype=torch.float64)
-            same = given.to(local.dtype) == local[:, column]  # False for NaN
-            exact[:, column] = torch.where(same, given, exact[:, column])
-            for i, value in enumerate(self._returned[column]):
+        for column, given in self._given.items():
+            numbers = [math.nan if total is None else float(total) for _, total in given]
+            totals = torch.tensor(numbers, dtype=torch.float64)
+            same = totals.to(local.dtype) == local[:, column]  # False for NaN
+            exact[:, column] = torch.where(same, totals, exact[:, column])
+            for i, (value, _) in enumerate(given):
                 if is_per_turn(value) and same[i]:
                     of_turns[i][column] = [float(each) for each in value]
-        self._returned.clear()
-        self._totals.clear()
+        self._given.clear()
         counts = self._located.counts
         everything: Any = gather_object(list(zip(exact.tolist(), of_turns, counts, strict=True)))
         rows, per_turn, all_counts = zip(*everything, strict=True)
@@ -408,26 +405,26 @@ class ExactRewards:
         def now(**given: Any) -> list[Any]:
             with boundary(RewardError, partial(_raised, name, function, given), passed=passed):
                 values = function(**given)
-            return self._kept(column, name, _check_values(name, values, len(given["completions"])))
+            return self._kept(column, name, values, len(given["completions"]))
 
         async def later(**given: Any) -> list[Any]:
             with boundary(RewardError, partial(_raised, name, function, given), passed=passed):
                 values = await function(**given)
-            return self._kept(column, name, _check_values(name, values, len(given["completions"])))
+            return self._kept(column, name, values, len(given["completions"]))
 
         chosen = later if is_async_callable(function) else now
         functools.update_wrapper(chosen, function, assigned=("__module__", "__doc__"), updated=())
         chosen.__name__ = name
         return chosen
 
-    def _kept(self, column: int, name: str, returned: list[Any]) -> list[Any]:
-        """Store what a function returned. Return what TRL gets: one value per completion."""
-        counts = self._located.counts
+    def _kept(self, column: int, name: str, values: Any, count: int) -> list[Any]:
+        """Check and store what a function returned. Return one value per completion, for TRL."""
+        returned, counts = _check_values(name, values, count), self._located.counts
         if len(returned) != len(counts):
             return returned  # of a part of the batch
-        self._returned[column] = returned
-        self._totals[column] = [
-            total_of(name, value, i, count)
-            for i, (value, count) in enumerate(zip(returned, counts, strict=True))
+        totals = [
+            total_of(name, value, i, turns)
+            for i, (value, turns) in enumerate(zip(returned, counts, strict=True))
         ]
-        return self._totals[column]
+        self._given[column] = list(zip(returned, totals, strict=True))
+        return totals
