@@ -26,7 +26,7 @@ from datasets import IterableDataset
 from gdpo.diagnostics import zero_variance_groups
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._adapter import is_training
-from gdpo.integrations.trl._packing import MicroBatch, join, loss_mask, take, widened
+from gdpo.integrations.trl._packing import MicroBatch, join, loss_mask, take
 from gdpo.integrations.trl._turns import TurnRewards, joined
 
 
@@ -59,12 +59,10 @@ class GeneratedGroups:
         return self.turns or TurnRewards(self.rewards[:, :, None], ones)
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        shape = self.rewards.shape[:2]
-        if advantages.ndim == 3:
-            shape = self.by_turn.taken.shape
-            missing = shape[2] - advantages.shape[2]
+        if advantages.ndim == 3:  # as many turns as these groups have
+            missing = self.by_turn.rewards.shape[2] - advantages.shape[2]
             advantages = torch.nn.functional.pad(advantages, (0, missing))
-        own = torch.zeros(shape, dtype=advantages.dtype)
+        own = torch.zeros(len(self.places), *advantages.shape[1:], dtype=advantages.dtype)
         for group, place in enumerate(self.places):
             if place is not None:
                 own[group] = advantages[place]
@@ -133,7 +131,7 @@ def assemble(generated: Sequence[GeneratedGroups], ranks: Ranks, padding: int) -
         known = [part for part in parts if part is not None]
         return torch.stack([known[i][group] for i, group in sources]) if known else None
 
-    outputs = widened([groups.output for groups in generated], padding)
+    outputs = [groups.output for groups in generated]
     starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
     samples = generated[0].rewards.shape[1]
     rows: list[int] = []
@@ -148,7 +146,7 @@ def assemble(generated: Sequence[GeneratedGroups], ranks: Ranks, padding: int) -
         rollouts={},
         weights=stacked([groups.weights for groups in generated]),
         turns=joined([groups.turns for groups in generated], sources),
-        output=take(join(outputs), rows),
+        output=take(join(outputs, padding=padding), rows),
     )
 
 

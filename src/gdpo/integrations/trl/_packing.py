@@ -74,11 +74,33 @@ _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
 """Tensors that TRL pads with a value other than 0."""
 
 
-def join(batches: Sequence[MicroBatch]) -> MicroBatch:
+def join(batches: Sequence[MicroBatch], *, padding: int = 0) -> MicroBatch:
+    """Put the rows of several batches into one, with the widths of the widest.
+
+    `padding` is the token that fills shorter prompts and completions.
+    """
+    filled = {**_FILLED_WITH, "prompt_ids": padding, "completion_ids": padding}
+    joined = {key: value for key, value in batches[0].items() if value is not None}
+    for key in joined.keys() - _OF_THE_BATCH:
+        parts = [batch[key] for batch in batches]
+        if parts[0].ndim == 2:
+            width = max(part.shape[1] for part in parts)
+            for i, part in enumerate(parts):
+                missing = width - part.shape[1]
+                sides = (missing, 0) if key in _PROMPT else (0, missing)
+                parts[i] = pad(part, sides, value=filled.get(key, 0))
+        joined[key] = torch.cat(parts)
+    return joined
+
+
+def micro_batch_of(ids: torch.Tensor, mask: torch.Tensor, keep: int) -> MicroBatch:
+    """Return rows of which the last `keep` columns are completions."""
+    start = ids.shape[1] - keep
     return {
-        key: value if key in _OF_THE_BATCH else torch.cat([batch[key] for batch in batches])
-        for key, value in batches[0].items()
-        if value is not None
+        "prompt_ids": ids[:, :start],
+        "prompt_mask": mask[:, :start],
+        "completion_ids": ids[:, start:],
+        "completion_mask": mask[:, start:],
     }
 
 
@@ -87,19 +109,15 @@ def loss_mask(batch: MicroBatch) -> torch.Tensor:
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
-def last_places(mask: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return ((mask != 0) * places).amax(1)
-
-
 def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[RolloutTokens]:
     mask, groups = loss_mask(batch), groups_of(batch["prompt_ids"], batch["prompt_mask"])
     counted = mask.sum(1)
     contributes = torch.ones_like(counted, dtype=torch.bool)
     if not zero_contributes:
         contributes = (batch["advantages"].view(len(mask), -1) != 0).any(1) & (counted > 0)
-    prompts = batch["prompt_mask"].sum(1)
-    facts = torch.stack([prompts, last_places(mask), counted, contributes, groups], 1).tolist()
+    prompts, places = batch["prompt_mask"].sum(1), torch.arange(mask.shape[1], device=mask.device)
+    lengths = ((mask != 0) * (places + 1)).amax(1)
+    facts = torch.stack([prompts, lengths, counted, contributes, groups], 1).tolist()
     return [RolloutTokens(p, length, n, bool(c), group) for p, length, n, c, group in facts]
 
 
@@ -117,24 +135,6 @@ def take(
         tokens = prompt if key in _PROMPT else completion
         taken[key] = batch[key][:, tokens][index] if batch[key].ndim == 2 else batch[key][index]
     return taken
-
-
-def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
-    filled = {**_FILLED_WITH, "prompt_ids": padding, "completion_ids": padding}
-    widths = {
-        key: max(batch[key].shape[1] for batch in batches)
-        for key, value in batches[0].items()
-        if value.ndim == 2
-    }
-
-    def wide(key: str, value: torch.Tensor) -> torch.Tensor:
-        if key not in widths:
-            return value
-        missing = widths[key] - value.shape[1]
-        sides = (missing, 0) if key in _PROMPT else (0, missing)
-        return pad(value, sides, value=filled.get(key, 0))
-
-    return [{key: wide(key, value) for key, value in batch.items()} for batch in batches]
 
 
 _APART = ("cpu",)
@@ -188,17 +188,6 @@ class Packer(SpeedUp):
         self._left_of_window = 0
         self._packed: list[MicroBatch] = []
 
-    def _widths(self, lengths: Sequence[Sequence[int]], padded: Sequence[int]) -> list[int]:
-        """Return how many tokens are kept of prompts and of completions of these lengths."""
-        multiple = self._trainer.pad_to_multiple_of or 1
-        return [
-            # TRL takes a width of 1 for one value per rollout.
-            min(width, -(-max(2, *each) // multiple) * multiple)
-            if trims and not self.is_off
-            else width
-            for each, width, trims in zip(lengths, padded, self._trims, strict=True)
-        ]
-
     def begin(self, micro_batches: int) -> None:
         self._left_of_window, self._packed = micro_batches, []
 
@@ -227,8 +216,10 @@ class Packer(SpeedUp):
         tokens = [sum(rows[i].counted for i in here) for here in places]
         facts = self._of_all_ranks([*map(len, places), *tokens]).view(-1, 2, len(window))
         sizes: list[int] = facts[:, 0].amax(0).tolist()
-        of_rows, of_tokens = (each / each.mean().clamp(min=1e-9) for each in facts.sum(0).double())
-        blank = facts.new_tensor(sizes) * len(facts) / facts[:, 0].sum(0).double().mean() - of_rows
+        sums = facts.sum(0).double()
+        means = sums.mean(1, keepdim=True).clamp(min=1e-9)
+        of_rows, of_tokens = sums / means
+        blank = facts.new_tensor(sizes) * len(facts) / means[0] - of_rows
         shares = torch.stack([of_tokens, of_rows, blank], 1).tolist()
         if by_tokens := self._trainer.loss_type in _BY_TOKENS:
             advantages, then = batch["advantages"], loss_mask(batch).view(len(window), -1).sum(1)
@@ -286,22 +277,29 @@ class Packer(SpeedUp):
 
     def score(self, score: Score, model: Any, *rows: Any, **options: Any) -> Any:
         """In a trial, score rows without their padding, which `packed` removes in the training."""
-        input_ids, attention_mask, keep = rows
-        start = input_ids.shape[1] - keep
-        lengths = attention_mask[:, :start].sum(1), last_places(attention_mask[:, start:])
-        prompt, width = self._widths([each.tolist() for each in lengths], (start, keep))
-        kept = slice(start - prompt, start + width)
-        logps = score(model, input_ids[:, kept], attention_mask[:, kept], width, **options)[0]
+        batch, keep = micro_batch_of(*rows), rows[-1]
+        facts = rows_of(batch, zero_contributes=True)
+        batch = self._trimmed(batch, facts, range(len(facts)))
+        ids, mask = (
+            torch.cat([batch[f"prompt_{what}"], batch[f"completion_{what}"]], 1)
+            for what in ("ids", "mask")
+        )
+        width = batch["completion_ids"].shape[1]
+        logps = score(model, ids, mask, width, **options)[0]
         return pad(logps, (0, keep - width)), None, None
 
     def _trimmed(
         self, batch: MicroBatch, rows: Sequence[RolloutTokens], places: Sequence[int]
     ) -> MicroBatch:
-        padded = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
         lengths = [rows[i].prompt for i in places], [rows[i].completion for i in places]
-        prompt, completion = self._widths(lengths, padded)
-        last, first = slice(padded[0] - prompt, None), slice(completion)
-        return take(batch, places, prompt=last, completion=first)
+        multiple = self._trainer.pad_to_multiple_of or 1
+        # TRL takes a width of 1 for one value per rollout.
+        prompt, completion = (
+            -(-max(2, *each) // multiple) * multiple if trims and not self.is_off else None
+            for each, trims in zip(lengths, self._trims, strict=True)
+        )
+        last = slice(prompt and -prompt, None)
+        return take(batch, places, prompt=last, completion=slice(completion))
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
         """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
@@ -387,15 +385,11 @@ def _changed_loss(trainer: Any, packer: Packer) -> str | None:
 
 
 def _made_up_window(trainer: Any) -> list[MicroBatch]:
-    ids, mask, keep = made_up_rows(trainer, 8, prompt=6, completion=6)
-    completions, tokens = ids[:, keep:], mask[:, keep:]
+    batch = micro_batch_of(*made_up_rows(trainer, 8, prompt=6, completion=6))
+    completions, tokens = batch["completion_ids"], batch["completion_mask"]
     advantages = [1.0, 0.0, -0.5, 2.0, 0.0, -0.2, 0.0, 1.5]
-    batch: MicroBatch = {
-        "prompt_ids": ids[:, :keep],
-        "prompt_mask": mask[:, :keep],
-        "completion_ids": completions,
-        "completion_mask": tokens,
-        "advantages": torch.tensor(advantages, device=ids.device),
+    batch |= {
+        "advantages": torch.tensor(advantages, device=tokens.device),
         "old_per_token_logps": -(1.0 + completions % 3) / 4,
         "ref_per_token_logps": -(1.0 + completions % 4) / 4,
     }
