@@ -103,7 +103,7 @@ def test_each_token_attends_to_its_prompt_and_to_its_completion(attend, monkeypa
         *(x.transpose(0, 1)[None] for x in given), sees, scale=0.3, enable_gqa=True
     )[0].transpose(0, 1)
     q, k, v = given
-    found = attend(row, q, row.with_prompts(k), row.with_prompts(v), 0.3)
+    found = attend(row, (q, row.with_prompts(k), row.with_prompts(v)), 0.3)
     weights = torch.randn(expected.shape, generator=draw)
     for one, other in zip(
         (found, *torch.autograd.grad((found * weights).sum(), given)),

@@ -10,7 +10,7 @@ whose gradient is the same in every run. On a GPU, `varlen_attn` of torch comput
 once.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -92,7 +92,7 @@ def flat_row_of(ids: torch.Tensor, mask: torch.Tensor, keep: int) -> FlatRow | N
     places = kept.flatten().cumsum(0).view_as(kept) - 1
     before = torch.cat([places[is_first, start - 1][group, None], places[:, start:-1]], 1)
     groups = list[list[int]]()
-    for prompt, completion in torch.stack([kept.sum(1) - scored.sum(1), scored.sum(1)], 1).tolist():
+    for prompt, completion in torch.stack([kept[:, :start].sum(1), scored.sum(1)], 1).tolist():
         groups += [[prompt]] if prompt else []
         groups[-1].append(completion)
     columns = torch.arange(ids.shape[1], device=ids.device)
@@ -147,20 +147,20 @@ def _reading(model: Any, row: FlatRow) -> Generator[None]:
         output.last_hidden_state = states[:, pad(row.before, (0, 1))]
 
     decoder, attending = model.get_decoder(), partial(_attending, model.config, row)
-    own = [vars(each) for each in model.modules() if getattr(each, "gradient_checkpointing", False)]
-    checkpoints = [each[_CHECKPOINT] for each in own]
+    layers = [vars(e) for e in model.modules() if getattr(e, "gradient_checkpointing", False)]
+    before = [(layer, layer[_CHECKPOINT]) for layer in layers]
     handles = [
         decoder.register_forward_pre_hook(exchange, with_kwargs=True),
         decoder.register_forward_hook(select),
     ]
-    for each in own:
-        each[_CHECKPOINT] = partial(_again, attending, each[_CHECKPOINT])
+    for layer, checkpoint in before:
+        layer[_CHECKPOINT] = partial(_again, attending, checkpoint)
     try:
         with attending():
             yield
     finally:
-        for each, checkpoint in zip(own, checkpoints, strict=True):
-            each[_CHECKPOINT] = checkpoint
+        for layer, checkpoint in before:
+            layer[_CHECKPOINT] = checkpoint
         for handle in handles:
             handle.remove()
 
@@ -213,30 +213,27 @@ def _attend(
     # Under autocast, rotary embeddings leave queries and keys in float32.
     queries, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
     of_row = _by_segment if query.device.type == "cpu" else _at_once
-    found = of_row(row, queries, row.with_prompts(keys), row.with_prompts(values), scaling)
+    states = queries, row.with_prompts(keys), row.with_prompts(values)
+    found = of_row(row, states, scaling)
     return found[None], None
 
 
-def _by_segment(
-    row: FlatRow, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
-) -> torch.Tensor:
+def _by_segment(row: FlatRow, states: Sequence[torch.Tensor], scale: float | None) -> torch.Tensor:
     found, (queries, keys) = list[torch.Tensor](), row.lengths
-    for each in zip(query.split(queries), key.split(keys), value.split(keys), strict=True):
+    for each in zip(*map(torch.split, states, (queries, keys, keys)), strict=True):
         q, k, v = (x.transpose(0, 1)[None] for x in each)
         mask = causal_lower_right(q.shape[2], k.shape[2])
         found.append(attend(q, k, v, mask, scale=scale, enable_gqa=True)[0].transpose(0, 1))
     return torch.cat(found)
 
 
-def _at_once(
-    row: FlatRow, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
-) -> torch.Tensor:
+def _at_once(row: FlatRow, states: Sequence[torch.Tensor], scale: float | None) -> torch.Tensor:
     at_once: Any = varlen_attn
     return at_once(
-        *(query, key, value, *row.ends, *map(max, row.lengths)),
+        *(*states, *row.ends, *map(max, row.lengths)),
         scale=scale,
         window_size=(-1, 0),  # causal, from the last key
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=states[0].shape[1] != states[1].shape[1],
     )
 
 
