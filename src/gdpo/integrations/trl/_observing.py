@@ -95,14 +95,14 @@ class KeptState(TrainerCallback):
     """
 
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
-        self.subjects = dict(subjects)
+        self._subjects = subjects
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        for key, subject in self.subjects.items():
+        for key, subject in self._subjects.items():
             subject.restore(state.stateful_callbacks.get(key, {}))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        for key, subject in self.subjects.items():
+        for key, subject in self._subjects.items():
             if now := subject.state():
                 state.stateful_callbacks[key] = now
 

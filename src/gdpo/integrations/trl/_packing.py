@@ -44,7 +44,6 @@ from gdpo.integrations.trl._flat import flat_rows_of, groups_of
 from gdpo.integrations.trl._plan import (
     RolloutTokens,
     calls_needed,
-    chunks,
     dealt,
     pieces_of,
     shortest,
@@ -209,7 +208,10 @@ class Packer(SpeedUp):
         rows = rows_of(batch, zero_contributes=self._trainer.beta != 0)
         size = len(rows) // len(window)
         if not self.regroups:
-            return [self._trimmed(batch, rows, here) for here in chunks(range(len(rows)), size)]
+            return [
+                self._trimmed(batch, rows, range(start, start + size))
+                for start in range(0, len(rows), size)
+            ]
         width = batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
         places = self._planned(rows, len(window), size * width)
         # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
@@ -395,8 +397,9 @@ def _made_up_window(trainer: Any) -> list[MicroBatch]:
     }
     if trainer.use_vllm:
         batch["importance_sampling_ratio"] = torch.full_like(batch["old_per_token_logps"], 0.5)
-    items = {"num_items_in_batch": tokens.sum()}
-    return [{**{k: v[half] for k, v in batch.items()}, **items} for half in (slice(4), slice(4, 8))]
+    from trl.trainer.utils import split_tensor_dict
+
+    return split_tensor_dict({**batch, "num_items_in_batch": tokens.sum()}, 2)
 
 
 def _untouched_because(trainer: Any) -> str | None:

@@ -4,8 +4,9 @@ A group is computed at the cost of its prompt and its completions. `pieces_of` a
 calls, `split` the padded micro-batches where rows cannot be flat.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,6 @@ def split(rows: Sequence[RolloutTokens], count: int, parts: int) -> list[list[in
     """
     by_use = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))
     wanted = sorted(by_use[:count], key=lambda i: rows[i].completion, reverse=True)
-    size, more = divmod(count, parts)
     # The remainder goes to the last micro-batches, so that no micro-batch is larger than TRL's.
-    first = (parts - more) * size
-    return [*chunks(wanted[:first], size), *chunks(wanted[first:], size + 1)]
-
-
-def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    return (list(items[i : i + size]) for i in range(0, len(items), size))
+    sizes, left = [(count + i) // parts for i in range(parts)], iter(wanted)
+    return [list(islice(left, size)) for size in sizes]

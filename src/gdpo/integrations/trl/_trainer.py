@@ -175,14 +175,14 @@ class GDPOTrainer(GRPOTrainer):
         self._filter = GroupFilter(self, self._ranks)
         self._watch_environments(own)
         self._observe(args)
-        self._speed_up(args)
+        self._speed_up()
 
-    def _speed_up(self, args: GDPOConfig) -> None:
+    def _speed_up(self) -> None:
         bound_memory(self)
         self._packer = packer_of(self)
         trls = super()._get_per_token_logps_and_entropies
         self._speed_ups = Trial(self, trls, self._packer, head_of(self))
-        if fast := fast_rollouts(self, wanted=args.fast_generation):
+        if fast := fast_rollouts(self, wanted=self.args.fast_generation):
             self.rollout_func = fast
 
     def _watch_environments(self, environments: Sequence[type]) -> None:
