@@ -45,7 +45,7 @@ def environment(folder, requirements, *, packages=()):
 def install(python, *arguments):
     # Complete installations need GPUs. The requirements list only what a CPU needs.
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    return subprocess.run([*pip, *arguments], check=False, capture_output=True, text=True)
+    return subprocess.run([*pip, *arguments], capture_output=True, text=True)
 
 
 def overlaid(folder, python, requirement):

@@ -27,5 +27,5 @@ def test_the_list_fits_into_twelve_minutes():
 def test_the_options_of_the_training_exist(tiny_policy, tmp_path):
     shutil.copytree(tiny_policy, tmp_path / "prepared" / "policy")
     command = [*parts("rows", tmp_path)["training"].command, "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import importlib
 import json
 
 import pytest
+from tests.refusals import config_error
 
 import gdpo
 from gdpo._left import LEFT, MOVED
@@ -81,7 +82,7 @@ def test_a_reward_may_have_the_name_of_what_was_removed(option, capsys):
 def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
     said = did_you_mean(key, ["other"], is_setting=True)
     assert said == f"it was removed: {LEFT[key]}. Allowed: other"
-    with pytest.raises(ConfigError, match=LEFT[key]):
+    with config_error(LEFT[key]):
         AdvantageRule("gdpo", ["a"], {key: 1})
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"task: gsm8k\n{key}: 1\n", encoding="utf-8")

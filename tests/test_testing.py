@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tests.refusals import reward_error
+from tests.refusals import config_error, reward_error
 
-from gdpo.errors import ConfigError, RewardError
+from gdpo.errors import RewardError
 from gdpo.rewards import Example, Reward
 from gdpo.testing import check_reward, hostile_texts
 
@@ -230,7 +230,7 @@ def test_what_a_reward_raised_is_the_cause():
 
 
 def test_a_plain_function_is_refused_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"Reward\('tagged', tagged, low=0, high=1\)"):
+    with config_error(r"Reward\('tagged', tagged, low=0, high=1\)"):
         check_reward(tagged)
 
 

@@ -29,5 +29,5 @@ def run_printed(command, says):
     if program == "gdpo":
         return says(*arguments)
     shown = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
-    done = subprocess.run(shown, shell=True, capture_output=True, text=True, check=False)
+    done = subprocess.run(shown, shell=True, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

@@ -391,7 +391,6 @@ def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(
             [*python, "-m", "gdpo", "analyze", str(dump), *COLUMNS, *options],
             stdout=nobody,
             stderr=subprocess.PIPE,
-            check=False,
         )
     assert (done.returncode, done.stderr) == (141, b"")
 
@@ -399,7 +398,7 @@ def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(
 def test_rewards_are_given_anew_without_an_output_to_be_kept(folder, here):
     path = written.verl(folder)
     line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --output none >&-"
-    done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

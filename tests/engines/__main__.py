@@ -82,7 +82,7 @@ def prepare(name):
 def printed_by(*command):
     """Return the output of a command that takes seconds."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise NotRunError(f"{command[1]} failed: {end(done.stderr)}")
     return done.stdout
@@ -185,7 +185,7 @@ def commit():
 
 def git(*arguments):
     command = ["git", *arguments]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
 
 

@@ -104,7 +104,7 @@ def analyzed(folder):
 def gdpo(*arguments):
     """Run a command of gdpo in this environment. Return what it prints."""
     command = [sys.executable, "-m", "gdpo", *map(str, arguments)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stderr}"
     return done.stdout
 

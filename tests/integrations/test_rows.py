@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from tests.refusals import data_error
 
 from gdpo import ConfigError, DataError, gdpo
 from gdpo.integrations.rows import advantages_of, as_groups, by_name, make_settings, reward_columns
@@ -124,7 +125,7 @@ def test_what_is_no_reward_is_an_error_that_names_it(columns, name, error, named
 def test_an_infinite_reward_is_an_error_that_names_it():
     rewards = scored()
     rewards[2, 1] = np.inf
-    with pytest.raises(DataError, match="'format' is inf"):
+    with data_error("'format' is inf"):
         per_row(rewards, UIDS)
 
 

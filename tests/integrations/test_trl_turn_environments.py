@@ -11,9 +11,9 @@ from tests.integrations.test_trl_two_turns import PROMPT, Box
 from tests.integrations.test_trl_two_turns import tokenizer as tokenizer
 from tests.integrations.test_trl_two_turns import warm_start as warm_start
 from tests.integrations.variants import settings
+from tests.refusals import reward_error
 from transformers import LlamaForCausalLM
 
-from gdpo import RewardError
 from gdpo.advantages import TURN_ESTIMATORS
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards import Reward
@@ -136,7 +136,7 @@ def test_the_method_may_want_the_messages_or_return_one_number_for_the_rollout(
 )
 def test_a_wrong_reward_names_the_environment(methods, named, place):
     environment = type("Wrong", (Paying,), methods)
-    with pytest.raises(RewardError, match=f"'Wrong'.*{named}"):
+    with reward_error(f"'Wrong'.*{named}"):
         trained(*place, environment)
 
 

@@ -6,10 +6,9 @@ import torch
 from tests.integrations.prepared import flat
 from tests.integrations.turns import Kept, at_random, by_policy, dots, trainer_of
 from tests.integrations.two_ranks import launched
-from tests.refusals import reward_error
+from tests.refusals import config_error, reward_error
 from trl import GRPOTrainer
 
-from gdpo import ConfigError
 from gdpo.advantages import TURN_ESTIMATORS, gdpo
 from gdpo.integrations.trl._turns import total_of
 from gdpo.rewards import Reward
@@ -42,7 +41,7 @@ def test_a_value_that_is_no_finite_number_for_each_turn_is_an_error(value, named
 def test_a_loss_with_one_advantage_per_rollout_is_refused(tmp_path, monkeypatch):
     """TRL 1.12 has such a loss."""
     monkeypatch.setattr(GRPOTrainer, "compute_liger_loss", print, raising=False)
-    with pytest.raises(ConfigError, match="use_liger_kernel=False"):
+    with config_error("use_liger_kernel=False"):
         trainer_of(tmp_path, use_liger_kernel=True)
 
 

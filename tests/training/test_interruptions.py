@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 from tests.checkout import environment, python
+from tests.refusals import config_error, reward_error
 from tests.training.conftest import (
     assert_equal_runs,
     assert_resumes_exactly,
@@ -16,7 +17,6 @@ from tests.training.conftest import (
     forget_checkpoints_after,
 )
 
-from gdpo.errors import ConfigError, RewardError
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.checkpoints import complete
 from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics
@@ -148,7 +148,7 @@ def test_a_reward_that_fails_costs_its_step_only(breaking, whole, caplog):
     recipe, plan = breaking
     failing = recipe("failing", "scorer.on_error=raise")
     plan(failing.run_dir, 3, "raise ValueError('out of order')")
-    with pytest.raises(RewardError, match="out of order"):
+    with reward_error("out of order"):
         train(failing)
     assert re.search(r"Step 3 is saved.*--resume", caplog.text)
     result = train(failing, resume=True)
@@ -182,7 +182,7 @@ def test_a_checkpoint_without_its_reference_is_refused_and_a_new_run_is_the_reme
     (checkpoint / "reference.pth").unlink()
     complete(checkpoint)
     before = contents(run.path)
-    with pytest.raises(ConfigError, match=r"checkpoint-2 has no reference\.pth") as raised:
+    with config_error(r"checkpoint-2 has no reference\.pth") as raised:
         train(load_recipe(run.path), resume=True)
     assert contents(run.path) == before
     [name] = re.findall(r"replace --resume with --set (name=\S+)", str(raised.value))

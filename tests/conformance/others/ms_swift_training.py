@@ -142,9 +142,7 @@ def main():
     environment |= {"OMP_NUM_THREADS": "1", "USE_HF": "1"}
     command = [str(swift), "rlhf", *words]
     sys.stdout.write(json.dumps({"command": ["swift", *command[1:]]}) + "\n")
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     (folder / "log.txt").write_text(done.stdout + done.stderr)
     if done.returncode:
         sys.exit(f"swift failed; the end of {folder / 'log.txt'}:\n{done.stderr[-3000:]}")

@@ -34,7 +34,6 @@ def train(folder, policy, *arguments, processes=1, killed=False, **fields):
             HERE / "training.py",
             *(folder, policy, *given, *arguments),
         ],
-        check=False,
     )
     assert done.returncode == (-signal.SIGKILL if killed else 0), done.returncode
     return None if killed else json.loads((folder / "log.json").read_text())

@@ -5,12 +5,13 @@ import math
 import pytest
 from tests.integrations.nemo_rl.recorded import environment
 from tests.integrations.verl.test_compute_score import never, said
+from tests.refusals import data_error
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from gdpo import DataError, Reward
+from gdpo import Reward
 from gdpo.lab.tasks import resolve_task
 
 short = Reward("short", lambda text, reference: 1 - len(text) / 64, low=0, high=1)
@@ -59,7 +60,7 @@ def test_the_answer_of_nemo_rls_gsm8k_gets_the_most_of_every_reward(monkeypatch,
 
 
 def test_a_ground_truth_without_fields_is_an_error(step):
-    with pytest.raises(DataError, match=r"ground_truth is '42'.*env\.gdpo\.ground_truth"):
+    with data_error(r"ground_truth is '42'.*env\.gdpo\.ground_truth"):
         step(truth="42")
 
 

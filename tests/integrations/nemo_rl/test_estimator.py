@@ -6,8 +6,9 @@ import torch
 from numpy.testing import assert_allclose
 from tests.integrations.nemo_rl.recorded import adv_estimator
 from tests.integrations.test_rows import SIZES, grid_of
+from tests.refusals import config_error
 
-from gdpo import ConfigError, gdpo
+from gdpo import gdpo
 from gdpo.integrations.nemo_rl import AdvantageEstimator
 
 ROWS, TOKENS = sum(SIZES), 5
@@ -116,7 +117,7 @@ def test_tokens_that_are_trained_are_counted_where_asked_to():
 
 def test_a_reward_that_the_batch_lacks_is_an_error_that_says_which_there_are():
     asked = estimator(gdpo_reward_keys=["correct", "formatting"])
-    with pytest.raises(ConfigError, match=r"'formatting'.*did you mean 'format'") as raised:
+    with config_error(r"'formatting'.*did you mean 'format'") as raised:
         computed(scored(), asked=asked)
     assert "total_reward" not in str(raised.value)
 
