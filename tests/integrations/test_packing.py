@@ -64,16 +64,10 @@ def shares(run):
     return not run.trainer._packer.flat.is_off
 
 
-def assert_same(policy, folder, **changed):
-    trl = theirs(policy, folder, **changed)
-    packed = ours(policy, folder, **changed)
-    assert max(gap(packed, trl)) < 1e-5
-    return trl, packed
-
-
-def assert_same_with(model, policy, folder, **changed):
+def assert_same(policy, folder, *, model=lambda: None, how=None, **changed):
     trl, packed = (
-        variant(policy, folder, how={"model": model()}, **changed) for variant in (theirs, ours)
+        variant(policy, folder, how={**(how or {}), "model": model()}, **changed)
+        for variant in (theirs, ours)
     )
     assert max(gap(packed, trl)) < 1e-5
     return trl, packed
@@ -135,11 +129,9 @@ def test_calls_of_several_groups_keep_the_gradient(loss_type, beta, kind, place,
     """Plans as on a GPU. Key and value heads are shared, and one model's embeddings are tied."""
     monkeypatch.setattr(_packing, "_APART", ())
     settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
-    trl, packed = (
-        run(*place, how={"reward": alive, "model": kind and of_kind(kind)}, **settings)
-        for run in (theirs, ours)
+    _, packed = assert_same(
+        *place, model=lambda: kind and of_kind(kind), how={"reward": alive}, **settings
     )
-    assert max(gap(packed, trl)) < 1e-5
     assert shares(packed)
     groups = [len(batch["prompt_ids"].unique(dim=0)) for batch in packed.micro_batches]
     assert max(groups) > 1
@@ -232,7 +224,7 @@ def test_rollouts_that_teach_nothing_are_not_computed(masked, share, place):
 )
 def test_gradients_and_log_probabilities_without_gradients_are_trls(model, changed, place):
     """Those of the policy before a step, and of the reference, whose rows are flat, too."""
-    trl, own = assert_same_with(lambda: model(place[0]), *place, **ACROSS, beta=0.1, **changed)
+    trl, own = assert_same(*place, model=lambda: model(place[0]), **ACROSS, beta=0.1, **changed)
     assert shares(own)
     for ours_, trls in zip(own.trainer._buffered_inputs, trl.trainer._buffered_inputs, strict=True):
         for key in ("old_per_token_logps", "ref_per_token_logps"):
@@ -295,7 +287,7 @@ def test_experts_loads_are_balanced_as_in_trl(place, caplog):
         config = MixtralConfig(**sizes, **heads, **experts, output_router_logits=True)
         return MixtralForCausalLM(config)
 
-    trl, packed = assert_same_with(model, *place, **accumulated("accumulation"))
+    trl, packed = assert_same(*place, model=model, **accumulated("accumulation"))
     assert "expert load" in caplog.text
     assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
 
@@ -308,7 +300,7 @@ def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(place, ca
         return GPT2LMHeadModel(config)
 
     windows = accumulated("generation above accumulation")
-    _, packed = assert_same_with(model, *place, **windows)
+    _, packed = assert_same(*place, model=model, **windows)
     assert any(not batch["prompt_mask"].any(0).all() for batch in packed.micro_batches)
     assert "pack_micro_batches" not in caplog.text  # completions are trimmed
 

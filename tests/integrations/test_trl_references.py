@@ -25,7 +25,7 @@ def trl_style(completions, **columns):
     ("rewards", "datasets"),
     [
         (REWARD, (WITHOUT,)),
-        ([trl_style, REWARD], (WITHOUT,)),
+        ([lambda prompts: prompts, REWARD], (WITHOUT,)),
         ([REWARD], (WITH, WITHOUT)),
         ([REWARD], (WITH, {"small": WITH, "large": WITHOUT})),
     ],

@@ -301,6 +301,8 @@ def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
 def test_a_batch_of_one_group_gives_one_warning(place, caplog):
     changed = {"per_device_train_batch_size": 4, "max_steps": 2}
     trainer = make("ours", *place, **changed)
+    trainer.evaluate()
+    assert "per_device_train_batch_size" not in caplog.text
     trainer.train()
     assert caplog.text.count("per_device_train_batch_size") == 1
     caplog.clear()

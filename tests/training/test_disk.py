@@ -3,7 +3,7 @@
 import errno
 import shutil
 import subprocess
-from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,9 +46,9 @@ def test_a_full_disk_is_known_by_what_caused_an_error():
 def test_what_a_killed_process_left_does_not_count_when_a_run_is_resumed(begun, monkeypatch):
     half = begun.checkpoints / "checkpoint-4"
     half.mkdir()
-    (half / "model.safetensors").touch()
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0 if half.exists() else 10**12))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=0 if half.exists() else 1e12)
+    )
     assert train(load_recipe(begun.path), resume=True).finished
 
 
