@@ -56,15 +56,15 @@ _METHODS: dict[str, dict[str, tuple[str, ...]]] = {
 """Maps each capability to the methods of TRL's trainer that it needs, with their parameters."""
 
 
-def check_turns(estimator: str, args: Any) -> None:
+def check_turns(args: Any) -> None:
     """Check that TRL marks which tokens the model generated, and takes one advantage per token."""
     if args.use_liger_kernel and getattr(GRPOTrainer, "compute_liger_loss", None):
         raise ConfigError(
-            f"use_liger_kernel=True does not work with advantage={estimator!r}: the loss of the "
-            f"Liger kernel in TRL {version('trl')} takes one advantage per rollout. Set "
+            f"use_liger_kernel=True does not work with advantage={args.advantage!r}: the loss of "
+            f"the Liger kernel in TRL {version('trl')} takes one advantage per rollout. Set "
             "use_liger_kernel=False"
         )
-    refuse_missing("turns", f"advantage={estimator!r}")
+    refuse_missing("turns", f"advantage={args.advantage!r}")
 
 
 def refuse_missing(capability: str, needed_by: str) -> None:

@@ -140,7 +140,7 @@ class GDPOConfig(GRPOConfig):
             )
         turns = "turns" in keyword_parameters(resolve_estimator(self.advantage, turns=True))
         if turns:
-            check_loss(self.advantage, self)
+            check_loss(self)
         check_accounting(self, self.effect_every, turns=turns)
         check_detail(self.diagnostics, "diagnostics")
         for name in _SWITCHES:

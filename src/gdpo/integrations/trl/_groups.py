@@ -127,9 +127,8 @@ def assemble(generated: Sequence[GeneratedGroups], ranks: Ranks, padding: int) -
     ]
     sources = [(i, group) for _, i, group in sorted(placed)]
 
-    def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-        known = [part for part in parts if part is not None]
-        return torch.stack([known[i][group] for i, group in sources]) if known else None
+    def stacked(parts: Sequence[Any]) -> Any:
+        return None if parts[0] is None else torch.stack([parts[i][g] for i, g in sources])
 
     outputs = [groups.output for groups in generated]
     starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()

@@ -95,7 +95,7 @@ def objective_of(
         turns=True,
     )
     if rule.wants_turns:
-        check_turns(args.advantage, args)
+        check_turns(args)
     if args.weights_column is not None:
         rule.check_prompt_weights()
         check_weights_column(arguments, args.weights_column, names)

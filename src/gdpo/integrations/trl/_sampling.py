@@ -5,8 +5,6 @@
 
 import copy
 import inspect
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,16 +16,15 @@ from gdpo.integrations.trl._adapter import agree, kept_random_states
 from gdpo.integrations.trl._caches import RoomyLayer
 
 
-@contextmanager
-def unwrapped_model(trainer: Any) -> Generator[Any]:
-    """Yield the model as TRL uses it to generate: unwrapped, without gradient checkpointing."""
+def unwrapped_model(trainer: Any) -> Any:
+    """Return a context with the model as TRL uses it to generate.
+
+    It is unwrapped, without gradient checkpointing.
+    """
     options: dict[str, Any] = {}
     if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:
         options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
-    with unwrap_model_for_generation(
-        trainer.model_wrapped, trainer.accelerator, **options
-    ) as model:
-        yield model
+    return unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options)
 
 
 LEAVE_TOGETHER = 0.1

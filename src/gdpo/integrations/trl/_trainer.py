@@ -386,17 +386,18 @@ class GDPOTrainer(GRPOTrainer):
             gathered: Any = self.accelerator.gather(here)
             token_counts = gathered.view(grouped).cpu()
         inputs = zip(batch["inputs"], self._located.opened, strict=False)
-        of_record = {
-            "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
-            "turn_tokens": self._located.num_tokens,
-        }
         return for_trl, GeneratedGroups(
             rewards=rewards.unflatten(0, grouped),
             token_counts=token_counts,
             closed_gates=closed_gates(
                 returned.rewards.unflatten(0, grouped), names, objective.gates
             ),
-            rollouts={**batch, "completion_ids": completion_ids, **of_record},
+            rollouts={
+                **batch,
+                "inputs": [{**row, "opened": tag} if tag else row for row, tag in inputs],
+                "completion_ids": completion_ids,
+                "turn_tokens": self._located.num_tokens,
+            },
             weights=None if own is None else own.nan_to_num(),
             turns=turns,
         )
@@ -425,8 +426,7 @@ class GDPOTrainer(GRPOTrainer):
 
     def _replace_advantages(self, batch: GeneratedGroups) -> torch.Tensor:
         theirs = batch.output["advantages"]
-        advantages = self._advantages_of(batch)
-        advantages = advantages.to(theirs.dtype)  # the record matches training
+        advantages = self._advantages_of(batch).to(theirs.dtype)  # the record matches training
         # A group may span two processes.
         own = self._ranks.own(advantages.flatten(0, 1)).to(theirs)
         if own.ndim == 2:  # [row, turn]

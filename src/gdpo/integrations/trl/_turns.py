@@ -161,19 +161,19 @@ _DIVIDED_BY_ROLLOUT = ("grpo", "sapo")
 """Loss types that divide by the number of tokens of each rollout."""
 
 
-def check_loss(estimator: str, args: Any) -> None:
+def check_loss(args: Any) -> None:
     if args.importance_sampling_level != "token":
         raise ConfigError(
             f"importance_sampling_level={args.importance_sampling_level!r} does not fit "
-            f"advantage={estimator!r}: with one probability ratio per rollout, every turn trains "
-            "on the mean advantage of the rollout's tokens. Set importance_sampling_level='token', "
-            "or choose an estimator for rollouts, such as 'gdpo'"
+            f"advantage={args.advantage!r}: with one probability ratio per rollout, every turn "
+            "trains on the mean advantage of the rollout's tokens. Set "
+            "importance_sampling_level='token', or choose an estimator for rollouts, such as 'gdpo'"
         )
     if args.loss_type == "vespo":
         raise ConfigError(
-            f"loss_type='vespo' does not fit advantage={estimator!r}: it weights each rollout by "
-            "one probability ratio. Set loss_type='dapo' or 'dr_grpo', or choose an estimator for "
-            "rollouts, such as 'gdpo'"
+            f"loss_type='vespo' does not fit advantage={args.advantage!r}: it weights each rollout "
+            "by one probability ratio. Set loss_type='dapo' or 'dr_grpo', or choose an estimator "
+            "for rollouts, such as 'gdpo'"
         )
 
 
