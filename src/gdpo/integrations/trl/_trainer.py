@@ -127,7 +127,7 @@ class GDPOTrainer(GRPOTrainer):
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.
     """
 
-    args: Any  # a GDPOConfig
+    args: GDPOConfig
     _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
     _name = "GDPO"
     _paper: ClassVar[dict[str, str]] = {
@@ -415,8 +415,9 @@ class GDPOTrainer(GRPOTrainer):
         if (log := self._rollout_log) is not None:
             for groups in generated:
                 self._record(log, groups, advantages)
-        micro_batches = self.args.steps_per_generation * self.num_iterations
-        steps = micro_batches // self.args.gradient_accumulation_steps
+        args: Any = self.args
+        micro_batches = args.steps_per_generation * self.num_iterations
+        steps = micro_batches // args.gradient_accumulation_steps
         if mode == "train" and self._accounting is not None:
             weights = self._weights_in_force(batch)
             self._accounting.take(batch.output, batch.rewards, weights, advantages)
@@ -459,7 +460,8 @@ class GDPOTrainer(GRPOTrainer):
         if groups is not None and groups.weights is not None:
             return groups.weights.tolist()
         changing = self._objective.rule.weighting is not None
-        return list(self.args.reward_weights) if changing else self.reward_weights.tolist()
+        given: Any = self.args.reward_weights if changing else self.reward_weights.tolist()
+        return list(given)
 
     def _log(
         self, mode: str, first: GeneratedGroups, batch: GeneratedGroups, advantages: torch.Tensor

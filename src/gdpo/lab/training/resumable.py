@@ -166,7 +166,8 @@ class ResumableTrainer(GDPOTrainer):
         return states
 
     def _generation(self) -> Any:
-        rounds = self.args.steps_per_generation * self.num_iterations
+        config: Any = self.args
+        rounds = config.steps_per_generation * self.num_iterations
         return self._buffered_inputs if self._step % rounds else None
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:

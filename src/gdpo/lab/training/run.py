@@ -250,7 +250,7 @@ def _built(
             remedy = "choose another folder: --set runs_dir=..."
             _on_main_process(lambda: refuse_small_disk(run.path, loop.checkpoint_bytes, remedy))
     except BaseException:
-        if opened.resumed is None and _processes().is_main_process:
+        if opened.resumed is None and not opened.done and _processes().is_main_process:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
     return loop, trainer
