@@ -127,11 +127,10 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(shown, 
         assert all(c.isprintable() or c in "\n\t\u200c\u200d" for c in page)
 
 
-def test_what_is_no_rollout_at_all(analyze, tmp_path, monkeypatch):
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1" * 9)
-    written.lines(tmp_path / "log.jsonl", [{"loss": 0.5}])
-    monkeypatch.chdir(tmp_path)
+def test_what_is_no_rollout_at_all(analyze, here):
+    (here / "notes.txt").write_text("hello")
+    (here / "broken.parquet").write_bytes(b"PAR1" * 9)
+    written.lines(here / "log.jsonl", [{"loss": 0.5}])
     code, out, err = analyze(".")
     assert code == 2
     assert "broken.parquet: not read" in out
@@ -142,9 +141,8 @@ def test_what_is_no_rollout_at_all(analyze, tmp_path, monkeypatch):
     assert "notes.txt: not read: it contains no metrics, and rollouts end in .parquet" in out
 
 
-def test_a_format_that_a_file_cannot_have_asks_for_no_rewards(analyze, tmp_path, monkeypatch):
-    written.lines(tmp_path / "a.jsonl", [{"prompt": "p", "rewards": {"a": 1.0}}])
-    monkeypatch.chdir(tmp_path)
+def test_a_format_that_a_file_cannot_have_asks_for_no_rewards(analyze, here):
+    written.lines(here / "a.jsonl", [{"prompt": "p", "rewards": {"a": 1.0}}])
     code, out, err = analyze("a.jsonl", "--rewards", "a", "--columns", "format=trl")
     assert code == 2
     assert "format trl is not stored in jsonl files" in " ".join(out.split())

@@ -7,10 +7,7 @@ import pyarrow.parquet as pq
 from gdpo.analysis import EXAMPLE
 
 
-def test_the_example_has_a_reward_that_is_ignored_in_every_step(
-    printed, shown, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_example_has_a_reward_that_is_ignored_in_every_step(printed, shown, here):
     found = json.loads(printed("analyze", "--example", "--output", "json"))
     assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "not_analyzed": 0}
     (run,) = found["runs"]

@@ -98,16 +98,15 @@ def test_another_rank_complains_if_it_fails_alone(gdpo_says, tmp_path, monkeypat
     assert err.startswith("gdpo: rank 1: ")
 
 
-def test_rewards_are_found_in_the_working_directory(gdpo_says, tmp_path, monkeypatch):
-    (tmp_path / "rewards_here.py").write_text(
+def test_rewards_are_found_in_the_working_directory(gdpo_says, here, monkeypatch):
+    (here / "rewards_here.py").write_text(
         "from gdpo import Reward\nmine = Reward('mine', lambda c, r: 0.0, low=0, high=1)\n"
     )
-    (tmp_path / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
-    (tmp_path / "recipe.yaml").write_text(
+    (here / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
+    (here / "recipe.yaml").write_text(
         "task: gsm8k\nmodel: ./x\ndata: {source: rows.jsonl}\n"
         "rewards: [{name: 'rewards_here:mine'}]\n"
     )
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
     _, out, _ = gdpo_says("check", "recipe.yaml")
     assert "reward mine in [0, 1]" in out
@@ -138,28 +137,26 @@ def test_a_terminal_that_knows_ascii_only_gets_no_traceback():
     assert "96 % ? 4" in done.stdout
 
 
-def test_recipes_are_listed_shown_and_copied(printed, mistake, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_recipes_are_listed_shown_and_copied(printed, mistake, here):
     assert "math_length_7b" in printed("recipes", "ls")
     out = printed("recipes", "show", "gsm8k")
     assert "Expect" in out
     assert "task: gsm8k" in out
     printed("recipes", "copy", "gsm8k")
-    assert (tmp_path / "gsm8k" / "recipe.yaml").is_file()
+    assert (here / "gsm8k" / "recipe.yaml").is_file()
     assert "nothing is overwritten" in mistake("recipes", "copy", "gsm8k")
     assert "gdpo recipes ls" in mistake("check", "math_lenght")
 
 
-def test_evaluate_prints_intervals_and_differences(gdpo_says, printed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 3)
+def test_evaluate_prints_intervals_and_differences(gdpo_says, here):
+    (here / "rows.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 3)
     rows = ("--benchmarks", "gsm8k", "--data", "gsm8k=rows.jsonl")
     code, out, err = gdpo_says("evaluate", "gold", *rows)
     assert code == 0
     assert err.splitlines() == ["gsm8k: 0 of 3 problems", "gsm8k: 3 of 3 problems"]
     assert "1.000" in out
     assert "0.439" in out
-    assert "-1.000" in printed("evaluate", "empty", *rows, "--baseline", "evaluations/gold")
+    assert "-1.000" in gdpo_says("evaluate", "empty", *rows, "--baseline", "evaluations/gold")[1]
 
 
 @pytest.mark.parametrize(

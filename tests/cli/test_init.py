@@ -151,15 +151,14 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["my proj; touch pwned", "-x", "it's $HOME", "plain"])
-def test_the_next_command_reaches_the_folder_in_a_shell(tmp_path, printed, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+def test_the_next_command_reaches_the_folder_in_a_shell(here, printed, monkeypatch, name):
     monkeypatch.setattr(starter, "_make_models", made)
     command = printed("init", "--", name).partition("Next: ")[2].partition(" && gdpo")[0]
     shell = subprocess.run(
-        ["sh", "-c", f"{command} && pwd"], cwd=tmp_path, capture_output=True, text=True
+        ["sh", "-c", f"{command} && pwd"], cwd=here, capture_output=True, text=True
     )
-    assert shell.stdout.rstrip("\n") == str(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert shell.stdout.rstrip("\n") == str(here / name)
+    assert [path.name for path in here.iterdir()] == [name]
 
 
 def test_without_torch_the_missing_package_is_named(tmp_path, monkeypatch):

@@ -14,9 +14,8 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_the_summary_is_printed_and_its_numbers_are_exported(gdpo_says, runs, tmp_path):
-    code, out, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
-    assert (code, err) == (0, "")
+def test_the_summary_is_printed_and_its_numbers_are_exported(printed, runs, tmp_path):
+    out = printed("report", runs, "--export", tmp_path / "paper")
     assert str(tmp_path / "paper") in out
     assert "gdpo ends 0.7" in " ".join(out.split())
     assert "raw" in out
@@ -34,10 +33,9 @@ def test_a_folder_without_runs_is_named(mistake, tmp_path):
 
 
 @pytest.mark.parametrize("path", [".", "../paper", "../link"])
-def test_the_current_folder_or_a_link_is_filled(gdpo_says, runs, tmp_path, monkeypatch, path):
+def test_the_current_folder_or_a_link_is_filled(printed, runs, tmp_path, monkeypatch, path):
     (tmp_path / "paper").mkdir()
     (tmp_path / "link").symlink_to("paper")
     monkeypatch.chdir(tmp_path / "paper")
-    code, _, err = gdpo_says("report", str(runs), "--export", path)
-    assert (code, err) == (0, "")
+    printed("report", runs, "--export", path)
     assert (tmp_path / "paper" / "ends.csv").is_file()

@@ -262,13 +262,13 @@ def test_a_run_that_cannot_be_measured_is_one_message(refused, finished, tmp_pat
         ("advantage_options: {}", "advantage_options: {token_counts: true}"),
     ],
 )
-def test_what_a_run_cannot_show_is_said_before_a_model_is_loaded(gdpo_says, finished, changed):
+def test_what_a_run_cannot_show_is_said_before_a_model_is_loaded(refused, finished, changed):
     recipe = finished.run.recipe
     assert changed[0] in recipe.read_text()
     recipe.write_text(recipe.read_text().replace(*changed).replace("\nmodel: ", "\nmodel: ./no"))
-    code, _, err = gdpo_says("effect", finished.run.path)
-    assert code == 2
-    assert err.startswith(f"gdpo: {recipe}: the effect cannot be measured with weights per prompt")
+    assert refused(finished.run.path).startswith(
+        f"gdpo: {recipe}: the effect cannot be measured with weights per prompt"
+    )
 
 
 def record(finished, steps=3):
