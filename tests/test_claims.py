@@ -2,11 +2,10 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 CLAIMS = (ROOT / "research" / "claims.md").read_text("utf-8")
 _FIGURE = re.compile(r"(?<![A-Za-z]-)(?<![\w.])\d[\d,]*(?:\.\d+)*")

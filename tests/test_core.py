@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.checkout import python
+from tests.environments import ROOT
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 

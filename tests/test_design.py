@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.environments import ROOT
 
 from gdpo.advantages import gdpo
 from gdpo.cli import main
 from gdpo.diagnostics import diagnose
 
-ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gdpo"
 DESIGN = (ROOT / "docs" / "design.md").read_text("utf-8")
 

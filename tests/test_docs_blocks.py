@@ -6,16 +6,15 @@ So does that of the reference of the diagnostics.
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from tests.environments import ROOT
 from tests.pages import blocks_of, extras_of, run_page, same
 
 from gdpo.advantages import AdvantageRule
 
-ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),

@@ -2,11 +2,10 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 
-ROOT = Path(__file__).parents[1]
 GDPO = """#!/bin/sh
 echo "$PWD: gdpo $*"
 [ "$1" != "$FAILS" ]

@@ -3,13 +3,12 @@
 import ast
 import importlib
 import re
-from pathlib import Path
 
 from tests.checkout import python
+from tests.environments import ROOT
 
 import gdpo
 
-ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib", "pandas")
 
 

@@ -2,14 +2,13 @@
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 from benchmarks import release
+from tests.environments import ROOT
 
 import gdpo
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 

@@ -3,12 +3,12 @@
 import os
 import shutil
 from inspect import signature
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.checkout import python
+from tests.environments import ROOT
 from tests.refusals import config_error
 
 import gdpo.advantages
@@ -16,7 +16,6 @@ from gdpo.advantages import ESTIMATORS, resolve_estimator
 from gdpo.advantages.registry import check_advantages
 
 REWARDS = torch.zeros(3, 4, 2)
-ROOT = Path(__file__).parents[2]
 
 OF_MY_OWN = '''
 from gdpo.advantages.arrays import finish, prepare

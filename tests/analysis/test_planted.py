@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.analysis.planted import PLANTED, QUESTIONS, Run, analyzed, write_run
+from tests.environments import ROOT
 
 from gdpo.analysis.verdict import Action
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/do_i_need_this.md"
+PAGE = ROOT / "docs/explanation/do_i_need_this.md"
 
 ANSWERS = {
     "check": "Not yet",

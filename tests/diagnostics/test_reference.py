@@ -1,7 +1,8 @@
 """docs/reference/diagnostics.md agrees with the code."""
 
 import re
-from pathlib import Path
+
+from tests.environments import ROOT
 
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics.diagnosis import Kind
@@ -9,7 +10,7 @@ from gdpo.diagnostics.findings import _FEW_GROUPS, DOMINANT
 from gdpo.diagnostics.looks import _LEAST_VARYING, ERROR, LEAST_GROUPS
 from gdpo.diagnostics.readings import _LIVE, _PENALTY, _SPREAD
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
+PAGE = ROOT / "docs" / "reference" / "diagnostics.md"
 
 
 def test_every_kind_is_in_the_table_worst_first():

@@ -2,17 +2,17 @@
 
 import doctest
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from docs._estimators import completed, pictures
 from examples.estimator_plots import advantages, main, measure, situations
+from tests.environments import ROOT
 
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.lab.recipes.read import load_recipe
 
-PAGE = Path(__file__).parents[2] / "docs" / "estimators" / "README.md"
+PAGE = ROOT / "docs" / "estimators" / "README.md"
 HEADER = "task: tool_calling\nmodel: none\ndata: {source: none.jsonl}\n"
 WORLDS = situations()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.environments import ROOT
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, digits, logged, sometimes_vowels
 from tests.integrations.variants import make as make_variant
@@ -134,7 +135,7 @@ def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_to
     rewards = [sometimes_vowels, digits, unnamed]
     trainer, _ = make(name, *place, rewards=rewards, max_steps=10, **MANY_GROUPS)
     watch(trainer)
-    one_file = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_one_file.py"))
+    one_file = runpy.run_path(str(ROOT / "examples" / "watch_one_file.py"))
     one_file["watch"](trainer, prefix="one_file")
     trainer.add_callback(steps := Steps(caplog))
     trainer.train()

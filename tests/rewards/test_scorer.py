@@ -1,10 +1,10 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.environments import ROOT
 from tests.refusals import config_error, reward_error
 
 from gdpo.rewards import Reward, Scorer, calls, score
@@ -179,7 +179,7 @@ def test_completions_and_references_of_unequal_number_are_refused():
 
 
 def test_the_example_of_the_reference_gives_what_it_says(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "rewards.md").read_text()
+    page = (ROOT / "docs" / "reference" / "rewards.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = [block for block in blocks if "Scorer" in block]
     exec(compile(code, "rewards.md", "exec"), {})

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 from tests.sandbox.hostile_programs import HONEST, ONE, PAIRS, PROGRAMS, SHORT
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
 from gdpo.lab.sandbox import Asserts, Sandbox
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = ROOT
 OUTSIDE = ("/tmp", "/var/tmp", "/dev/shm", "/root", "/home", "/", ".")
 
 pytestmark = needs_sandbox

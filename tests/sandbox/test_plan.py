@@ -3,10 +3,10 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests.environments import ROOT
 from tests.refusals import data_error
 
 from gdpo.lab.sandbox import Asserts, Calls, Check, Limits, Stdio
@@ -75,7 +75,7 @@ def test_what_is_no_list_of_tests_is_refused(kind, given, message):
 
 
 def test_the_reference_names_every_limit_with_its_default_and_every_bug():
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "sandbox.md").read_text()
+    page = (ROOT / "docs" / "reference" / "sandbox.md").read_text()
     documented = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE))
     assert {name: float(value) for name, value in documented.items()} == asdict(Limits())
     bugs = page.partition("| bug |")[2].partition("\n\n")[0]

@@ -7,9 +7,9 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 from tests.sandbox.conftest import GOOD, ONE
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import alive, eventually, family, kill, workers
@@ -187,7 +187,7 @@ def script(text):
     code = names + textwrap.dedent(text)
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 
 from gdpo.advantages import AdvantageRule
 from gdpo.lab.recipes.data import read_data
@@ -153,7 +153,7 @@ def test_too_few_rows_are_said():
     assert "fewer than two rows" in lines(own(CORRECT, FORM, problems=PROBLEMS[:1]))
 
 
-NAMES = [folder.name for folder in (Path(__file__).parents[2] / "recipes").glob("*/")]
+NAMES = [folder.name for folder in (ROOT / "recipes").glob("*/")]
 
 
 CALL = '<think>a</think>\n<tool_call>\n{"name": "f", "parameters": {"x": @}}\n</tool_call>'
@@ -175,7 +175,7 @@ def write_rows(file, task, numbers):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"launch"}))
 def test_the_readme_of_a_shipped_recipe_shows_its_table(name, tmp_path):
-    recipe = Path(__file__).parents[2] / "recipes" / name
+    recipe = ROOT / "recipes" / name
     rows = write_rows(tmp_path / "rows.jsonl", load_recipe(recipe).task, range(200, 208))
     resolved = resolve(load_recipe(recipe, [f"data.source={rows}"]))
     found = priority_findings(resolved, read_data(resolved.task, resolved.recipe.data).problems)

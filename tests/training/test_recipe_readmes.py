@@ -2,10 +2,10 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from cyclopts import CycloptsError
+from tests.environments import ROOT
 
 from gdpo.cli import main
 from gdpo.cli._app import app
@@ -17,7 +17,6 @@ from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.trainer_fields import build_config
 from gdpo.lab.training.preflight import quiet
 
-ROOT = Path(__file__).parents[2]
 READMES = sorted((ROOT / "recipes").glob("**/README.md"))
 
 FENCE = re.compile(r"^```(?:bash|sh|console)?\n(.*?)^```", re.DOTALL | re.MULTILINE)

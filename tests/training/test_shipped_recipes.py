@@ -1,10 +1,10 @@
 """The recipes that come with gdpo: short, valid, with the published batches, and they train."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
+from tests.environments import ROOT
 from tests.refusals import config_error
 from tests.training.test_priority_checks import write_rows
 
@@ -20,7 +20,7 @@ from gdpo.lab.training.preflight import quiet
 from gdpo.lab.training.reward_checks import Level
 from gdpo.rollouts import read_rollouts
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = ROOT / "recipes"
 FOLDERS = sorted(file.parent for file in RECIPES.glob("*/recipe.yaml"))
 
 SMALL = {

@@ -4,11 +4,11 @@ import importlib
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tests.checkout import python
+from tests.environments import ROOT
 
 from gdpo.advantages import ESTIMATORS, TURN_ESTIMATORS
 from gdpo.integrations.verl import _plugin
@@ -27,7 +27,7 @@ def module(tmp_path, monkeypatch):
 
 
 def test_the_entry_point_of_the_package_leads_to_the_plugin():
-    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    text = (ROOT / "pyproject.toml").read_text()
     value = tomllib.loads(text)["project"]["entry-points"]["verl.plugins"]["gdpo"]
     assert EntryPoint("gdpo", value, "verl.plugins").load() is _plugin
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from tests.environments import ROOT
 from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
@@ -345,7 +346,7 @@ def test_unknown_names_are_errors_with_the_nearest(tmp_path):
 
 
 def test_every_format_is_in_the_reference():
-    reference = Path(__file__).parents[3] / "docs" / "reference" / "rollout_formats.md"
+    reference = ROOT / "docs" / "reference" / "rollout_formats.md"
     text = reference.read_text()
     assert [name for name in FORMATS if f"`{name}`" not in text] == []
 
