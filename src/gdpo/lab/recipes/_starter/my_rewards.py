@@ -9,7 +9,7 @@ LIMIT = 7
 """Minimum number of characters in a response that scores 0."""
 
 
-def score_brevity(completion: str, reference: Reference) -> float:  # noqa: ARG001
+def score_brevity(completion: str, reference: Reference) -> float:
     """Return 1 for 1 or 2 characters, 0 for none or at least 7, and a linear value in between."""
     length = len(completion) or LIMIT
     return min(1.0, max(0.0, (LIMIT - length) / (LIMIT - FREE)))
