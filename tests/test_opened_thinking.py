@@ -159,8 +159,8 @@ def test_verl_gives_a_reward_the_tag(end):
         )
 
     function = {"custom_reward_function": {"path": PATH, "name": "compute_score"}}
-    decode = lambda ids, **_: bytes(ids).decode()  # noqa: E731
-    worker = SimpleNamespace(config={"reward": function}, tokenizer=SimpleNamespace(decode=decode))
+    tokenizer = SimpleNamespace(decode=lambda ids, **_: bytes(ids).decode())
+    worker = SimpleNamespace(config={"reward": function}, tokenizer=tokenizer)
     said = b"two</think>\n<answer>4</answer>"
     output = SimpleNamespace(
         prompt_ids=f"2+2?{end}".encode(), response_ids=said, response_mask=[1] * len(said)

@@ -73,7 +73,7 @@ def keeping(kept: Kept, trainer: Any) -> TrainerCallback:
     trainer._replace_advantages = seen
 
     class Keeping(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_step_end(self, _: Any, state: Any, *__: Any, **kwargs: Any) -> None:
             step, model = state.global_step, kwargs["model"]
             if not _wanted(step):
                 return

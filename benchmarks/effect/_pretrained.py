@@ -189,12 +189,12 @@ def _costs(folder: Path, sizes: Sizes, every: int | None) -> dict[str, Any]:
         accounts.append(_now() - begun)
 
     class Timing(transformers.TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
             if not steps:
                 _forget_peak()
             steps.append(-_now())
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_step_end(self, *_: Any, **__: Any) -> None:
             steps[-1] += _now()
 
     Window.add = timed

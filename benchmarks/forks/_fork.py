@@ -130,12 +130,12 @@ def _keeping(result: Trained, steps: set[int], *, fresh_optimizer: bool) -> Any:
     from transformers import TrainerCallback
 
     class Keeping(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
             self.begun = time.process_time()
             if fresh_optimizer:
                 kwargs["optimizer"].state.clear()
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_step_end(self, _: Any, state: Any, *__: Any, **kwargs: Any) -> None:
             if state.global_step in steps:
                 weights = kwargs["model"].state_dict()
                 result.models[state.global_step] = {k: v.clone() for k, v in weights.items()}

@@ -13,7 +13,7 @@ from gdpo.diagnostics.influence import student_quantile
 def concordance(
     shares: Sequence[float],
     effects: Sequence[float],
-    counts: Callable[[int, int], bool] = lambda i, j: True,  # noqa: ARG005
+    counts: Callable[[int, int], bool] = lambda *_: True,
 ) -> float:
     """Return the share of pairs that both order in the same way. NaN: no pair counts.
 

@@ -79,7 +79,7 @@ correctness = Reward(
 )
 brevity = Reward(
     "brevity",
-    lambda completion, reference: float(completion.strip().isdigit()),  # noqa: ARG005
+    lambda completion, _: float(completion.strip().isdigit()),
     low=0.0,
     high=1.0,
     examples=(Example("12", {}, 1.0), Example("it is 12.", {}, 0.0)),

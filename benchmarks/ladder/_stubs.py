@@ -40,7 +40,7 @@ class _Finder:
     def __init__(self, names):
         self.names = names
 
-    def find_spec(self, name, path=None, target=None):  # noqa: ARG002
+    def find_spec(self, name, *_):
         from importlib.machinery import ModuleSpec
 
         if any(name == each or name.startswith(f"{each}.") for each in self.names):
@@ -64,7 +64,7 @@ def stand_in(*names):
 class TensorDict:
     """The part of `tensordict.TensorDict` that the published code calls."""
 
-    def __init__(self, source, batch_size=None):  # noqa: ARG002
+    def __init__(self, source, batch_size=None):  # noqa: ARG002  passed by name
         self.tensors = dict(source)
         self.batch_size = torch.Size([len(next(iter(self.tensors.values())))])
 

@@ -87,19 +87,20 @@ def estimators():
     weights = np.array([1.0, 0.5, 2.0])
     for name, estimator in ESTIMATORS.items():
         for case, rewards in {**cases, "padded": padded}.items():
-            yield f"{name} {case}", exact(lambda: estimator(rewards, weights))  # noqa: B023
+            yield f"{name} {case}", exact(estimator, rewards, weights)
     turns = random.integers(1, 4, size=(6, 4))
     for name, estimator in TURN_ESTIMATORS.items():
         for case, rewards in cases.items():
             of_turns = np.stack([rewards, rewards[::-1], rewards[:, ::-1]], axis=2)
-            got = exact(lambda: estimator(of_turns, weights, turns=turns))  # noqa: B023
-            yield f"{name} {case}", got
+            yield f"{name} {case}", exact(estimator, of_turns, weights, turns=turns)
 
 
-def exact(compute):
+def exact(compute, *given, **options):
     """Return every number in hexadecimal, or the error."""
     try:
-        return "\n".join(value.hex() for value in np.asarray(compute(), float).ravel().tolist())
+        return "\n".join(
+            value.hex() for value in np.asarray(compute(*given, **options), float).ravel().tolist()
+        )
     except (ValueError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
 

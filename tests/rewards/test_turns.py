@@ -143,7 +143,7 @@ def test_the_contract_of_a_reward_of_turns_is_checked_on_messages():
 
 def test_an_unknown_kind_of_reward_names_the_allowed_ones():
     with config_error("'turn'"):
-        Reward("count", count_a, 0, 9, of="turns")  # type: ignore[arg-type]
+        Reward("count", count_a, 0, 9, of="turns")
 
 
 @pytest.mark.parametrize("otherwise", ["zero", "missing"])

@@ -174,7 +174,7 @@ def test_a_process_is_replaced_when_it_is_worn_out(monkeypatch):
 
 
 def waits(completion, reference):
-    while not os.path.exists(reference["file"]):  # noqa: PTH110
+    while not Path(reference["file"]).exists():
         time.sleep(0.01)
     return 1.0
 
@@ -265,7 +265,7 @@ def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
     script.communicate()
     for _ in range(600):
         time.sleep(0.1)
-        if not os.path.exists(f"/proc/{worker}"):  # noqa: PTH110
+        if not Path(f"/proc/{worker}").exists():
             return
     os.kill(worker, signal.SIGKILL)
     raise AssertionError("the worker was left behind")

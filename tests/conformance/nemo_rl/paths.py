@@ -7,6 +7,8 @@ without gdpo. It needs no GPU: generator and policy are stand-ins, and Ray runs 
 CPUs.
 """
 
+# ruff: noqa: E402  source makes the others importable
+
 import json
 import os
 from functools import cache
@@ -20,12 +22,12 @@ from gdpo.integrations.nemo_rl import install
 
 OURS = not os.environ.get("NEMO_RL_WITHOUT_GDPO")
 
-import batches  # noqa: E402
-import gdpo_environment  # noqa: E402
-import nemo_rl  # noqa: E402
-from nemo_rl.algorithms import grpo, grpo_sync  # noqa: E402
-from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
-from nemo_rl.environments.utils import create_env  # noqa: E402
+import batches
+import gdpo_environment
+import nemo_rl
+from nemo_rl.algorithms import grpo, grpo_sync
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.environments.utils import create_env
 
 LONGEST = batches.LONGEST
 

@@ -76,16 +76,16 @@ class Accounting(TrainerCallback):
         """
         self._taken = output, rewards, weights, advantages
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Drop the window of a training that was interrupted."""
         self._window = None
 
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         """Say that a window has no account because the training has ended."""
         if self._window is not None:
             logger.warning("gdpo: the last steps have no account, which needs the step after them")
 
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Add the batch to the open window, and begin a window if it is time for one."""
         self._harmless(self._add)
 

@@ -48,8 +48,8 @@ class RoomyLayer(DynamicLayer):
         self,
         key_states: torch.Tensor,
         value_states: torch.Tensor,
-        *args: Any,  # noqa: ARG002  signature of transformers' caches
-        **kwargs: Any,  # noqa: ARG002
+        *_: Any,
+        **__: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         start, self._length = self._length, self._length + key_states.shape[-2]
         if self._length > self._all_keys.shape[-2]:

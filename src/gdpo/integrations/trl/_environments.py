@@ -130,7 +130,7 @@ def _for_trl(environment: type) -> type:
         return environment
     hidden = _Hidden(environment)
 
-    def get_reward(self: Any) -> Any:  # noqa: ARG001
+    def get_reward(_: Any) -> Any:
         raise AssertionError("GDPOTrainer replaces the function that calls this method")
 
     async def later(self: Any) -> Any:

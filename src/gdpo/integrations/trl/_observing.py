@@ -67,7 +67,7 @@ class Observer(TrainerCallback):
                 logger.warning("gdpo, step %d: %s", step, finding.line)
         return found
 
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         if self._trainer.state.is_world_process_zero and self._run.steps:
             Harmless("the training has no verdict because of an error")(self._conclude)
 
@@ -97,11 +97,11 @@ class KeptState(TrainerCallback):
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
         self._subjects = subjects
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         for key, subject in self._subjects.items():
             subject.restore(state.stateful_callbacks.get(key, {}))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         for key, subject in self._subjects.items():
             if now := subject.state():
                 state.stateful_callbacks[key] = now
@@ -158,7 +158,7 @@ class RolloutLog(TrainerCallback):
         folders = {True: self._folder, False: self._folder / "eval"}
         return {key: StepWriter(each, declared=self._declared) for key, each in folders.items()}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         if self._begun:
             self._writers = self._new_writers()
         if state.is_world_process_zero and state.global_step == 0:

@@ -120,7 +120,7 @@ class _ForcedTokens(LogitsProcessor):
         self.of_steps: list[torch.Tensor] = []
         self._tokens = tokens
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def __call__(self, _: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         tokens = self._tokens[len(self.of_steps), -len(scores) :]  # rows leave from the front
         self.of_steps.append(scores)
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)

@@ -56,7 +56,7 @@ class _GiveBack(TrainerCallback):
     def __init__(self, trim: Callable[[int], int]) -> None:
         self._trim = trim
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, *_: Any, **__: Any) -> None:
         self._trim(0)
 
 

@@ -244,7 +244,7 @@ def observe(run: VerlRun, algorithm: Any, data: Any, carried: Carried) -> None:
     advantages = by_group(rows[table.row], placed, padding=0)
     computed = (settings, groups, advantages, advantages, given, given, {})
     run.latest = Computed(*computed, watched=name)
-    if is_plain(name) or "token_level_scores" not in data.batch.keys():  # noqa: SIM118
+    if is_plain(name) or "token_level_scores" not in data.batch.keys():  # noqa: SIM118  see _fetch
         return
     scores = data.batch["token_level_scores"].sum(-1).cpu().numpy()
     scores = by_group(scores[table.row], placed, padding=0)

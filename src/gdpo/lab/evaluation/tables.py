@@ -129,10 +129,13 @@ def _section(results: Sequence[Result], settings: EvaluationSettings) -> str:
     )
     notes = "".join(f"\n{line}.\n" for line in unscorable_lines(results))
     samples = "1 response" if drawn.samples == 1 else f"{drawn.samples:,} responses"
-    return f"""Settings: {samples} per problem, temperature {drawn.temperature:g}, top-p {drawn.top_p:g}, at most {drawn.max_tokens:,} tokens, seed {drawn.seed}, engine {settings.engine}.
-A response with more than {settings.token_limit:,} tokens counts as too long. The confidence intervals are over problems.
+    return f"""Settings: {samples} per problem, temperature {drawn.temperature:g}, \
+top-p {drawn.top_p:g}, at most {drawn.max_tokens:,} tokens, seed {drawn.seed}, engine \
+{settings.engine}.
+A response with more than {settings.token_limit:,} tokens counts as too long. The confidence \
+intervals are over problems.
 
 | benchmark | problems | measure | mean | 95 % confidence interval |
 |---|---|---|---|---|
 {rows}
-{notes}"""  # noqa: E501  lines of Markdown
+{notes}"""

@@ -36,7 +36,10 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _CoreLoader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+    """Reads YAML like PyYAML, but plain text as YAML 1.2 defines it."""
+
+
+_CoreLoader.yaml_implicit_resolvers = {}
 
 
 class _QuotingDumper(yaml.SafeDumper):

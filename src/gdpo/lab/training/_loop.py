@@ -153,7 +153,7 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class LoopCallback(TrainerCallback):
-        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
             trainer.begin_update()
 
         def on_log(self, _: Any, state: Any, *__: Any, logs: Any, **___: Any) -> None:
@@ -163,14 +163,14 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
                 is_main_process=state.is_world_process_zero,
             )
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_step_end(self, _: Any, state: Any, control: Any, *__: Any, **___: Any) -> None:
             stop, save = loop.due(time.monotonic())
             if stop:
                 control.should_training_stop = True
             if stop or save or state.global_step >= state.max_steps:
                 control.should_save = True
 
-        def on_save(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_save(self, *_: Any, **__: Any) -> None:
             loop.saved_at = time.monotonic()
 
     return LoopCallback()
