@@ -151,7 +151,7 @@ def _parse(text: str) -> Any:
         fallback_mode="no_fallback",
         extraction_mode="first_match",
         # math-verify's timeout uses a signal, which fails outside the main thread.
-        parsing_timeout=None,  # pyright: ignore[reportArgumentType]
+        parsing_timeout=0,
     )
     # For \subset, math-verify returns True or False.
     return read[0] if read and isinstance(read[0], sp.Basic | sp.MatrixBase) else None

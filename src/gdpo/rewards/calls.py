@@ -172,14 +172,14 @@ def _place(error: BaseException) -> str:
     return ""
 
 
-def as_number(value: object) -> float | None:
+def as_number(value: Any) -> float | None:
     """Return a score as a float. None: it is no number, such as a text."""
     # float() accepts some strings, which are not valid scores. For an array or a tensor, float()
     # runs library code, which may raise any exception.
     if isinstance(value, (str, bytes, bytearray)):
         return None
     try:
-        return float(value)  # pyright: ignore[reportArgumentType]
+        return float(value)
     except Exception:  # noqa: BLE001  see above
         return None
 

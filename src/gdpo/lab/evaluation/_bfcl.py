@@ -298,8 +298,8 @@ def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict
 
 @cache
 def _checker() -> Any:
-    table = ModuleType("bfcl_eval.constants.model_config")
-    table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}  # pyright: ignore[reportAttributeAccessIssue]
+    table: Any = ModuleType("bfcl_eval.constants.model_config")
+    table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}
     sys.modules.setdefault(table.__name__, table)
     from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
 

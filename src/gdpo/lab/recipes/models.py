@@ -268,6 +268,6 @@ def _convert(file: Path, folder: Path) -> None:
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(read.state_dict())
     model.generation_config = read.generation_config
-    model.to(torch.bfloat16).save_pretrained(folder)  # pyright: ignore[reportArgumentType]
+    model.bfloat16().save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer.save_pretrained(folder)

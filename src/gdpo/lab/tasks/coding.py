@@ -272,7 +272,7 @@ class _Shape:
     tests: Callable[[Row], TestsOfRow]
     problem: Callable[[Row], str] | None
     """Function that returns the problem text. None: the `prompt` column contains chat messages."""
-    solution: Callable[[Row], str | None]
+    solution: Callable[[Row], Any]
 
 
 _SHAPES = (
@@ -310,7 +310,7 @@ def _read_row(row: Row) -> Problem:
     row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
     solution = shape.solution(row)
-    if solution is not None and not isinstance(solution, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if solution is not None and not isinstance(solution, str):
         raise DataError(f"the row's solution must be a string, got {describe(solution)}")
     limits = PLUS_LIMITS if is_plus(row) else None
     reference = {"tests": shape.tests(row), "limits": limits, "solution": solution}
