@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.report.hostile import TEXTS
 from tests.rollouts.built import rollout
@@ -143,7 +145,12 @@ def test_what_is_no_rollout_at_all(analyze, here):
 
 def test_a_format_that_a_file_cannot_have_asks_for_no_rewards(analyze, here):
     written.lines(here / "a.jsonl", [{"prompt": "p", "rewards": {"a": 1.0}}])
-    code, out, err = analyze("a.jsonl", "--rewards", "a", "--columns", "format=trl")
-    assert code == 2
-    assert "format trl is not stored in jsonl files" in " ".join(out.split())
-    assert err == "gdpo: no rollout could be read from these files: see the notices above\n"
+    pq.write_table(pa.table({"step": [1], "prompt": ["p"], "a": [1.0]}), "b.parquet")
+    for of, why, *rest in (
+        ("trl", "format trl is not stored in jsonl files", "a.jsonl", "--rewards", "a"),
+        ("gdpo", "needs a column 'rewards': name the columns (--rewards)", "b.parquet"),
+    ):
+        code, out, err = analyze(*rest, "--columns", f"format={of}")
+        assert code == 2
+        assert why in " ".join(out.split())
+        assert err == "gdpo: no rollout could be read from these files: see the notices above\n"

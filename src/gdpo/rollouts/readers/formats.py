@@ -653,7 +653,11 @@ def _chosen(
         if not fitting:
             what = f"format {asked.format} is not stored in {kind} files"
             raise DataError(what, {"correct the format name": Setting.FORMAT})
-        return max(fitting, key=lambda form: form.fields <= set(fields)), "as given"
+        form = max(fitting, key=lambda form: form.fields <= set(fields))
+        if form.rewards == "record" and "rewards" not in fields and asked.rewards is None:
+            what = f"format {form.name} needs a column 'rewards'"
+            raise DataError(what, {"name the columns": Setting.REWARDS})
+        return form, "as given"
     if asked.columns is None and seen is not None:
         return seen, f"detected from the fields {', '.join(sorted(seen.fields))}"
     return FORMATS[-1], "read by column names"
