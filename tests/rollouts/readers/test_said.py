@@ -30,10 +30,12 @@ def test_lines_in_another_encoding_are_not_called_no_json(tmp_path):
     assert report.skipped == 1
 
 
-def test_a_csv_in_another_encoding_is_left_out_with_the_reason(tmp_path):
+@pytest.mark.parametrize("text", ["prompt,reward\né,1\n", "é,reward\np,1\n", "\n \n"])
+def test_a_csv_in_another_encoding_or_without_rows_is_left_out_with_the_reason(tmp_path, text):
     path = tmp_path / "a.csv"
-    path.write_bytes("prompt,reward\né,1\n".encode("latin1"))
-    assert "not UTF-8: write it in UTF-8" in nothing(path).left_out[path]
+    path.write_bytes(text.encode("latin1"))
+    why = "not UTF-8: write it in UTF-8" if "é" in text else "the file is empty"
+    assert why in nothing(path).left_out[path]
 
 
 def test_keys_that_stand_twice_are_told_with_the_one_that_counts(tmp_path):

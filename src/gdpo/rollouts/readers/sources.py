@@ -203,9 +203,9 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
                 yield from _in_one(held)
                 held = []
-    except (pa.ArrowException, DataError, *BROKEN) as error:
+    except (pa.ArrowException, DataError, UnicodeDecodeError, *BROKEN) as error:
         yield from _in_one(held)
-        if "invalid UTF8" in str(error):
+        if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
             why = "the file is not UTF-8: write it in UTF-8, as df.to_csv does"
             raise DataError(why) from error
         raise
@@ -272,7 +272,10 @@ def _blocks(file: FileReport, delimiter: str) -> Iterator[Any]:
         except pa.ArrowInvalid as error:
             if "block size" not in str(error) and "Empty CSV" not in str(error):
                 raise
-    raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
+    with opened(file.path) as stream:
+        is_empty = not any(part.strip() for part in iter(lambda: stream.read(_PART), b""))
+    if not is_empty:
+        raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
 
 
 def _blocks_of(path: Path, delimiter: str, size: int, wrong: Callable[[Any], str]) -> Iterator[Any]:
