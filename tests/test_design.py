@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_461,
+        "core": 208_511,
         "lab": 113_606,
-        "tests": 421_340,
+        "tests": 421_318,
         "benchmarks": 96_965,
         "files": 264,
         "functions": 2_663,

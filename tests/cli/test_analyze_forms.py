@@ -1,13 +1,13 @@
 """`gdpo analyze` on logs and rollouts in other forms, and on files that it refuses."""
 
 import json
-from pathlib import Path
 
 import pytest
 from tests.cli.printed import commands_in, printed_by, run_printed
+from tests.environments import ROOT
 from tests.rollouts.readers.written import lines, trl
 
-FORMS = Path(__file__).parents[1] / "analysis" / "logs" / "golden_forms"
+FORMS = ROOT / "tests/analysis/logs/golden_forms"
 ROWS = [
     {"step": step, "prompt": f"p{i // 4}", "good_reward": i % 3, "style_reward": i % 2}
     for step in range(3)

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 from tests.rollouts.readers import written
 
-GOLDEN = Path(__file__).parents[1] / "analysis" / "logs" / "golden"
+GOLDEN = ROOT / "tests/analysis/logs/golden"
 STATE = GOLDEN / "trainer_state.json"
 
 

@@ -1,15 +1,13 @@
 """ToolRL's prompts and calls for BFCL equal those of its handler. bfcl-eval is not needed."""
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 
 from gdpo.lab.evaluation._bfcl_handlers import OURS, TOOLRL
 
-PUBLISHED = json.loads(
-    (Path(__file__).parents[1] / "golden" / "bfcl_toolrl_published.json").read_text("utf-8")
-)
+PUBLISHED = json.loads((ROOT / "tests/golden/bfcl_toolrl_published.json").read_text("utf-8"))
 NO_TOOL = '<tool_call>\n{"name": "None", "parameters": {}}\n</tool_call>'
 
 

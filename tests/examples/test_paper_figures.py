@@ -2,15 +2,15 @@
 
 import json
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from examples.paper_figures import better_ones_advantage, distinct_groups, every_group, main, table
+from tests.environments import ROOT
 
 from gdpo.advantages import grpo, grpo_no_std, mo_grpo
 
-PAPER = json.loads((Path(__file__).parents[1] / "golden" / "paper_figure_3.json").read_text())
+PAPER = json.loads((ROOT / "tests/golden/paper_figure_3.json").read_text())
 ESTIMATORS = {"grpo": grpo, "gdpo": mo_grpo}
 
 

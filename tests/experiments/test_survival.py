@@ -1,6 +1,5 @@
 import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +7,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from scipy import stats
+from tests.environments import ROOT
 
 from gdpo.lab.experiments.statistics import kaplan_meier, log_rank_scores, permutation_test
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text("utf-8"))
+GOLDEN = json.loads((ROOT / "tests/golden/few_seeds.json").read_text("utf-8"))
 
 runs = st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=12).map(
     lambda pairs: (

@@ -1,13 +1,13 @@
 """The compatible tasks give exactly the results of the published code."""
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.environments import ROOT
 
 from gdpo.lab.tasks import TASKS
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = ROOT / "tests/golden"
 
 
 def cases(name):
