@@ -249,12 +249,12 @@ def command(*arguments):
     return call
 
 
-def test_analyze_enters_at_most_398_functions(tmp_path, monkeypatch):
+def test_analyze_enters_at_most_390_functions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = entered(command("analyze", "--example"))
     assert "contents" in {name for _, name in page}
-    assert len(page) <= 398
-    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 314
+    assert len(page) <= 390
+    assert len(entered(command("analyze", "--example", "--output", "none"))) <= 306
 
 
 @pytest.mark.slow
