@@ -162,7 +162,7 @@ def test_the_arithmetic_is_that_of_the_trainer(load, tiny_policy):
             model=str(tiny_policy),
             reward_funcs=list(job.resolved.rewards),
             args=job.config,
-            train_dataset=_dataset(job.problems),
+            train_dataset=_dataset(job.problems, column=None),
             processing_class=job.tokenizer,
         )
         values = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
@@ -176,7 +176,8 @@ def test_a_dataset_is_made_without_pickling_its_problems_and_keeps_their_referen
 
     pickled = Mock(return_value=(str, ()))
     reference = type("Reference", (), {"__reduce__": pickled})()
-    made = _dataset([Problem([], reference), Problem([], {"a": 1}), Problem([], {"b": 2})])
+    problems = [Problem([], each) for each in (reference, {"a": 1}, {"b": 2})]
+    made = _dataset(problems, column=None)
     assert not pickled.called
     assert made[1:]["reference"] == [{"a": 1}, {"b": 2}]
 
