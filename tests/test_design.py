@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_511,
+        "core": 208_530,
         "lab": 113_606,
         "tests": 421_323,
         "benchmarks": 96_965,
         "files": 264,
-        "functions": 2_663,
+        "functions": 2_664,
     }
     found = {
         "core": tokens_of(core),

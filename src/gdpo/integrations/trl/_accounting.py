@@ -51,7 +51,9 @@ def check_accounting(args: Any, every: int | None, *, turns: bool = False) -> No
 
 
 class Accounting(TrainerCallback):
-    """Accounts for steps 11 to 20 of every N steps, without changing any number of the training.
+    """Accounts for 10 of every N steps, first for steps 11 to 20.
+
+    It changes no number of the training.
 
     A window is logged one step after its end. A window that is interrupted and resumed has no
     account.

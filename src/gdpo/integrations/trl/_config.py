@@ -86,7 +86,7 @@ class GDPOConfig(GRPOConfig):
     )
     effect_every: int | None = _field(
         None,
-        "Log what changed each reward in steps 11 to 20 of every N steps (N is at least 10), as "
+        "Log what changed each reward in 10 of every N steps (N is at least 10), as "
         "account/<reward>/by/<cause>, /rest and /measured. None: no account.",
     )
     pack_micro_batches: bool = _field(

@@ -67,10 +67,10 @@ def watch(
         estimators: Names of estimators to compare with. For each name, the trainer logs
             `estimators/<name>/sign_flips`, the share of rollouts whose advantage would have the
             opposite sign, and `estimators/<name>/<reward>/influence_share`.
-        effect_every: Log what changed each reward in steps 11 to 20 of every N steps, as
-            `account/<reward>/by/<cause>`, `account/<reward>/rest` and `account/<reward>/measured`.
-            N is at least 10. It needs AdamW, one process, one optimizer step per generation batch,
-            and one advantage per rollout. None: no account.
+        effect_every: Log what changed each reward in 10 of every N steps, first in steps 11 to 20,
+            as `account/<reward>/by/<cause>`, `account/<reward>/rest` and
+            `account/<reward>/measured`. N is at least 10. It needs AdamW, one process, one
+            optimizer step per generation batch, and one advantage per rollout. None: no account.
 
     Raises:
         ConfigError: If an argument after the trainer is invalid, or the folder is not writable.

@@ -225,6 +225,13 @@ def _lines_of(path: Path) -> int:
     return count + (not empty)
 
 
+def _refuse_rows_above(size: int, path: Path) -> None:
+    """Raise an ArrowInvalid about a row that fits into no block, unless the file has no row."""
+    with opened(path) as stream:
+        if any(part.strip() for part in iter(lambda: stream.read(_PART), b"")):
+            raise pa.ArrowInvalid(f"a row has more than {size:,} bytes: use JSONL or parquet")
+
+
 def _swallowed(path: Path, delimiter: str) -> tuple[int | None, int] | None:
     """Return the first row that spans lines because of a misplaced quote, and the line count."""
     with io.TextIOWrapper(opened(path), "utf-8", "replace", newline="") as text:
@@ -272,10 +279,7 @@ def _blocks(file: FileReport, delimiter: str) -> Iterator[Any]:
         except pa.ArrowInvalid as error:
             if "block size" not in str(error) and "Empty CSV" not in str(error):
                 raise
-    with opened(file.path) as stream:
-        is_empty = not any(part.strip() for part in iter(lambda: stream.read(_PART), b""))
-    if not is_empty:
-        raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
+    _refuse_rows_above(sizes[-1], file.path)
 
 
 def _blocks_of(path: Path, delimiter: str, size: int, wrong: Callable[[Any], str]) -> Iterator[Any]:
