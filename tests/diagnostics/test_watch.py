@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.testing import assert_allclose
 
 from gdpo.diagnostics import Thresholds, Watch, diagnose
@@ -19,14 +20,14 @@ STDS = [10, 10, 0.01]
 
 def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimator="grpo"):
     """The diagnosis of each step of a run whose third reward is 1,000 times smaller."""
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     batches = random.standard_normal((count, groups, samples, len(stds))) * stds
     return [diagnose(batch, weights, NAMES[: len(stds)], estimator=estimator) for batch in batches]
 
 
 def random_of(groups, seed=0):
     """Random values `[prompt, sample, reward]` of two rewards."""
-    return np.random.default_rng(seed).random((groups, 8, 2))
+    return default_rng(seed).random((groups, 8, 2))
 
 
 def of_two(rewards, **options):
@@ -65,7 +66,7 @@ def at_the_end(diagnoses):
 
 def redundant():
     """A step with two rewards that say the same."""
-    rewards = np.repeat(np.random.default_rng(0).random((16, 8, 1)), 2, axis=2)
+    rewards = np.repeat(default_rng(0).random((16, 8, 1)), 2, axis=2)
     return of_two(rewards)
 
 
@@ -97,7 +98,7 @@ def test_a_finding_of_single_batches_lasts_from_five_in_a_row_or_throughout(
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 16, 64])
 def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps(groups):
-    random = np.random.default_rng(3)
+    random = default_rng(3)
     rewards = random.standard_normal((256, 8, 3)) * STDS
     whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
     parts = rewards.reshape(-1, groups, 8, 3)
@@ -236,7 +237,7 @@ def test_the_last_quarter_ends_a_finding_of_the_whole_run_or_adds_one():
 
 def never(count, groups, *, rate=0.0):
     """Steps whose second reward is missing from all groups but this share of them."""
-    random, diagnoses = np.random.default_rng(0), []
+    random, diagnoses = default_rng(0), []
     for _ in range(count):
         rewards = random.random((groups, 8, 2))
         rewards[random.random(groups) >= rate, :, 1] = np.nan
@@ -279,7 +280,7 @@ def test_a_part_that_was_out_of_reach_stays_beside_a_reward_that_is_ignored_thro
 
 
 def test_what_the_whole_run_shows_hides_no_finding_of_single_batches_about_the_same_reward():
-    diagnoses, random = [], np.random.default_rng(0)
+    diagnoses, random = [], default_rng(0)
     for _ in range(8):
         rewards = random.random((64, 8, 2)) * [1, 0.01]
         rewards[random.random((64, 8)) < 0.92, 1] = np.nan
@@ -296,7 +297,7 @@ def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it(groups, 
 
     Or it is small and noticed in the first half, and learned when it is measured in the second.
     """
-    history, random = FindingHistory(), np.random.default_rng(0)
+    history, random = FindingHistory(), default_rng(0)
     for rate in rates:
         rewards = random.random((groups, 8, 2))
         rewards[..., 1] = size * (random.random((groups, 8)) < rate)
@@ -305,7 +306,7 @@ def test_a_block_at_whose_end_a_reward_is_learned_shows_no_effect_of_it(groups, 
 
 
 def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
-    watch, history, due, random = Watch(), FindingHistory(), [], np.random.default_rng(0)
+    watch, history, due, random = Watch(), FindingHistory(), [], default_rng(0)
     for step in range(24):
         rewards = random.random((64, 8, 2))
         rewards[..., 1] = step < 16
@@ -370,7 +371,7 @@ def test_a_finding_ends_when_the_last_groups_contradict_it_and_comes_back():
 def test_a_learned_reward_has_no_effect_and_needs_none(declared, sign):
     """The range is declared, or observed in the run. A penalty is learned at the bottom."""
     watch, diagnoses, due = Watch(), [], []
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     bounds = {"low": {"b": 0}, "high": {"b": 1}} if declared else {}
     for step in range(60):
         rewards = random.random((16, 8, 2))
@@ -400,7 +401,7 @@ def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(dtype):
     """In the first block, and while something is measured, before and after its first group."""
-    random, through, others, due = np.random.default_rng(0), Watch(), [], []
+    random, through, others, due = default_rng(0), Watch(), [], []
     for step, groups in enumerate([1] * 90 + [4] * 32):
         if step in (9, 64, 98):
             state = json.loads(json.dumps(through.state()))
@@ -437,7 +438,7 @@ def test_the_state_of_another_version_is_left_out_with_one_line(caplog):
 
 @pytest.mark.slow
 def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
-    random = np.random.default_rng(5)
+    random = default_rng(5)
     rewards = random.standard_normal((100, 8, 3)) * [2, 1, 0.5]
     whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
     drawn = [
@@ -459,7 +460,7 @@ def test_what_was_noticed_is_measured_from_the_next_step_on_and_dropped_if_the_r
 
 
 def test_observed_ranges_are_widened_and_declared_ones_are_kept():
-    history, random = FindingHistory(), np.random.default_rng(0)
+    history, random = FindingHistory(), default_rng(0)
     for low, bounds in ((0, {}), (5, {}), (5, {"low": {"b": -9}, "high": {"b": 9}}), (5, {})):
         rewards = low + random.random((16, 8, 2))
         history.add(of_two(rewards, **bounds))
@@ -529,7 +530,7 @@ CONDITIONS = {
     "seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 40))]
 )
 def test_the_numbers_of_each_finding_meet_its_condition_whatever_a_run_does(seed):
-    random, watch, diagnoses, printed = np.random.default_rng(seed), Watch(), [], []
+    random, watch, diagnoses, printed = default_rng(seed), Watch(), [], []
     size = (int(random.choice([8, 16, 32, 64])), 8)
     while sum(diagnosis.prompts for diagnosis in diagnoses) < 700:
         names = [random.choice([*behaviours(random, size)]) for _ in range(2)]

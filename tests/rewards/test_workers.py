@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.refusals import config_error, reward_error
+from tests.sandbox.process_tree import eventually
 
 from gdpo.rewards import Reward, Scorer, _pool
 
@@ -263,12 +264,9 @@ def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
     worker = int(script.stdout.readline())
     script.kill()
     script.communicate()
-    for _ in range(600):
-        time.sleep(0.1)
-        if not Path(f"/proc/{worker}").exists():
-            return
-    os.kill(worker, signal.SIGKILL)
-    raise AssertionError("the worker was left behind")
+    if not eventually(lambda: not Path(f"/proc/{worker}").exists()):
+        os.kill(worker, signal.SIGKILL)
+        raise AssertionError("the worker was left behind")
 
 
 def test_an_interrupt_ends_the_batch_at_once(tmp_path):
