@@ -41,7 +41,7 @@ class AnalyzeOptions:
     json: bool
     fail_on: Severity | None
     given: Mapping[str, str]
-    """Options that do not affect reading, as text, to print them in other commands."""
+    """All options except `--rewards`, `--columns` and `--output`, as text, to print in commands."""
     page: Path | None
     no_page: str
     """Reason to print if no HTML page is written. Empty if there is nothing to explain."""

@@ -41,7 +41,8 @@ class Thresholds:
     """Number of groups over which a training run sums the influence. With 256 groups of 8 samples,
     the standard error of a share is about 2 %."""
     ignored: float = 0.25
-    """A reward is ignored if its influence share is below this part of its weight share."""
+    """A reward is ignored if its influence share is below this part of its weight share. A verdict
+    says this limit and the next one in words (`_ENOUGH` in analysis/verdict.py)."""
     least_share: float = 0.05
     """An ignored reward is a warning if its influence share is below this value, and else a note.
     In research/forks.md, rewards below it hardly moved."""
@@ -71,7 +72,7 @@ class Thresholds:
 
 DOMINANT = 1.5
 """A reward is dominant if its influence share is above this multiple of its weight share, while
-another one has less than half of its own."""
+another one has less than half of its own. Used by analysis/run.py for a whole run."""
 
 
 class Wording(NamedTuple):

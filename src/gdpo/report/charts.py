@@ -49,9 +49,12 @@ class Line:
         return np.stack([np.full_like(self.value, np.nan) if r is None else r for r in rows])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chart:
-    """Stores the lines and axes of a chart over steps or completion lengths."""
+    """Stores the lines and axes of a chart over steps or completion lengths.
+
+    A chart is equal only to itself, so that a page finds its place among the charts.
+    """
 
     WIDTH: ClassVar[int] = 440
     """Width of the picture, in pixels. The plot area has the edges below."""

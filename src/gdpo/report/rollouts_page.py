@@ -80,6 +80,7 @@ def write_rollouts_report(
     page = render(
         "rollouts.html",
         data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
+        charts=charts,
         mark=Markup(MARK),
         title=f"{question} {answer}"[:300],
         setup=" · ".join(read_sentences(analysis.report)),

@@ -169,9 +169,10 @@ def _state(path: Path) -> list[Log]:
 
 
 def _logged(*logs: Log) -> list[Log]:
-    if not any(log.rows for log in logs):
+    filled = [log for log in logs if log.rows]
+    if not filled:
         raise DataError("it contains no logged step")
-    return [log for log in logs if log.rows]
+    return filled
 
 
 def _trackio(path: Path) -> list[Log]:

@@ -60,9 +60,9 @@ def _page(comparison: Comparison) -> str:
     viewer = viewer_data(analysis.sample, _labels(experiment, analysis), tuple(analysis.estimators))
     drawn = [curves(comparison, reward) for reward in experiment.rewards] + lengths(comparison)
     times = [survival(comparison, reward) for reward in experiment.rewards]
-    timed = [*drawn, *(chart for chart in times if chart is not None)]
+    timed = [chart for chart in times if chart is not None]
     moved, changed = account(comparison), weights(comparison)
-    charts = list(enumerate([*timed, *changed, *moved]))
+    charts = [*drawn, *timed, *changed, *moved]
     rewards = {reward.name: reward for reward in experiment.rewards}
 
     def finals(outcome: Outcome) -> str:
@@ -72,7 +72,8 @@ def _page(comparison: Comparison) -> str:
     return render(
         "runs.html",
         package="gdpo.lab.report",
-        data={"charts": [chart.data() for _, chart in charts], "rollouts": viewer},
+        data={"charts": [chart.data() for chart in charts], "rollouts": viewer},
+        charts=charts,
         title=f"{experiment.name}: {headline(comparison)}",
         mark="",
         question=experiment.name,
@@ -89,11 +90,11 @@ def _page(comparison: Comparison) -> str:
         fewest=FEWEST_SEEDS,
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
         window=smoothing(experiment.total_steps),
-        curves=charts[: len(drawn)],
-        survival=charts[len(drawn) : len(timed)],
-        weights=charts[len(timed) : len(timed) + len(changed)],
+        curves=drawn,
+        survival=timed,
+        weights=changed,
         window_steps=WINDOW,
-        account=charts[len(timed) + len(changed) :],
+        account=moved,
         weight_of=partial(_weight, experiment),
         no_bands=all(outcome.runs < FEWEST_SEEDS for outcome in comparison.outcomes),
         listed=_listed,

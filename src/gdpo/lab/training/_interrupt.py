@@ -58,7 +58,10 @@ class StopRequest:
             raise Stopped
 
     def receive(self, number: int, now: float) -> None:
-        """Handle a signal. A second SIGINT raises a KeyboardInterrupt."""
+        """Handle a signal. A second SIGINT raises a KeyboardInterrupt.
+
+        The peers get a SIGTERM for either signal.
+        """
         if not self.requested:
             self.requested, self.since = True, now
             for peer in self.peers:

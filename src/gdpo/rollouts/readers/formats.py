@@ -392,7 +392,8 @@ class Format:
 def rows_at(places: Mapping[str, Place], required: Collection[str] = ()) -> Rows:
     """Return a function that converts a record to its only rollout.
 
-    `places` are those of the fields of `ParsedRollout`. A field in `required` must be there.
+    `places` are those of the fields of `ParsedRollout`. A field in `required` must be there. The
+    place of `rewards` is a function that returns a mapping of numbers for any record.
     """
     readings = dict[str, Callable[[Record], Any]]()
     for name, place in places.items():

@@ -67,7 +67,7 @@ class RolloutReading(Iterator[RolloutTable]):
         self.progress: Callable[[RolloutTable], None] | None = None
         """Called with each step that was read."""
         self._group_size = group_size
-        self._last: RolloutTable | None = None
+        self._previous: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
         if asked.format is None and asked.columns is None:
             files = without_twins(files, _is_record, self.report.left_out)
@@ -126,7 +126,7 @@ class RolloutReading(Iterator[RolloutTable]):
         return groups
 
     def _repeated(self, table: RolloutTable) -> bool:
-        last, self._last = self._last, table
+        last, self._previous = self._previous, table
         if last is None or table.format not in _REPEATS:
             return False
         if (last.run, last.names, len(last)) != (table.run, table.names, len(table)):

@@ -180,7 +180,7 @@ class _Text:
         while True:
             space = _SPACE.match(self._text, self._at)
             self._move(self._at if space is None else space.end())
-            if self._at < len(self._text) or self._ended or not self._more():
+            if self._at < len(self._text) or not self._more():
                 return self._text[self._at : self._at + 1]
 
     def take(self, expected: str) -> None:
