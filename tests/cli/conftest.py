@@ -1,5 +1,6 @@
 """The command line, run in this process."""
 
+import json
 import re
 from functools import partial
 
@@ -73,6 +74,24 @@ def analyze(gdpo_says):
 def shown(printed):
     """Run `gdpo analyze`, which ends well without a message on stderr. Return what it prints."""
     return partial(printed, "analyze")
+
+
+@pytest.fixture
+def summary(shown):
+    """Run `gdpo analyze` without a page, which ends well. Return what it prints."""
+    return partial(shown, "--output", "none")
+
+
+@pytest.fixture
+def machine(analyze):
+    """Run `gdpo analyze` for a machine, which ends well. Return what it finds."""
+
+    def run(*arguments):
+        code, out, err = analyze(*arguments, "--output", "json")
+        assert code == 0, err
+        return json.loads(out, parse_constant=pytest.fail)
+
+    return run
 
 
 @pytest.fixture

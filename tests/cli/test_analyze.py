@@ -21,6 +21,8 @@ from tests.rollouts.readers import written
 from gdpo.advantages import ESTIMATORS, grpo
 from gdpo.diagnostics import diagnose
 
+pytestmark = pytest.mark.usefixtures("here")
+
 COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=length")
 
 
@@ -55,18 +57,6 @@ def ignored(folder, steps=6):
     return folder
 
 
-@pytest.fixture
-def machine(analyze):
-    """Run `gdpo analyze` for a machine. Return what it finds and the exit code."""
-
-    def run(*arguments):
-        code, out, err = analyze(*arguments, "--output", "json")
-        assert code in (0, 1), err
-        return json.loads(out, parse_constant=pytest.fail), code
-
-    return run
-
-
 @pytest.mark.parametrize(("size", "verdict"), [(8, "these columns were"), (12, "groups formed")])
 def test_groups_that_mix_prompts_give_no_verdict(shown, folder, size, verdict):
     options = ("--columns", f"format=verl,group_size={size}", "--output", "none")
@@ -75,14 +65,13 @@ def test_groups_that_mix_prompts_give_no_verdict(shown, folder, size, verdict):
     assert ("! 60 groups formed by group_size" in out) == (size == 12)
 
 
-def test_the_numbers_are_those_of_a_table_worked_out_by_hand(machine, dump, here):
+def test_the_numbers_are_those_of_a_table_worked_out_by_hand(machine, dump):
     """Groups of 2: a z-score is ±1/√2 where the reward varies, and so is GRPO's advantage.
 
     Step 1: `wide` varies in a, `narrow` in b: ½ + ½ each. Step 2: `wide` in both: ½ + ½ + ½ + ½;
     `narrow` in b, its only group: ½ + ½.
     """
-    found, code = machine(dump, *COLUMNS)
-    assert code == 0
+    found = machine(dump, *COLUMNS)
     assert found["rows"] == {"all": 8, "read": 8, "skipped": 0, "not_analyzed": 0}
     assert found["groups"]["count"] == 4
     assert found["groups"]["sizes"] == {"2": 4}
@@ -115,7 +104,7 @@ def test_the_numbers_are_those_of_a_table_worked_out_by_hand(machine, dump, here
     assert run["correlation"][0][1] == pytest.approx(1.0)
 
 
-def test_the_summary_is_short_and_plain_and_the_rows_add_up(shown, tmp_path, here):
+def test_the_summary_is_short_and_plain_and_the_rows_add_up(shown, tmp_path):
     out = shown(ignored(tmp_path / "run"))
     lines = out.splitlines()
     assert len(lines) <= 24
@@ -142,7 +131,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(shown, tmp_path, her
 
 
 def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_for_machines(
-    machine, shown, folder, here
+    machine, shown, folder
 ):
     arguments = (ignored(folder), "--rewards", "loud,quiet")
     out = shown(*arguments, "--estimators", "grpo,gdpo")
@@ -157,7 +146,7 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     assert rows[2][1:] == rows[5][1:] == ["50 %", "50 %"]
     page = Path("analysis.html").read_text().replace("<wbr>", "")
     assert all(cell in page for row in rows for cell in row)
-    found, _ = machine(*arguments, "--estimators", "grpo,gdpo")
+    found = machine(*arguments, "--estimators", "grpo,gdpo")
     equal, sizes = found["runs"][0]["verdict"]["readings"]
     assert (equal["setting"], equal["needed"], sizes["needed"]) == (settings[2], True, False)
     assert equal["condition"] == "if the rewards should count equally"
@@ -165,13 +154,11 @@ def test_the_share_of_every_reward_with_each_setting_is_printed_on_the_page_and_
     shares = {name: pytest.approx(share) for name, share in equal["shares"].items()}
     assert replayed["gdpo"] == shares
     for sure in ("--weights", "loud=1,quiet=1"), ("--sizes-are-weights",):
-        verdict = machine(*arguments, *sure)[0]["runs"][0]["verdict"]
+        verdict = machine(*arguments, *sure)["runs"][0]["verdict"]
         assert verdict["action"] == ("train" if len(sure) > 1 else "nothing")
 
 
-def test_three_rollouts_are_printed_for_a_function_that_never_varied(
-    analyze, shown, tmp_path, here
-):
+def test_three_rollouts_are_printed_for_a_function_that_never_varied(analyze, shown, tmp_path):
     rows = [
         {"prompt": f"q{i // 4}", "completion": f"a\x1b{i}\n" + 300 * "x", "step": i // 128}
         | {"form": 0.5, "tone": i % 3}
@@ -194,8 +181,8 @@ def test_three_rollouts_are_printed_for_a_function_that_never_varied(
     assert "three rollouts" not in analyze(ignored(tmp_path / "other"))[1]
 
 
-def test_what_is_worst_comes_first_and_is_told_with_what_to_do(machine, folder, here):
-    found, _ = machine(ignored(folder))
+def test_what_is_worst_comes_first_and_is_told_with_what_to_do(machine, folder):
+    found = machine(ignored(folder))
     findings = found["runs"][0]["findings"]
     assert findings[0]["severity"] == "warning"
     assert (findings[0]["kind"], findings[0]["rewards"]) == ("ignored", ["quiet"])
@@ -212,13 +199,13 @@ def test_a_reward_that_no_file_has_is_a_mistake_and_no_page_is_written(analyze, 
     asked = (dump, "--rewards", "wide,narow")
     code, out, err = analyze(*asked)
     assert (code, out) == (2, f"reading {dump}\n")
-    assert TYPO in " ".join(err.split())
+    assert TYPO in flat(err)
     assert analyze(*asked, "--output", "json")[:2] == (2, "")
     assert analyze(*asked, "--follow")[0] == 2
     assert not list(here.iterdir())
 
 
-def test_the_exit_code_says_whether_a_finding_lasted(machine, analyze, tmp_path, dump, here):
+def test_the_exit_code_says_whether_a_finding_lasted(analyze, tmp_path):
     run = ignored(tmp_path / "ignored")
     quiet = ("--output", "none", "--fail-on")
     assert analyze(run, "--output", "none")[0] == 0
@@ -226,22 +213,20 @@ def test_the_exit_code_says_whether_a_finding_lasted(machine, analyze, tmp_path,
     assert analyze(run, *quiet, "note")[0] == 1
     sized = (run, "--rewards", "loud,quiet", "--sizes-are-weights")  # which explains it
     assert analyze(*sized, *quiet, "warning")[0] == 0
-    found, code = machine(run, "--fail-on", "warning")
-    assert (code, found["failed"]) == (1, True)
+    code, out, _ = analyze(run, "--output", "json", "--fail-on", "warning")
+    assert (code, json.loads(out)["failed"]) == (1, True)
     # 48 groups are too few to say who is ignored.
     short = ignored(tmp_path / "short", steps=3)
     assert analyze(short, *quiet, "warning")[0] == 0
 
 
-def test_estimators_are_replayed_and_nothing_would_change_is_said(
-    machine, shown, dump, tmp_path, here
-):
+def test_estimators_are_replayed_and_nothing_would_change_is_said(machine, shown, dump):
     out = shown(dump, *COLUMNS, "--estimators", "grpo,gdpo")
     assert "baseline: grpo (2 steps, 4 groups)" in out
     assert "no difference" not in out
     one = ("--rewards", "wide", "--columns", "prompt=prompt", "--estimators", "grpo", "gdpo")
     assert "no difference from the baseline, up to a factor: all estimators" in shown(dump, *one)
-    found, _ = machine(dump, *one)
+    found = machine(dump, *one)
     assert [(e["estimator"], e["same"], e["signal_lost"]) for e in found["estimators"]] == [
         ("grpo", True, 0),
         ("gdpo", True, 0),
@@ -249,13 +234,13 @@ def test_estimators_are_replayed_and_nothing_would_change_is_said(
 
 
 @pytest.mark.parametrize("named", [("--estimators", "gdpo"), ("--estimators=grpo,gdpo",)])
-def test_a_folder_with_the_name_of_an_estimator_is_no_obstacle(shown, dump, here, named):
+def test_a_folder_with_the_name_of_an_estimator_is_no_obstacle(shown, dump, named):
     Path("gdpo").mkdir()
     assert "gdpo" in shown(dump, *COLUMNS, *named)
 
 
-def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump, here):
-    found, _ = machine(dump, *COLUMNS, "--estimators")
+def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump):
+    found = machine(dump, *COLUMNS, "--estimators")
     by_name = {e["estimator"]: e for e in found["estimators"]}
     assert set(by_name) == {*ESTIMATORS}
     assert by_name["saw"]["problem"]
@@ -263,12 +248,12 @@ def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump, here
     assert "not computed: saw: estimator 'saw' needs 'low'" in shown(dump, *COLUMNS, "--estimators")
 
 
-def test_rewards_are_scored_anew(machine, shown, folder, here):
+def test_rewards_are_scored_anew(machine, shown, folder):
     path = written.verl_v1(folder)
     out = shown(path, "--rescore", "gsm8k")
     assert "integer" in out
     assert f"! {path}:1: no reference" in out
-    found, _ = machine(path, "--rescore", "gsm8k")
+    found = machine(path, "--rescore", "gsm8k")
     assert [r["name"] for r in found["runs"][0]["rewards"]] == ["correctness", "integer", "format"]
     assert found["files"][0]["rewards_from"] == "rescored"
     notice = next(each for each in found["notices"] if each["what"].startswith("no reference"))
@@ -300,17 +285,17 @@ def test_every_format_is_analyzed_by_the_command(shown, tmp_path, here, writer):
     assert (here / "analysis.html").stat().st_size > 10_000
 
 
-def test_our_own_runs_are_told_apart_by_their_folders(machine, shown, tmp_path, here):
+def test_our_own_runs_are_told_apart_by_their_folders(machine, shown, tmp_path):
     for label in ("grpo", "gdpo"):
         trained(tmp_path / "runs", label, 1, steps=3)
     out = shown(tmp_path / "runs")
     assert "run-0: 3 steps" in out
     assert "run-1: 3 steps" in out
     paths = [tmp_path / "runs" / name for name in ("run-0", "run-1")]
-    found, _ = machine(*paths)
+    found = machine(*paths)
     assert [run["run"] for run in found["runs"]] == ["run-0", "run-1"]
     files = sorted((paths[0] / "rollouts").iterdir(), reverse=True)
-    found, _ = machine(*files, files[0].parent)
+    found = machine(*files, files[0].parent)
     assert [run["over_time"]["step"] for run in found["runs"]] == [[1, 2, 3]]
 
 
@@ -371,7 +356,7 @@ def test_what_is_typed_wrong_is_told_with_code_2(
     monkeypatch.chdir(tmp_path)
     code, out, err = analyze(*arguments)
     assert code == 2
-    assert message in " ".join((out + err).split())
+    assert message in flat(out + err)
     assert "Traceback" not in out + err
 
 
@@ -379,9 +364,7 @@ def test_what_is_typed_wrong_is_told_with_code_2(
     ("buffered", "options"),
     [(True, ("--output", "none")), (False, ("--estimators", "grpo,gdpo")), (False, ("--help",))],
 )
-def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(
-    dump, here, buffered, options
-):
+def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(dump, buffered, options):
     """rich makes an exit with 1 of it."""
     python = [sys.executable, *([] if buffered else ["-u"])]
     reader, writer = os.pipe()
@@ -395,25 +378,21 @@ def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_rewards_are_given_anew_without_an_output_to_be_kept(folder, here):
+def test_rewards_are_given_anew_without_an_output_to_be_kept(folder):
     path = written.verl(folder)
     line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --output none >&-"
     done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_log_of_some_steps_alone_is_told(shown, folder, here):
+def test_a_log_of_some_steps_alone_is_told(summary, folder):
     for step in (10, 20, 30):
         rows = [{"step": step, "prompt": "a", "r": float(i)} for i in range(4)]
         written.lines(folder / f"step_{step}.jsonl", rows)
-    assert "3 steps (10 to 30, every 10), 12 rollouts" in shown(
-        folder, "--rewards", "r", "--output", "none"
-    )
+    assert "3 steps (10 to 30, every 10), 12 rollouts" in summary(folder, "--rewards", "r")
 
 
-def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
-    analyze, tmp_path, here, monkeypatch
-):
+def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(analyze, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     names = [f"a_reward_function_with_a_long_name_{k}" for k in range(9)]
     for run in ("the_first_run_of_a_comparison", "the_second_run_of_a_comparison"):
@@ -438,7 +417,7 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(
         assert len(text.split("influence share of every reward")[0].splitlines()) <= 22
 
 
-def test_the_batch_step_s_median_is_between_two_steps(shown, folder, here):
+def test_the_batch_step_s_median_is_between_two_steps(shown, folder):
     gains = []
     for step, scale in ((1, 1.0), (2, 3.0)):
         rewards = np.random.default_rng(step).normal(size=(4, 4, 2)) ** scale
@@ -487,7 +466,7 @@ def judges(here, monkeypatch):
     sys.modules.pop("judges_of_test", None)
 
 
-def test_what_rewards_print_is_not_among_what_is_found(judges, folder, here):
+def test_what_rewards_print_is_not_among_what_is_found(judges, folder):
     path = written.verl(folder)
     options = ("--rescore", f"{judges}:rewards", "--output", "json")
     done = python("-m", "gdpo", "analyze", path, *options, check=True)
@@ -506,25 +485,25 @@ def test_what_makes_rewards_may_fail_in_any_way(refused, judges, folder):
     [("fifth", "ValueError: the fifth step", 4), ("strange", "advantages that are not finite", 1)],
 )
 def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
-    machine, shown, judges, folder, name, why, after
+    machine, summary, judges, folder, name, why, after
 ):
     rng = np.random.default_rng(0)
     for step in range(1, 9):
         rows = [{"step": step, "prompt": str(i // 4), "r": float(rng.random())} for i in range(16)]
         written.lines(folder / f"step_{step}.jsonl", rows)
     asked = ("--rewards", "r", "--estimators", f"grpo_no_std,{judges}:{name}")
-    out = shown(folder, *asked, "--output", "none")
+    out = summary(folder, *asked)
     assert "no difference" not in out
     assert f"{judges}:{name} failed after {after} step" in out
     assert why in flat(out)
-    found, _ = machine(folder, *asked)
+    found = machine(folder, *asked)
     assert [each["same"] for each in found["estimators"]] == [True, False]
 
 
 def test_a_page_that_cannot_be_is_told_before_anything_is_read(analyze, dump, here):
     code, out, err = analyze(dump, *COLUMNS, "--output", "a" * 300 + ".html")
     assert code == 2
-    assert "File name too long. Choose another file" in " ".join(err.split())
+    assert "File name too long. Choose another file" in flat(err)
     assert "rows" not in out
     assert analyze(dump, *COLUMNS, "--output", "a" * 245 + ".html")[0] == 0
     assert (here / ("a" * 245 + ".html")).is_file()
@@ -586,7 +565,7 @@ def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
     assert done.stdout == f"({f'reading {dump}'!r}, False) False\n"
 
 
-def test_texts_that_are_not_shown_are_not_read(shown, folder, here):
+def test_texts_that_are_not_shown_are_not_read(shown, summary, folder, here):
     """The bytes of the completions are garbage: whoever reads them fails."""
     row = {"step": 1, "prompt": "a", "completion": "", "advantage": 0.0}
     rows = [row | {"completion": f"completion {i} " * 20, "r": i / 4} for i in range(8)]
@@ -599,21 +578,19 @@ def test_texts_that_are_not_shown_are_not_read(shown, folder, here):
     path.write_bytes(data)
     with pytest.raises((OSError, pa.ArrowException)):
         pq.read_table(path)
-    assert "8 rows: 8 read, 0 skipped" in shown(
-        path, "--output", "none", "--estimators", "grpo,gdpo"
-    )
+    assert "8 rows: 8 read, 0 skipped" in summary(path, "--estimators", "grpo,gdpo")
     shown(path)
     assert "could not be read" in (here / "analysis.html").read_text()
 
 
 @pytest.fixture
-def following(tmp_path):
+def following():
     """Starts the command that follows a run; it has ended when the test has."""
     started = []
 
-    def start(run, *arguments, output="none"):
+    def start(run, *arguments):
         command = [sys.executable, "-m", "gdpo", "analyze", str(run), "--follow"]
-        command += ["--output", output]
+        command += ["--output", "json"]
         process = subprocess.Popen(
             [*command, *arguments],
             stdout=subprocess.PIPE,
@@ -633,7 +610,7 @@ def following(tmp_path):
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, folder):
     run = written.verl(folder, steps=(1,))
-    process = following(run, output="json")
+    process = following(run)
     assert json.loads(process.stdout.readline())["rows"]["read"] == 4
     written.verl(run, steps=(2,))
     path = run / "1.jsonl"
@@ -650,13 +627,11 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, folder):
 
 
 @pytest.mark.slow
-def test_what_is_followed_ends_with_the_first_warning_that_is_certain(
-    following, machine, folder, here
-):
+def test_what_is_followed_ends_with_the_first_warning_that_is_certain(following, analyze, folder):
     """Of 96 groups, one look shows the warning. It is repeated, and therefore not certain yet."""
-    run = ignored(folder, steps=6)
-    assert machine(run, "--fail-on", "warning")[1] == 1
-    process = following(run, "--fail-on", "warning", output="json")
+    run = ignored(folder)
+    assert analyze(run, "--output", "none", "--fail-on", "warning")[0] == 1
+    process = following(run, "--fail-on", "warning")
     found = json.loads(process.stdout.readline())
     (warning,) = [f for f in found["runs"][0]["findings"] if f["severity"] == "warning"]
     assert (warning["kind"], warning["lasting"], warning["certain"]) == ("ignored", True, False)
@@ -713,7 +688,7 @@ def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, f
     assert "these files contain only a scalar reward" in (here / "analysis.html").read_text()
 
 
-def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, folder, here):
+def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, folder):
     dump = written.open_instruct(folder)
     out = shown(dump, "--estimators", "grpo,gdpo")
     assert "rewards: scalar reward only: " in out
@@ -725,7 +700,7 @@ def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, 
     assert "contain no texts that could be rescored" in flat(out)
 
 
-def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, folder, here):
+def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, folder):
     rng = np.random.default_rng(0)
     rewards = rng.random((8, 4, 2))
     advantages = grpo(rewards, [1.0, 0.1]).reshape(-1)
@@ -742,9 +717,9 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, fold
     assert "no difference from the baseline, up to a factor: grpo" in out
 
 
-def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, folder):
+def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, summary, folder):
     run = run_of(folder, LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
-    out = shown(run, "--output", "none")
+    out = summary(run)
     told = flat(out)
     assert "`format` is constant in 100 % of its 64 groups from step 7, at 1, the top" in told
     assert "no action needed: keep" in told
@@ -753,20 +728,20 @@ def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, shown, folder
     assert analyze(run, "--output", "none", "--fail-on", "warning")[0] == 0
 
 
-def test_a_reward_whose_range_is_said_is_learned(shown, folder):
+def test_a_reward_whose_range_is_said_is_learned(summary, folder):
     run = run_of(folder, LEARNED)
-    out = shown(run, "--output", "none")
+    out = summary(run)
     assert "at 1, the highest value of this run" in flat(out)
     said = ("--range", "format=0:1")
-    out = shown(run, "--output", "none", *said)
+    out = summary(run, *said)
     assert "at 1, the top of its range" in flat(out)
 
 
 def test_a_rescored_reward_has_its_own_range_unless_another_is_said(machine, judges, folder):
     said = (written.verl(folder), "--rescore", f"{judges}:rewards")
-    (run,) = machine(*said)[0]["runs"]
+    (run,) = machine(*said)["runs"]
     assert run["verdict"]["learned"] == ["loud", "later"]
-    (run,) = machine(*said, "--range", "loud=1:3")[0]["runs"]
+    (run,) = machine(*said, "--range", "loud=1:3")["runs"]
     assert run["verdict"]["learned"] == ["later"]
 
 

@@ -1,6 +1,5 @@
 """`gdpo analyze` on what goes wrong in practice: named with file and line, the rest analyzed."""
 
-import json
 import re
 from pathlib import Path
 
@@ -16,16 +15,12 @@ from gdpo.rollouts import rollout_file, write_rollouts
 
 
 @pytest.fixture
-def analyzed(gdpo_says, here):
+def analyzed(shown, machine, here):
     """Runs the command twice, for people and for machines; what both say has to fit."""
 
     def run(*arguments):
-        code, out, err = gdpo_says("analyze", *arguments, "--estimators", "grpo,gdpo")
-        assert code == 0, err
-        assert err == ""
-        found = json.loads(
-            gdpo_says("analyze", *arguments, "--output", "json")[1], parse_constant=pytest.fail
-        )
+        out = shown(*arguments, "--estimators", "grpo,gdpo")
+        found = machine(*arguments)
         rows = found["rows"]
         assert rows["all"] == rows["read"] + rows["skipped"]
         assert rows["read"] == rows["not_analyzed"] + sum(
@@ -41,11 +36,10 @@ def analyzed(gdpo_says, here):
 
 
 def test_several_formats_in_one_folder(analyzed, folder):
-    run = folder
-    written.verl(run)
-    written.nemo_rl(run)
-    written.tinker(run)
-    found, out = analyzed(run)
+    written.verl(folder)
+    written.nemo_rl(folder)
+    written.tinker(folder)
+    found, out = analyzed(folder)
     formats = out.splitlines()[1]
     assert all(f"{name} (1 file)" in formats for name in ("nemo-rl", "tinker", "verl"))
     assert found["rows"]["read"] == 20

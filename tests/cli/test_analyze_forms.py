@@ -226,17 +226,17 @@ def test_wide_text_is_refused_with_a_command_that_converts_it(gdpo_says, here, n
     assert gdpo_says("analyze", f"utf8_{name}", "--output", "none")[0] == 0
 
 
-def test_a_list_in_an_object_is_refused_with_a_command_that_separates_it(gdpo_says, shown, here):
+def test_a_list_in_an_object_is_refused_with_a_command_that_separates_it(gdpo_says, summary, here):
     (here / "x.json").write_text(json.dumps({"n": 3, "train": ROWS, "test": ROWS[:8]}))
     code, out, _ = gdpo_says("analyze", "x.json")
     assert code == 2
     assert "the file is one JSON object" in out
     (command,) = commands_in(out)
     printed_by(command, gdpo_says)
-    assert "24 rows: 24 read" in shown("x_rows.jsonl", "--output", "none")
+    assert "24 rows: 24 read" in summary("x_rows.jsonl")
 
 
-def test_folders_that_are_not_read_are_not_counted_as_files(shown, here):
+def test_folders_that_are_not_read_are_not_counted_as_files(summary, here):
     run = here / "run"
     run.mkdir()
     lines(run / "a.jsonl", ROWS)
@@ -246,9 +246,7 @@ def test_folders_that_are_not_read_are_not_counted_as_files(shown, here):
     for number in range(9):
         lines(elsewhere / f"{number}.jsonl", ROWS)
     (run / "linked").symlink_to(elsewhere)
-    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in shown(
-        run, "--output", "none"
-    )
+    assert "24 rows: 24 read, 0 skipped; 1 file and 1 folder not read" in summary(run)
 
 
 def test_files_of_other_kinds_are_counted_if_nothing_can_be_read(analyze, here):

@@ -51,16 +51,10 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def analyzed(gdpo_says, path, *options):
-    code, out, err = gdpo_says("analyze", path, "--output", "json", *options)
-    assert code == 0, err
-    return json.loads(out)
-
-
 @pytest.fixture
-def found_in(gdpo_says, tmp_path):
+def found_in(machine, folder):
     """Write rows into a file of a kind, and return what the command finds in it."""
-    return lambda kind, rows: analyzed(gdpo_says, written(tmp_path / "run", kind, rows))
+    return lambda kind, rows: machine(written(folder, kind, rows))
 
 
 of_every_kind = pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -236,7 +230,7 @@ def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, fol
     assert run_commands(gdpo_says, err) == both
 
 
-def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_says, tmp_path):
+def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(machine, tmp_path):
     rows = made(
         lambda s, p, g, a, b: (
             {"correct": a, "short": b, "rating": s + p / 9}
@@ -248,7 +242,7 @@ def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(gdpo_sa
     folder = in_files(tmp_path / "completions", "parquet", rows)
     for file in list(folder.iterdir()):
         file.rename(folder / f"completions_{file.stem[5:]:0>5}.parquet")
-    (run,) = analyzed(gdpo_says, tmp_path)["runs"]
+    (run,) = machine(tmp_path)["runs"]
     assert names_of(run) == ["correct", "short"]
 
 
@@ -263,7 +257,7 @@ def test_ids_of_groups_have_many_names(found_in, kind, name):
 
 
 @pytest.mark.parametrize("form", [dict, list, "pairs", json.dumps])
-def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says, tmp_path, form):
+def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(machine, tmp_path, form):
     forms = {"pairs": lambda found: [{"name": n, "value": v} for n, v in found.items()]}
     forms[list] = lambda found: list(found.values())
     write = forms.get(form, form)
@@ -271,12 +265,12 @@ def test_rewards_in_structs_lists_and_texts_are_read_from_arrow_files(gdpo_says,
     table = pa.Table.from_pylist(rows)
     with pa.ipc.new_file(tmp_path / "run.arrow", table.schema) as file:
         file.write_table(table)
-    (run,) = analyzed(gdpo_says, tmp_path / "run.arrow")["runs"]
+    (run,) = machine(tmp_path / "run.arrow")["runs"]
     assert weight_shares(run) == pytest.approx([1 / 1.1, 0.1 / 1.1])
 
 
 @of_every_kind
-def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, folder, kind):
+def test_a_run_of_small_files_is_judged_on_all_of_them(machine, folder, kind):
     """In the first file, the total does not show the weights, because a reward is constant."""
     rows = made(
         lambda s, p, g, a, b: (
@@ -284,7 +278,7 @@ def test_a_run_of_small_files_is_judged_on_all_of_them(gdpo_says, folder, kind):
         ),
         prompts=2,
     )
-    found = analyzed(gdpo_says, in_files(folder, kind, rows))
+    found = machine(in_files(folder, kind, rows))
     assert found["notices"] == []
     (run,) = found["runs"]
     assert names_of(run) == ["correct", "rouge"]
@@ -328,24 +322,24 @@ def test_rewards_that_the_user_names_and_the_total_contradicts_are_marked(analyz
 
 
 @of_every_kind
-def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(
-    gdpo_says, folder, kind
-):
+def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(machine, folder, kind):
     files = {}
     for row in with_ids("worker"):
         files.setdefault(f"step{row['step']}_rank{row.pop('rank')}", []).append(row)
     for name, rows in files.items():
         written(folder / name, kind, rows)
-    found = analyzed(gdpo_says, folder)
+    found = machine(folder)
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["group id and prompt"]
 
 
 @of_every_kind
-def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(gdpo_says, folder, kind):
+def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(
+    gdpo_says, machine, folder, kind
+):
     rows = made(lambda s, p, g, a, b: {"uid": f"{s}-{p}-{g}"} | {"reward_a": a, "reward_b": b})
     path = written(folder, kind, rows)
-    found = analyzed(gdpo_says, path)
+    found = machine(path)
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["equal prompts"]
     assert "each group id has one rollout" in str(found["notices"])
@@ -373,19 +367,19 @@ WEIGHED = {
 )
 @of_lines_and_columns
 @pytest.mark.parametrize("form", WEIGHED)
-def test_weights_beside_the_rewards_are_read(gdpo_says, folder, form, kind, name, named):
+def test_weights_beside_the_rewards_are_read(machine, folder, form, kind, name, named):
     path = written(folder, kind, made(lambda s, p, g, a, b: WEIGHED[form](a, b, name)))
-    (run,) = analyzed(gdpo_says, path, *named)["runs"]
+    (run,) = machine(path, *named)["runs"]
     assert weight_shares(run) == pytest.approx([0.2, 0.8])
 
 
 @of_lines_and_columns
-def test_weights_beside_values_of_any_name_are_read(gdpo_says, folder, kind):
+def test_weights_beside_values_of_any_name_are_read(machine, folder, kind):
     def fields(s, p, g, a, b):
         return {"rewards": {"a": {"points": a, "weight": 0.25}, "b": {"points": b, "weight": 1}}}
 
     named = "rewards.a.points,rewards.b.points"
-    (run,) = analyzed(gdpo_says, written(folder, kind, made(fields)), "--rewards", named)["runs"]
+    (run,) = machine(written(folder, kind, made(fields)), "--rewards", named)["runs"]
     assert weight_shares(run) == pytest.approx([0.2, 0.8])
 
 

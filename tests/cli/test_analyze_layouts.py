@@ -346,13 +346,13 @@ def test_rewards_that_cannot_be_read_are_refused_and_no_step_is_proposed(refused
     assert "--rewards step" not in err
 
 
-def test_no_command_is_offered_that_leaves_a_reward_out(shown, tmp_path):
+def test_no_command_is_offered_that_leaves_a_reward_out(summary, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
-    out = shown(path, "--output", "none")
+    out = summary(path)
     assert "Rename 'a, b'" in out
     many = {f"m{i:02}": "acc" for i in range(20)}
     path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
-    assert f"--rewards {','.join(many)}" in shown(path, "--output", "none")
+    assert f"--rewards {','.join(many)}" in summary(path)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -401,13 +401,13 @@ def test_texts_are_found_where_a_reader_would_look_for_them(folder):
         assert (found.prompt, found.completion) == ("2+2", "five")
 
 
-def test_what_to_do_about_a_file_is_never_cut(shown, tmp_path):
+def test_what_to_do_about_a_file_is_never_cut(summary, tmp_path):
     folder = tmp_path / ("a" * 90) / ("b" * 90)
     folder.mkdir(parents=True)
     written(folder / "run", "jsonl", rows(inside("rewards")))
     (folder / "b.jsonl.zst").write_bytes(b"")
     (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
-    out = shown(tmp_path, "--output", "none")
+    out = summary(tmp_path)
     assert "decompress it first" in out
     assert "the format (--columns format=NAME)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out

@@ -46,9 +46,8 @@ def test_influence_that_gdpo_logged_is_shown(shown):
     assert "over the whole batch" not in text
 
 
-def test_json_holds_everything(shown):
-    out = shown(STATE, "--output", "json", "--rewards", "vowels,is_text")
-    (log,) = json.loads(out, parse_constant=pytest.fail)["logs"]
+def test_json_holds_everything(machine):
+    (log,) = machine(STATE, "--rewards", "vowels,is_text")["logs"]
     assert log["steps"] == list(range(1, 17))
     assert [reward["name"] for reward in log["rewards"]] == ["vowels", "is_text"]
     assert log["rewards"][1]["last_std"] == 0
@@ -85,11 +84,10 @@ def test_an_unknown_reward_is_refused(refused, options, message):
 
 
 def test_rollouts_are_preferred_to_metrics(shown, folder):
-    run = folder
     rows = [{"step": 1, "prompt": i // 2, "reward_a": i % 2, "reward_b": i % 3} for i in range(8)]
-    written.lines(run / "rows.jsonl", rows)
-    shutil.copy(STATE, run)
-    assert "metrics only" not in shown(run)
+    written.lines(folder / "rows.jsonl", rows)
+    shutil.copy(STATE, folder)
+    assert "metrics only" not in shown(folder)
 
 
 def test_the_log_of_an_earlier_checkpoint_is_not_shown(shown, tmp_path):

@@ -1,7 +1,5 @@
 """Whether a primary reward always won in a run."""
 
-import json
-
 import numpy as np
 import pytest
 from tests.rollouts.built import rollout
@@ -48,10 +46,9 @@ def broken_by_loops(folder):
     return len(lost), sum(lost)
 
 
-def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, shown):
+def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path, machine):
     folder = recorded(tmp_path)
-    out = shown(folder, "--primary", "right", "--output", "json")
-    (found,) = json.loads(out)["priority"]
+    (found,) = machine(folder, "--primary", "right")["priority"]
     assert (found["groups"], found["broken"]) == broken_by_loops(folder)
     assert found["broken"] > 0
     assert found["estimators"]["grpo"]["smallest"] == 1
@@ -60,9 +57,9 @@ def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path,
     assert found["gates"] == {}
 
 
-def test_a_gate_that_the_rollouts_show_counts(tmp_path, shown):
+def test_a_gate_that_the_rollouts_show_counts(tmp_path, summary):
     folder = recorded(tmp_path, gate=True)
-    out = shown(folder, "--output", "none", "--primary", "right")
+    out = summary(folder, "--primary", "right")
     lines = out.splitlines()
     assert "rollouts with right below 1: a gate" in out
     assert any(line.split() == ["right", "1", "0,", "1", *["above", "0"] * 2] for line in lines)
@@ -70,30 +67,29 @@ def test_a_gate_that_the_rollouts_show_counts(tmp_path, shown):
 
 
 def test_without_the_option_nothing_is_said_and_an_unknown_name_is_refused(
-    tmp_path, analyze, refused
+    tmp_path, summary, refused
 ):
     folder = recorded(tmp_path)
-    assert "priority" not in analyze(folder, "--output", "none")[1]
-    assert "did you mean 'right'" in refused(folder, "--output", "none", "--primary", "rigth")
+    assert "priority" not in summary(folder)
+    assert "did you mean 'right'" in refused(folder, "--primary", "rigth")
 
 
 def test_files_without_advantages_and_fields_that_are_not_read_as_rewards_are_told(
-    tmp_path, analyze, refused
+    tmp_path, summary, refused
 ):
     rows = [{"prompt": i // 4, "right": i % 3, "style": i % 2} for i in range(16)]
     file = lines(tmp_path / "x.jsonl", rows)
-    asked = (file, "--output", "none", "--rewards", "right", "--primary")
+    asked = (file, "--rewards", "right", "--primary")
     said = "not checked whether right won: the files contain no advantages"
-    assert said in analyze(*asked, "right")[1]
+    assert said in summary(*asked, "right")
     said = "primary: 'style' is not read as a reward (rewards: "
     assert said in refused(*asked, "style")
 
 
-def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, gdpo_says):
-    asked = ("analyze", recorded(tmp_path), "--output", "none", "--primary", "right")
-    asked = (*asked, "--weights", "right=0,format=1")
-    assert "not known, because right has no positive weight" in gdpo_says(*asked)[1]
-    (found,) = json.loads(gdpo_says(*asked[:2], *asked[4:], "--output", "json")[1])["priority"]
+def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, summary, machine):
+    asked = (recorded(tmp_path), "--primary", "right", "--weights", "right=0,format=1")
+    assert "not known, because right has no positive weight" in summary(*asked)
+    (found,) = machine(*asked)["priority"]
     assert found["estimators"]["gdpo"]["holds"] is None
 
 
@@ -109,8 +105,8 @@ SMALL = {
 
 
 @pytest.mark.parametrize("said", SMALL)
-def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, analyze, said):
+def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, summary, said):
     written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
-    out = analyze(tmp_path, "--output", "none", "--primary", "right")[1]
+    out = summary(tmp_path, "--primary", "right")
     assert said in out
     assert "0.3, 0.3" not in out  # 0.1 + 0.2 is no other value
