@@ -154,17 +154,17 @@ def test_rewards_that_differ_by_turn_are_added_and_kept_for_each_turn(analyze, f
 
 
 @pytest.mark.parametrize("options", [(), ("--output", "json")])
-def test_groups_of_one_are_refused_and_the_command_compares(gdpo_says, folder, options):
+def test_groups_of_one_are_refused_and_the_command_compares(analyze, machine, folder, options):
     rows = [
         {"step": s, "prompt": f"in /tmp/{RNG.random()} do {p}", "reward_a": a, "reward_b": b}
         for s, p, g, a, b in rollouts()
     ]
     path = written(folder, "jsonl", rows)
-    code, out, err = gdpo_says("analyze", path, *options)
+    code, out, err = analyze(path, *options)
     assert code == 2
     assert "%" not in out
     assert "--columns group=" in err
-    run_commands(gdpo_says, err)
+    run_commands(machine, err)
 
 
 LOG = {"loss": 0.1, "grad_norm": 0.3, "learning_rate": 1e-6, "epoch": 0.1, "reward": 0.4}
@@ -207,27 +207,27 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("form", UNREAD)
-def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(gdpo_says, folder, form):
+def test_a_field_called_rewards_that_cannot_be_read_ends_the_search(analyze, machine, folder, form):
     rows = made(lambda s, p, g, a, b: {"accuracy": a, "format": g % 2} | UNREAD[form](a, b))
-    code, _, err = gdpo_says("analyze", written(folder, "jsonl", rows), "--output", "none")
+    code, _, err = analyze(written(folder, "jsonl", rows), "--output", "none")
     assert code == 2
     assert "'rewards'" in err
-    run_commands(gdpo_says, err)
+    run_commands(machine, err)
 
 
 @pytest.mark.parametrize("total", ["product", "independent"])
-def test_both_readings_of_a_doubtful_total_are_commands_that_work(gdpo_says, folder, total):
+def test_both_readings_of_a_doubtful_total_are_commands_that_work(analyze, machine, folder, total):
     def scored(s, p, g, a, b):
         whole = a * b if total == "product" else float(g % 2)
         return {"a_reward": a, "b_reward": b, "reward": whole}
 
     rows = made(scored)
     path = written(folder, "jsonl", rows)
-    code, out, err = gdpo_says("analyze", path, "--output", "none")
+    code, out, err = analyze(path, "--output", "none")
     assert code == 2
     assert "! " in out
     both = [["a_reward", "b_reward"], ["reward", "a_reward", "b_reward"], ["reward"]]
-    assert run_commands(gdpo_says, err) == both
+    assert run_commands(machine, err) == both
 
 
 def test_columns_of_the_dataset_are_no_rewards_of_trl_over_all_its_files(machine, tmp_path):
@@ -335,7 +335,7 @@ def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(mac
 
 @of_every_kind
 def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(
-    gdpo_says, machine, folder, kind
+    analyze, machine, folder, kind
 ):
     rows = made(lambda s, p, g, a, b: {"uid": f"{s}-{p}-{g}"} | {"reward_a": a, "reward_b": b})
     path = written(folder, kind, rows)
@@ -343,7 +343,7 @@ def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(
     assert found["groups"]["sizes"] == {"4": 64}
     assert list(found["groups"]["by"]) == ["equal prompts"]
     assert "each group id has one rollout" in str(found["notices"])
-    assert gdpo_says("analyze", path, "--columns", "group=uid")[0] == 2
+    assert analyze(path, "--columns", "group=uid")[0] == 2
 
 
 WEIGHED = {
@@ -385,12 +385,14 @@ def test_weights_beside_values_of_any_name_are_read(machine, folder, kind):
 
 @of_lines_and_columns
 @pytest.mark.parametrize("of", [str, lambda a: str(a > 0), lambda a: "yes" if a > 0 else "no"])
-def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(gdpo_says, folder, kind, of):
+def test_a_reward_that_is_the_text_of_a_number_is_not_dropped_silently(
+    analyze, machine, folder, kind, of
+):
     rows = made(lambda s, p, g, a, b: {"answer_correct": of(a), "format_reward": b})
-    code, _, err = gdpo_says("analyze", written(folder, kind, rows), "--output", "none")
+    code, _, err = analyze(written(folder, kind, rows), "--output", "none")
     assert code == 2
     both = ["format_reward", "answer_correct"]
-    assert run_commands(gdpo_says, err) == [both[:1], both]
+    assert run_commands(machine, err) == [both[:1], both]
 
 
 @of_every_kind

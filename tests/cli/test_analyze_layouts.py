@@ -243,13 +243,11 @@ def written(path: Path, kind: str, records: list) -> Path:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_the_same(
-    gdpo_says, folder, layout
+    machine, summary, folder, layout
 ):
     kind, make, rewards, steps = LAYOUTS[layout]
     path = written(folder, kind, rows(make))
-    code, out, err = gdpo_says("analyze", path, "--output", "json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = machine(path)
     assert found["files"][0]["rewards"] == list(rewards)
     (run,) = found["runs"]
     assert [reward["name"] for reward in run["rewards"]] == list(rewards)
@@ -257,7 +255,7 @@ def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_th
     assert found["rows"] == {"all": 32, "read": 32, "skipped": 0, "not_analyzed": 0}
     assert found["groups"]["sizes"] == {"4": 8}
     assert found["notices"] == [] or layout.startswith("very many")
-    _, out, _ = gdpo_says("analyze", path, "--output", "none")
+    out = summary(path)
     assert "rewards: " in out
     if rewards == ("reward",):
         return
@@ -266,15 +264,13 @@ def test_natural_layouts_are_read_right_and_the_command_that_is_printed_reads_th
         out.splitlines()[-1]
         == f"verdict: unknown: these columns were guessed; for a verdict: {verdict['command']}"
     )
-    code, named, err = gdpo_says(*shlex.split(verdict["command"])[1:], "--output", "json")
-    assert code == 0, err
-    (again,) = json.loads(named)["runs"]
+    (again,) = machine(*shlex.split(verdict["command"])[2:])["runs"]
     assert again["verdict"]["assumed"] == {}
     own = {"verdict", "weights_from", "unchecked"}
     assert {k: again[k] for k in again.keys() - own} == {k: run[k] for k in run.keys() - own}
 
 
-def run_commands(gdpo_says, printed):
+def run_commands(machine, printed):
     """Run each command that a refusal proposes. Return the rewards that each is promised to read.
 
     Each must succeed, with the rewards that it lists and no others.
@@ -283,12 +279,11 @@ def run_commands(gdpo_says, printed):
     assert lines, printed
     proposed = []
     for line in lines:
-        command = shlex.split(line)[1:]
-        code, out, err = gdpo_says(*command, "--output", "json")
-        assert code == 0, f"{line}: {err}"
+        command = shlex.split(line)[2:]
+        runs = machine(*command)["runs"]
         if "--rewards" in command:
             names = command[command.index("--rewards") + 1].split(",")
-            for run in json.loads(out)["runs"]:
+            for run in runs:
                 assert [reward["name"] for reward in run["rewards"]] == names, line
             proposed.append(names)
     return proposed
@@ -296,14 +291,14 @@ def run_commands(gdpo_says, printed):
 
 @pytest.mark.parametrize("layout", REFUSED)
 def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
-    gdpo_says, folder, layout
+    analyze, machine, folder, layout
 ):
     kind, make, named = REFUSED[layout]
     path = written(folder, kind, rows(make))
-    code, _, err = gdpo_says("analyze", path, "--output", "none")
+    code, _, err = analyze(path, "--output", "none")
     assert (code, "no reward can be inferred in" in err) == (2, True)
     assert all(repr(name.rpartition(".")[2])[1:-1] in err for name in named.split(","))
-    proposed = run_commands(gdpo_says, err)
+    proposed = run_commands(machine, err)
     assert any(named in ",".join(rewards) for rewards in proposed)
 
 

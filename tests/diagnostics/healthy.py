@@ -27,6 +27,11 @@ HEALTHY = {
 SIZES = ((4, 4), (8, 4), (16, 4), (8, 8), (32, 8), (64, 16))
 
 
+def stacked(*rewards):
+    """Rewards `[prompt, sample, reward]`, from an array for each reward."""
+    return np.stack([np.asarray(reward, float) for reward in rewards], axis=-1)
+
+
 def healthy(seed, prompts, samples, kinds):
     """Rewards `[prompt, sample, reward]`, and the lowest and the highest value of each."""
     random = np.random.default_rng(seed)
@@ -39,7 +44,7 @@ def healthy(seed, prompts, samples, kinds):
         "3": lambda: (random.integers(-3, 4, size), -3, 3),
     }
     columns, low, high = zip(*(makers[kind]() for kind in kinds), strict=True)
-    return np.stack([np.asarray(column, float) for column in columns], axis=-1), low, high
+    return stacked(*columns), low, high
 
 
 def false_alarms(which, prompts, samples, *, seeds):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from tests.advantages.claims import options_of
 
@@ -64,8 +65,8 @@ def test_presence_is_what_replaying_the_batch_without_the_weight_changes(name, m
     found = Coefficients.of(rewards, [1, 2, 0.5], estimator)
     whole = estimator(rewards, [1, 2, 0.5])
     without = [estimator(rewards, w) for w in ([0, 2, 0.5], [1, 0, 0.5], [1, 2, 0])]
-    np.testing.assert_array_equal(found.advantages, whole.ravel())
-    np.testing.assert_array_equal(found.presence, [(whole - each).ravel() for each in without])
+    assert_array_equal(found.advantages, whole.ravel())
+    assert_array_equal(found.presence, [(whole - each).ravel() for each in without])
 
 
 DO_NOT_ADD_UP = {"dara_asymmetric", "gd2po_hard", "gd2po_snr", "gdpo_leave_one_out", "rvpo"}
@@ -87,7 +88,7 @@ def test_the_parts_of_an_estimator_add_up_or_it_is_named(name, missing, dtype):
     centred = np.moveaxis(np.nan_to_num(rewards - np.nanmean(rewards, axis=1, keepdims=True)), 2, 0)
     square = np.sum(centred * centred, axis=2, keepdims=True)
     slope = np.sum(parts * centred, axis=2, keepdims=True) / np.where(square > 0, square, 1)
-    np.testing.assert_allclose(parts, slope * centred, atol=1e-5)
+    assert_allclose(parts, slope * centred, atol=1e-5)
     assert (name in DO_NOT_ADD_UP) or np.all(slope >= 0)
 
 
@@ -105,14 +106,14 @@ def test_parts_have_the_normalizers_of_the_batch(seed):
     of_batch = (z @ weights).std(ddof=1)
     for estimator, expected in ((grpo, centred / of_group), (gdpo, z / of_batch)):
         found = Coefficients.of(rewards, weights, estimator).parts.reshape(3, 6, 5)
-        np.testing.assert_allclose(np.moveaxis(found, 0, 2), weights * expected, atol=1e-9)
+        assert_allclose(np.moveaxis(found, 0, 2), weights * expected, atol=1e-9)
 
 
 def test_copies_of_a_reward_split_by_weight():
     """The weights of two copies are 3 to 1, also if one has another unit (gdpo)."""
     rewards = batch()[..., :1] * [1, 100]
     first, second = Coefficients.of(rewards, [3, 1], gdpo).parts
-    np.testing.assert_allclose(first, 3 * second)
+    assert_allclose(first, 3 * second)
 
 
 @pytest.mark.parametrize("estimator", [grpo, gdpo])
@@ -123,9 +124,7 @@ def test_parts_follow_the_weights_of_each_prompt(estimator):
     assert adds_up(found)
     assert not np.any(found.parts.reshape(3, 6, 5)[:2, 0])
     same = Coefficients.of(batch(), np.tile([1, 2, 0.5], (6, 1)), estimator)
-    np.testing.assert_array_equal(
-        same.parts, Coefficients.of(batch(), [1, 2, 0.5], estimator).parts
-    )
+    assert_array_equal(same.parts, Coefficients.of(batch(), [1, 2, 0.5], estimator).parts)
 
 
 def test_a_batch_without_signal_adds_up_to_nothing():
@@ -155,8 +154,8 @@ def test_the_effects_are_those_of_a_loop():
         left_out = [mean_over([b for b in range(5) if b != out], j, k) for out in range(5)]
         middle = sum(left_out) / 5
         errors[j, k] = np.sqrt(4 / 5 * sum((each - middle) ** 2 for each in left_out))
-    np.testing.assert_allclose(np.column_stack([found.matrix, found.totals]), values)
-    np.testing.assert_allclose(np.column_stack([found.errors, found.total_errors]), errors)
+    assert_allclose(np.column_stack([found.matrix, found.totals]), values)
+    assert_allclose(np.column_stack([found.errors, found.total_errors]), errors)
     assert (found.names, found.groups) == (("a", "b"), 80)
     assert found.quantile == pytest.approx(stats.t.ppf(0.975, 4))
     assert found.own == {"a": (values[0, 0], pytest.approx(errors[0, 0])), "b": found.own["b"]}
@@ -172,8 +171,8 @@ def test_sizes_that_have_no_meaning_are_relative_to_the_largest_own_effect():
     unit = np.abs(absolute.matrix.diagonal()).max()
     assert np.abs(found.matrix.diagonal()).max() == 1
     for name in ("matrix", "errors", "totals", "total_errors"):
-        np.testing.assert_allclose(getattr(found, name) * unit, getattr(absolute, name))
-        np.testing.assert_allclose(getattr(found, name), getattr(other, name))
+        assert_allclose(getattr(found, name) * unit, getattr(absolute, name))
+        assert_allclose(getattr(found, name), getattr(other, name))
     said = list(sentences(SEEN, np.ones(3), np.ones(3)))
     shown = list(sentences(replace(SEEN, unit=found.unit), np.ones(3), np.ones(3)))
     new = "of the largest own effect"
@@ -186,8 +185,8 @@ def test_a_batch_is_never_paired_with_itself():
     given = products()
     given[np.arange(5), :, np.arange(5)] = NAN
     found, expected = (effect_of(each, np.ones(2), "ab", groups=1) for each in (given, products()))
-    np.testing.assert_array_equal(found.matrix, expected.matrix)
-    np.testing.assert_array_equal(found.errors, expected.errors)
+    assert_array_equal(found.matrix, expected.matrix)
+    assert_array_equal(found.errors, expected.errors)
 
 
 def test_nothing_moves_a_reward_without_spread():
@@ -263,7 +262,7 @@ def test_the_gradients_of_the_rewards_are_unbiased():
     chance, a, *_ = every_batch(grpo)
     shift = 1e-6 * np.eye(SIZE)
     slope = (expected(THETA + shift) - expected(THETA - shift)).T / 2e-6
-    np.testing.assert_allclose(np.tensordot(chance, a, 1), slope, atol=1e-9)
+    assert_allclose(np.tensordot(chance, a, 1), slope, atol=1e-9)
 
 
 @cache

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.diagnostics.healthy import HEALTHY, false_alarms
+from tests.diagnostics.healthy import HEALTHY, false_alarms, stacked
 
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Kind, Severity
@@ -18,10 +18,6 @@ A, B = ["a"], ["a", "b"]
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-def stacked(*rewards):
-    return np.stack([np.asarray(reward, dtype=float) for reward in rewards], axis=-1)
 
 
 def uniform(seed=0, prompts=64, samples=8):

@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from tests.diagnostics.healthy import stacked
 
 from gdpo.diagnostics import Thresholds, diagnose
 from gdpo.diagnostics.diagnosis import Cause, Kind, Range, Severity
@@ -31,12 +32,19 @@ def batch(*, std=1.0, varies=1.0, there=1.0, against=0.0, groups=256, samples=8)
     reward = std * (uniform(2, groups, samples) - against * other)
     reward[: round(groups * (1 - varies))] = 0.0
     reward[random.random(reward.shape) >= there] = np.nan
-    return np.stack([reward, other], axis=-1)
+    return stacked(reward, other)
 
 
-def effect(rewards, weights=None, estimator="grpo", **options):
-    found = diagnose(rewards, weights, NAMES, estimator=estimator, **options).findings
-    (finding,) = [each for each in found if each.kind in OF_INFLUENCE]
+def diagnosed(rewards, weights=None, estimator="grpo", **options):
+    return diagnose(rewards, weights, NAMES, estimator=estimator, **options)
+
+
+def effects(diagnosis):
+    return [each for each in diagnosis.findings if each.kind in OF_INFLUENCE]
+
+
+def effect(*arguments, **options):
+    (finding,) = effects(diagnosed(*arguments, **options))
     return finding
 
 
@@ -119,7 +127,7 @@ def test_where_a_prompt_has_no_weight_for_a_reward_it_is_not_missing():
 
 def test_a_reward_that_the_advantages_do_not_follow_has_a_cause_too():
     for std, named in ((1, False), (1.2, False), (1.5, True)):
-        rewards = np.stack([uniform(1), std * uniform(2)], axis=-1)
+        rewards = stacked(uniform(1), std * uniform(2))
         finding = effect(rewards, None, None, advantages=rewards[..., 1] - std / 2)
         assert finding.causes == (Cause.RANGE,)
         assert ("standard deviation of `o`" in finding.message) == named
@@ -144,36 +152,35 @@ LIMITS = (
 @pytest.mark.parametrize("sign", [1, -1])
 def test_each_limit_has_its_kind_and_severity(share, kind, severity, sign):
     """The advantages follow two unrelated rewards as closely as the test asks for."""
-    rewards = np.stack([uniform(1, 2000), uniform(2, 2000)], axis=-1) - 0.5
+    rewards = stacked(uniform(1, 2000), uniform(2, 2000)) - 0.5
     advantages = rewards @ [sign * share, 1 - abs(share)]
-    found = diagnose(rewards, [sign, 1], NAMES, estimator=None, advantages=advantages).findings
-    seen = [(f.kind, f.severity) for f in found if f.kind in OF_INFLUENCE]
+    found = diagnosed(rewards, [sign, 1], None, advantages=advantages)
+    seen = [(f.kind, f.severity) for f in effects(found)]
     assert seen == ([(kind, severity)] if kind else [])
     if kind is Kind.IGNORED:
-        assert ("is ignored" in found[0].message) == (severity is Severity.WARNING)
+        assert ("is ignored" in found.findings[0].message) == (severity is Severity.WARNING)
     if kind is Kind.REVERSED:
-        assert ("pushed down" if sign > 0 else "pushed up") in found[0].message
+        assert ("pushed down" if sign > 0 else "pushed up") in found.findings[0].message
 
 
 def test_the_interval_has_to_lie_below_the_limit_in_64_groups_four_of_them_varying():
-    close = np.stack([0.1 * uniform(1, 64), uniform(2, 64)], axis=-1)  # 5.8 % ± 8.5
+    close = stacked(0.1 * uniform(1, 64), uniform(2, 64))  # 5.8 % ± 8.5
     assert effect(close).severity is Severity.NOTE
     for ignored in (0.12, 0.115):  # below 6 %, but not below 12 %; not below 5.75 %
         thresholds = Thresholds(ignored=ignored)
-        assert not diagnose(close, None, NAMES, estimator="grpo", thresholds=thresholds).findings
-    clear = np.stack([0.05 * uniform(1, 64), uniform(2, 64)], axis=-1)
+        assert not diagnosed(close, thresholds=thresholds).findings
+    clear = stacked(0.05 * uniform(1, 64), uniform(2, 64))
     assert effect(clear).kind is Kind.IGNORED
-    assert not diagnose(clear[:63], None, NAMES, estimator="grpo").findings
+    assert not diagnosed(clear[:63]).findings
     for live, kinds in ((3, []), (4, [Kind.IGNORED])):
         rare = clear.copy()
         rare[live:, :, 0] = 0.0
-        found = diagnose(rare, None, NAMES, estimator="grpo").findings
-        assert [f.kind for f in found if f.kind in OF_INFLUENCE] == kinds
+        assert [f.kind for f in effects(diagnosed(rare))] == kinds
 
 
 def test_each_threshold_moves_its_limit():
-    rewards = np.stack([0.2 * uniform(1, 1024), uniform(2, 1024)], axis=-1)
-    assert not diagnose(rewards, None, NAMES, estimator="grpo").findings
+    rewards = stacked(0.2 * uniform(1, 1024), uniform(2, 1024))
+    assert not diagnosed(rewards).findings
     for thresholds, kind, severity in (
         (Thresholds(ignored=0.5), Kind.IGNORED, Severity.NOTE),
         (Thresholds(ignored=0.5, least_share=0.2), Kind.IGNORED, Severity.WARNING),
@@ -210,14 +217,14 @@ def test_the_own_variance_is_that_at_the_limit_as_far_as_the_number_of_groups_al
 
 def test_few_varying_groups_must_show_more_in_a_running_run():
     for live, std in ((5, 0.4), (12, 0.3)):
-        rare = diagnose(batch(std=std, varies=live / 64, groups=64), None, NAMES, estimator="grpo")
+        rare = diagnosed(batch(std=std, varies=live / 64, groups=64))
         for look, kinds in ((Look(), {"k": Kind.IGNORED}), (Look.at(0, 1), {})):
             assert _kinds(rare.influence, look, Thresholds()) == kinds
 
 
 def test_a_measurement_shows_what_was_noticed_or_a_milder_kind_or_none():
     def measured(of, rewards):
-        influence = diagnose(rewards, None, NAMES, estimator="grpo").influence
+        influence = diagnosed(rewards).influence
         shown = as_measured(Noticed(of, ("k",)), influence, Thresholds())
         return None if shown is None else shown.kind
 
@@ -238,7 +245,7 @@ def test_the_sizes_of_the_rewards_of_one_batch_are_a_reading_without_a_declared_
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_reward_with_under_a_tenth_of_the_largest_weight_is_a_note(sign):
     """It may be pushed against its weight as long as the others pay for it."""
-    rewards = np.stack([uniform(1, 2000), uniform(2, 2000)], axis=-1) - 0.5
+    rewards = stacked(uniform(1, 2000), uniform(2, 2000)) - 0.5
     for weight, severity in ((0.11, Severity.WARNING), (0.09, Severity.NOTE)):
         for share, kind in ((-0.1, Kind.REVERSED), (0.0, Kind.IGNORED)):
             advantages = rewards @ [sign * share, 1]
@@ -254,13 +261,13 @@ def test_a_reward_at_the_good_end_of_its_declared_range_has_no_effect_finding(si
     learned = np.ones((1024, 8))
     learned[:113, 0] = 0
     learned = learned if sign > 0 else 1 - learned
-    rewards = np.stack([learned, uniform(1, 1024)], axis=-1)
+    rewards = stacked(learned, uniform(1, 1024))
     assert effect(rewards, [sign, 1]).kind in OF_INFLUENCE
     bad, outside = ((0, 30), (0, 0.5)) if sign > 0 else ((-30, 1), (0.5, 1))
     for name, bounds in (("learned", (0, 1)), ("bad end", bad), ("outside", outside)):
         low, high = {"k": bounds[0]}, {"k": bounds[1]}
-        found = diagnose(rewards, [sign, 1], NAMES, estimator="grpo", low=low, high=high).findings
-        assert any(f.kind in OF_INFLUENCE for f in found) == (name != "learned")
+        found = diagnosed(rewards, [sign, 1], low=low, high=high)
+        assert bool(effects(found)) == (name != "learned")
 
 
 def test_a_declared_range_that_is_far_wider_than_the_variation_shows_no_reward_as_learned():
@@ -270,18 +277,16 @@ def test_a_declared_range_that_is_far_wider_than_the_variation_shows_no_reward_a
 
 
 def test_a_reward_without_a_weight_is_neither_constant_nor_learned():
-    rewards = np.stack([np.zeros((100, 8)), uniform(1, 100)], axis=-1)
+    rewards = stacked(np.zeros((100, 8)), uniform(1, 100))
     found = diagnose(rewards, [0, 1], NAMES, low=[0, 0], high=[1, 1])
     assert not [finding for finding in found.findings if "k" in finding.rewards]
     assert learned_rewards(found.influence, found.ranges, Thresholds()) == ()
 
 
 def test_the_factors_count_the_size_of_a_share_that_is_negative():
-    rewards = np.stack([uniform(1), uniform(2)], axis=-1)
-    found = diagnose(rewards, None, NAMES, estimator=None, advantages=rewards @ [0.05, -0.95])
-    ignored, reversed_ = sorted(
-        (f for f in found.findings if f.kind in OF_INFLUENCE), key=lambda f: f.rewards
-    )
+    rewards = stacked(uniform(1), uniform(2))
+    found = diagnosed(rewards, None, None, advantages=rewards @ [0.05, -0.95])
+    ignored, reversed_ = sorted(effects(found), key=lambda f: f.rewards)
     assert (ignored.kind, reversed_.kind) == (Kind.IGNORED, Kind.REVERSED)
     factors = prod(ignored.evidence[f"factor_{cause.value}"] for cause in Cause)
     evidence = ignored.evidence
@@ -293,7 +298,7 @@ def test_a_watched_reward_that_is_pushed_changes_no_finding_about_the_others():
     pushed = np.concatenate([rewards, -rewards.sum(axis=-1, keepdims=True)], axis=-1)
     found = diagnose(pushed, [1, 1, 0], [*NAMES, "watched"], estimator="grpo")
     assert found.rewards[2].influence_share < -0.3
-    (finding,) = [each for each in found.findings if each.kind in OF_INFLUENCE]
+    (finding,) = effects(found)
     alone = effect(rewards)
     assert (finding.kind, finding.rewards, finding.causes) == (alone.kind, ("k",), alone.causes)
     assert finding.evidence == pytest.approx(alone.evidence)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.diagnostics.healthy import stacked
 
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.diagnosis import Range
@@ -24,7 +25,7 @@ SPARSE = (uniform(1) < 0.04).astype(float)
 
 def said(second, weights=None, purpose=None, *, first=SPARSE, **ranges):
     """The readings of the sparse reward, or the first one, beside a second one."""
-    rewards = np.stack([first, second], axis=-1)
+    rewards = stacked(first, second)
     found = diagnose(rewards, weights, NAMES, estimator="grpo")
     known = {**found.ranges, **{name: Range(*ends) for name, ends in ranges.items()}}
     return readings_of(found.influence, known, purpose)
@@ -110,7 +111,7 @@ def test_a_reward_without_a_known_range_has_no_size():
 
 @pytest.mark.parametrize("weights", [[1, 1], [-1, 1], np.tile([[1, 1], [np.nan, 1]], (128, 1))])
 def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(weights):
-    rewards = np.stack([0.1 * uniform(1), uniform(2)], axis=-1)
+    rewards = stacked(0.1 * uniform(1), uniform(2))
     rewards[np.random.default_rng(3).random((GROUPS, 8)) < 0.2, 0] = np.nan
     found = diagnose(rewards, weights, NAMES, estimator="grpo")
     for reading in readings_of(found.influence, found.ranges):
@@ -125,7 +126,7 @@ def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(weights)
 
 
 def test_steps_are_replayed_one_by_one_also_with_one_group_and_another_reward():
-    rewards = np.stack([0.1 * uniform(1, 40), uniform(2, 40)], axis=-1)
+    rewards = stacked(0.1 * uniform(1, 40), uniform(2, 40))
     steps = [diagnose(rewards[[g]], None, NAMES) for g in range(40)]
     steps.append(diagnose(rewards[:2, :, 1:], None, ["style"]))
     reading = Reading(Meaning.EQUAL, {"correct": 1.0, "style": 1.0})

@@ -18,11 +18,16 @@ NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]
 
 
+def diagnosed(rewards, weights=None, *, estimator="grpo", **options):
+    names = NAMES[: rewards.shape[-1]]
+    return diagnose(rewards, weights, names, estimator=estimator, **options)
+
+
 def steps(count, groups, *, stds=STDS, seed=0, samples=8, weights=None, estimator="grpo"):
     """The diagnosis of each step of a run whose third reward is 1,000 times smaller."""
     random = default_rng(seed)
     batches = random.standard_normal((count, groups, samples, len(stds))) * stds
-    return [diagnose(batch, weights, NAMES[: len(stds)], estimator=estimator) for batch in batches]
+    return [diagnosed(batch, weights, estimator=estimator) for batch in batches]
 
 
 def random_of(groups, seed=0):
@@ -100,9 +105,9 @@ def test_a_finding_of_single_batches_lasts_from_five_in_a_row_or_throughout(
 def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps(groups):
     random = default_rng(3)
     rewards = random.standard_normal((256, 8, 3)) * STDS
-    whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
+    whole = diagnosed(rewards).influence
     parts = rewards.reshape(-1, groups, 8, 3)
-    each = [diagnose(part, None, NAMES, estimator="grpo").influence for part in parts]
+    each = [diagnosed(part).influence for part in parts]
     cut = pooled(each)
     assert_allclose(cut.shares, whole.shares, rtol=1e-9)
     assert_allclose(cut.sums, whole.sums, rtol=1e-9, atol=1e-9)
@@ -268,7 +273,7 @@ def test_a_part_that_was_out_of_reach_stays_beside_a_reward_that_is_ignored_thro
     for seed in range(8):
         rewards = random_of(64, seed)
         rewards[..., 1] = -0.4
-        out.append(diagnose(rewards, None, NAMES[:2], estimator="grpo", low=[0, -0.4], high=[1, 1]))
+        out.append(diagnosed(rewards, low=[0, -0.4], high=[1, 1]))
     (whole, part) = sorted(at_the_end(out + reachable), key=lambda h: -h.steps)
     assert (whole.finding.kind, whole.steps) == (Kind.IGNORED, 48)
     assert part.finding.kind is Kind.OUT_OF_REACH
@@ -284,7 +289,7 @@ def test_what_the_whole_run_shows_hides_no_finding_of_single_batches_about_the_s
     for _ in range(8):
         rewards = random.random((64, 8, 2)) * [1, 0.01]
         rewards[random.random((64, 8)) < 0.92, 1] = np.nan
-        diagnoses.append(diagnose(rewards, None, NAMES[:2], estimator="grpo"))
+        diagnoses.append(diagnosed(rewards))
     kinds = {h.finding.kind for h in at_the_end(diagnoses) if h.finding.rewards == ("mid",)}
     assert kinds == {Kind.IGNORED, Kind.MOSTLY_MISSING}
 
@@ -411,7 +416,7 @@ def test_a_watch_goes_on_from_its_state_as_if_it_had_not_stopped(dtype):
         rewards = (random.random((groups, 64, 3)) * STDS).astype(dtype)
         rewards[random.random(rewards.shape) < 0.1] = np.nan
         weights = np.tile([1.0, 0.5, -1.0], (groups, 1))
-        diagnosis = diagnose(rewards, weights, NAMES, estimator="grpo")
+        diagnosis = diagnosed(rewards, weights)
         seen = through.update(diagnosis).as_dict()
         said = json.dumps(list(map(asdict, through.due)))
         for other in others:
@@ -440,11 +445,8 @@ def test_the_state_of_another_version_is_left_out_with_one_line(caplog):
 def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
     random = default_rng(5)
     rewards = random.standard_normal((100, 8, 3)) * [2, 1, 0.5]
-    whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
-    drawn = [
-        diagnose(rewards[random.integers(0, 100, 100)], None, NAMES, estimator="grpo")
-        for _ in range(200)
-    ]
+    whole = diagnosed(rewards).influence
+    drawn = [diagnosed(rewards[random.integers(0, 100, 100)]) for _ in range(200)]
     stds = np.std([diagnosis.influence.shares for diagnosis in drawn], axis=0)
     assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
 
