@@ -6,6 +6,7 @@ from math import comb, inf, sqrt
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from tests.refusals import config_error
 
 from gdpo.advantages import ESTIMATORS, AdvantageRule
@@ -29,7 +30,7 @@ LEVELS = ((0, 1), (0, 0.5, 1), (-3, 0, 3), (-1, 0), (0.25, 1, 2), (-2, -1, 1), (
 
 def drawn(seed):
     """A combination with its values, small enough to try all groups."""
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     samples = int(random.integers(2, 7))
     while True:
         names = NAMES[: random.integers(2, 5)]
@@ -123,7 +124,7 @@ def test_binary_rewards_have_the_closed_form():
 @pytest.mark.parametrize("estimator", ["gdpo", "grpo"])
 @pytest.mark.parametrize("low", [-1.0, 0.0, 0.5])
 def test_no_group_of_a_range_exceeds_the_answer_and_one_reaches_it(low, estimator, gate):
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     gates = {"length": Gate("right", at_least=1, otherwise=gate)} if gate else {}
     combined = Combination({"right": 1e-3, "length": 1.0}, 5, estimator, gates=gates)
     found = priority(combined, {"right": [0, 1], "length": Continuous(low, 2.0)}, "right")
@@ -167,7 +168,7 @@ def test_values_around_0_and_missing_ones_count_where_both_samples_open_the_gate
 def test_a_sample_that_can_beat_another_equals_trying_all_groups(seed):
     combined, values = drawn(seed)
     raw = np.array(list(product(*values.values())), dtype=float)
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     wrong, right = raw[np.sort(random.choice(len(raw), 2))]
     if right[0] == wrong[0]:
         right[0], wrong[0] = values["right"][-1], values["right"][0]
@@ -195,7 +196,7 @@ def signs(values):
 
 
 def test_the_tables_hold_exactly_the_estimators_that_order_a_group_by_a_sum():
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     chance = np.array([0.9, 0.3, 0.1])
     batches = (random.random((50, 6, 5, 3)) < chance) * np.array([1.0, 3.0, 10.0])
     weights = np.array([1.0, 2.0, 0.5])

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gdpo.advantages import dvao, gdpo, gdpo_decorrelated, grpo, mo_grpo
 
@@ -75,7 +76,7 @@ def test_the_published_figures_of_junk_come_out():
     rewards = junk_batch(0, rate=0.4)
     for estimator, published in ((grpo, [0.99, 0.02]), (dvao, [0.99, 0.02]), (gdpo, [0.71, 0.69])):
         found = correlation_with(estimator(rewards, [1, 1]), rewards)
-        np.testing.assert_allclose(found, published, atol=0.025)
+        assert_allclose(found, published, atol=0.025)
 
 
 @pytest.mark.parametrize("active", [1.0, 0.5, 0.1, 0.02])
@@ -95,6 +96,6 @@ def test_rewards_that_agree_support_each_other_unless_they_are_decorrelated(
     rewards = correlated_batch(0.9, 0)
     a = gdpo_decorrelated(rewards, [1, 1, 1], power=power, shrinkage=1e-6)
     found = influence(a, rewards)
-    np.testing.assert_allclose(found / found[2], expected, atol=0.02)
+    assert_allclose(found / found[2], expected, atol=0.02)
     # The batch step leaves a size of 1: the influence was divided by the root of the variance.
-    np.testing.assert_allclose(found, np.divide(expected, variance**0.5), rtol=0.02)
+    assert_allclose(found, np.divide(expected, variance**0.5), rtol=0.02)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from tests.refusals import config_error
 
 from gdpo.advantages import AdvantageRule, grpo
@@ -46,9 +47,9 @@ def test_the_advantages_use_the_weights_in_force_for_every_kind_of_weights():
     rule.update(rewards, WEIGHTS)
     wanted = grpo(rewards, [1.0, 1.6])
     for weights in (WEIGHTS, np.array(WEIGHTS)):
-        np.testing.assert_allclose(rule(rewards, weights), wanted)
+        assert_allclose(rule(rewards, weights), wanted)
     theirs = rule(torch.tensor(rewards), torch.tensor(WEIGHTS, dtype=torch.float64))
-    np.testing.assert_allclose(theirs.numpy(), wanted)
+    assert_allclose(theirs.numpy(), wanted)
 
 
 def test_a_running_scale_sees_the_weights_in_force():
@@ -85,7 +86,7 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(options):
     resumed = rule_of("gdpo", options)
     resumed.restore(json.loads(json.dumps(whole.state())))
     for rewards in batches[6:]:
-        np.testing.assert_array_equal(resumed(rewards, WEIGHTS), whole(rewards, WEIGHTS))
+        assert_array_equal(resumed(rewards, WEIGHTS), whole(rewards, WEIGHTS))
         for rule in (whole, resumed):
             rule.update(rewards, WEIGHTS)
     assert resumed.state() == whole.state()

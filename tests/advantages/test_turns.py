@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.oracles import turns as by_hand
 from tests.refusals import config_error, data_error
@@ -27,7 +28,7 @@ def agree(a, b, atol=1e-12):
 
 def drawn(seed, shape=(3, 4, 5, 2), gaps=0.0):
     """Rewards in eighths, which have no rounding error, and numbers of turns."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     r = rng.integers(-16, 16, shape, endpoint=True) / 8
     r[rng.random(shape) < gaps] = np.nan
     return r, rng.integers(0 if gaps else 1, shape[2], shape[:2], endpoint=True)
@@ -79,7 +80,7 @@ def test_weights_per_prompt_are_those_of_the_loops(name):
 
 def silent():
     """Batches in which nobody differs, in numbers that are not exact in binary."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for dtype in (np.float32, np.float64):
         same = np.repeat(rng.random((4, 1, 5, 2)), 6, axis=1).astype(dtype)
         yield "the same at each turn, all go equally far", same, np.full((4, 6), 5)
@@ -151,7 +152,7 @@ def test_the_unit_of_a_reward_and_the_order_of_rollouts_have_no_effect(name, see
     a = estimator(r, W, turns=turns)
     agree(estimator(r * [1e3, 2.0**-20], W, turns=turns), a, atol=1e-9)
     agree(estimator(r[..., ::-1], W[::-1], turns=turns), a, atol=1e-9)
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     p, s = rng.permutation(3), rng.permutation(4)
     moved = estimator(r[p][:, s], W, turns=turns[p][:, s])
     agree(moved, a[p][:, s], atol=1e-9)
@@ -247,7 +248,7 @@ def test_very_small_and_very_large_rewards_work(estimator, size):
 @CENTRED
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1e307), (torch.float32, 1e36)])
 def test_rewards_whose_returns_overflow_are_an_error_and_not_zero(estimator, dtype, size):
-    r = torch.tensor(np.random.default_rng(0).random((30, 8, 40, 1)) * size, dtype=dtype)
+    r = torch.tensor(default_rng(0).random((30, 8, 40, 1)) * size, dtype=dtype)
     with data_error(rf"too large .*{dtype}|too large .*float64"):
         estimator(r, [1.0], turns=torch.full((30, 8), 40))
 

@@ -46,6 +46,10 @@ def names_of(run):
     return [reward["name"] for reward in run["rewards"]]
 
 
+def assert_of_64_groups(found):
+    assert found["groups"]["sizes"] == {"4": 64}
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -101,7 +105,7 @@ def with_ids(ids):
 @pytest.mark.parametrize("ids", ["restart", "worker"])
 def test_ids_that_the_prompts_contradict_are_taken_with_the_prompt(found_in, kind, ids):
     found = found_in(kind, with_ids(ids))
-    assert found["groups"]["sizes"] == {"4": 64}
+    assert_of_64_groups(found)
     assert list(found["groups"]["by"]) == ["group id and prompt"]
     assert len(found["notices"]) == 1
 
@@ -114,7 +118,7 @@ def test_ids_that_restart_between_parts_of_a_file_are_told_apart(found_in, kind,
         monkeypatch.setattr(batches, name, 32)
     monkeypatch.setattr(rewards, "LOOKED_AT", 32)
     found = found_in(kind, with_ids("restart"))
-    assert found["groups"]["sizes"] == {"4": 64}
+    assert_of_64_groups(found)
 
 
 @of_every_kind
@@ -127,7 +131,7 @@ def test_rows_of_one_rollout_are_its_turns(found_in, kind):
             rows.append({"step": s, "response": "x"} | place | {"reward_a": a, "reward_b": b})
             said += f" then {s}{p}{g}{turn}"
     found = found_in(kind, rows)
-    assert found["groups"]["sizes"] == {"4": 64}
+    assert_of_64_groups(found)
     assert found["runs"][0]["rollouts"] == 256
     assert any("turn" in str(notice) for notice in found["notices"])
 
@@ -329,7 +333,7 @@ def test_ids_that_restart_in_the_file_of_each_rank_are_taken_with_the_prompt(mac
     for name, rows in files.items():
         written(folder / name, kind, rows)
     found = machine(folder)
-    assert found["groups"]["sizes"] == {"4": 64}
+    assert_of_64_groups(found)
     assert list(found["groups"]["by"]) == ["group id and prompt"]
 
 
@@ -340,7 +344,7 @@ def test_ids_of_single_rollouts_do_not_form_groups_if_their_prompts_do(
     rows = made(lambda s, p, g, a, b: {"uid": f"{s}-{p}-{g}"} | {"reward_a": a, "reward_b": b})
     path = written(folder, kind, rows)
     found = machine(path)
-    assert found["groups"]["sizes"] == {"4": 64}
+    assert_of_64_groups(found)
     assert list(found["groups"]["by"]) == ["equal prompts"]
     assert "each group id has one rollout" in str(found["notices"])
     assert analyze(path, "--columns", "group=uid")[0] == 2
@@ -405,7 +409,7 @@ def test_the_steps_of_an_episode_are_its_turns_next_to_the_iteration(found_in, k
         for turn in range(2)
     ]
     found = found_in(kind, rows)
-    assert found["groups"]["sizes"] == {"4": 64}
+    assert_of_64_groups(found)
     assert found["runs"][0]["rollouts"] == 256
 
 

@@ -38,6 +38,10 @@ def some_rewards(seed=0, *, missing=0.1):
     return rewards
 
 
+def diagnosed(rewards, **options):
+    return diagnose(rewards, WEIGHTS, NAMES, **options)
+
+
 def z_scores(rewards):
     """By loops: 0 in a group where nothing varies, NaN where a reward does not apply."""
     z = np.full(rewards.shape, NAN)
@@ -77,7 +81,7 @@ def test_influence_is_the_covariance_of_the_advantage_with_the_z_score():
     a, z = gdpo(rewards, WEIGHTS), np.nan_to_num(z_scores(rewards))
     rollouts = np.sum(~np.all(np.isnan(rewards), axis=-1))
     wanted = np.array([sum(a.ravel() * z[:, :, k].ravel()) for k in range(3)]) / rollouts
-    diagnosis = diagnose(rewards, WEIGHTS, NAMES)
+    diagnosis = diagnosed(rewards)
     close(of_each(diagnosis, "influence"), wanted)
     signed = np.sign(WEIGHTS) * wanted
     close(of_each(diagnosis, "influence_share"), signed / np.sum(np.abs(wanted)))
@@ -87,7 +91,7 @@ def test_influence_is_the_covariance_of_the_advantage_with_the_z_score():
 def test_the_correlation_is_pooled_over_the_groups_in_which_both_rewards_vary():
     rewards = some_rewards()
     rewards[2:8, :, 2] = 100.0  # dead in half of the groups: the pair keeps its correlation
-    diagnosis = diagnose(rewards, WEIGHTS, NAMES)
+    diagnosis = diagnosed(rewards)
     z = z_scores(rewards)
     both = np.nansum(z[:, :, 1] ** 2, axis=1) * np.nansum(z[:, :, 2] ** 2, axis=1) > 0
     product = np.nansum(z[both, :, 1] * z[both, :, 2])
@@ -106,11 +110,11 @@ def test_padding_groups_with_rollouts_that_do_not_exist_changes_nothing():
     rewards = some_rewards(missing=0.0)
     padded = np.concatenate([rewards, np.full((12, 3, 3), NAN)], axis=1)
     wanted, got = (
-        {k: v for k, v in full(diagnose(r, WEIGHTS, NAMES)).items() if "missing" not in k}
+        {k: v for k, v in full(diagnosed(r)).items() if "missing" not in k}
         for r in (rewards, padded)
     )
     assert got == pytest.approx(wanted, rel=1e-9)
-    chances = [diagnose(r, WEIGHTS, NAMES).chance_conflict for r in (rewards, padded)]
+    chances = [diagnosed(r).chance_conflict for r in (rewards, padded)]
     close(chances[0], chances[1])
 
 
@@ -125,7 +129,7 @@ def test_rewards_that_never_vary_together_have_no_correlation():
 
 def test_group_statistics_are_those_of_the_public_functions():
     rewards = some_rewards()
-    diagnosis = diagnose(rewards, WEIGHTS, NAMES, estimator="grpo")
+    diagnosis = diagnosed(rewards, estimator="grpo")
     close(of_each(diagnosis, "group_std"), group_std(rewards))
     close(of_each(diagnosis, "zero_variance_groups"), zero_variance_groups(rewards))
     assert diagnosis.zero_advantage_groups == zero_advantage_groups(grpo(rewards, WEIGHTS))
@@ -186,15 +190,15 @@ def test_a_single_trained_reward_that_a_gate_makes_missing_has_no_conflict_by_ch
 def test_a_larger_group_counts_for_more_in_the_conflict_by_chance():
     rewards = some_rewards(missing=0.0)[2:4]
     rewards[0, 3:] = NAN
-    whole = diagnose(rewards, WEIGHTS, NAMES).chance_conflict
-    small, large = (diagnose(rewards[[g]], WEIGHTS, NAMES).chance_conflict for g in (0, 1))
+    whole = diagnosed(rewards).chance_conflict
+    small, large = (diagnosed(rewards[[g]]).chance_conflict for g in (0, 1))
     assert abs(small - large) > 0.01
     close(whole, (3 * small + 6 * large) / 9)
 
 
 def test_the_gain_is_what_the_batch_step_multiplies_with():
     rewards = some_rewards(missing=0.0)
-    gain = diagnose(rewards, WEIGHTS, NAMES).batch_gain
+    gain = diagnosed(rewards).batch_gain
     np.testing.assert_allclose(gdpo(rewards, WEIGHTS), gain * mo_grpo(rewards, WEIGHTS), atol=1e-12)
 
 
@@ -223,22 +227,22 @@ def test_similarity_to_grpo_is_the_correlation_over_rollouts_that_have_a_reward(
     rewards[4, 2:, :] = NAN
     there = ~np.all(np.isnan(rewards), axis=-1)
     wanted = np.corrcoef(gdpo(rewards, WEIGHTS)[there], grpo(rewards, WEIGHTS)[there])[0, 1]
-    close(diagnose(rewards, WEIGHTS, NAMES).same_as_grpo, wanted)
-    assert diagnose(rewards, WEIGHTS, NAMES, estimator="grpo").same_as_grpo == pytest.approx(1.0)
+    close(diagnosed(rewards).same_as_grpo, wanted)
+    assert diagnosed(rewards, estimator="grpo").same_as_grpo == pytest.approx(1.0)
     raised = np.where(there, grpo(rewards, WEIGHTS) + 2, 0.0)
-    assert diagnose(rewards, WEIGHTS, NAMES, advantages=raised).same_as_grpo == pytest.approx(1.0)
+    assert diagnosed(rewards, advantages=raised).same_as_grpo == pytest.approx(1.0)
     flat = np.ones(rewards.shape[:2])
-    assert diagnose(rewards, WEIGHTS, NAMES, advantages=flat).same_as_grpo is None
+    assert diagnosed(rewards, advantages=flat).same_as_grpo is None
 
 
 def test_advantages_that_are_given_are_diagnosed_and_the_estimator_only_named():
     rewards = some_rewards()
-    computed = diagnose(rewards, WEIGHTS, NAMES, estimator="grpo_no_std")
+    computed = diagnosed(rewards, estimator="grpo_no_std")
     advantages = grpo_no_std(rewards, WEIGHTS)
-    given = diagnose(rewards, WEIGHTS, NAMES, advantages=advantages, estimator=None)
+    given = diagnosed(rewards, advantages=advantages, estimator=None)
     assert (computed.estimator, given.estimator) == ("grpo_no_std", None)
     close(of_each(given, "influence"), of_each(computed, "influence"))
-    named = diagnose(rewards, WEIGHTS, NAMES, advantages=advantages, estimator="my:own")
+    named = diagnosed(rewards, advantages=advantages, estimator="my:own")
     assert named.estimator == "my:own"
 
 
@@ -251,9 +255,7 @@ def test_an_estimator_is_a_name_a_function_or_a_rule_with_its_options():
         (AdvantageRule("sa_mrpo", NAMES, low=low, high=high), "sa_mrpo"),
         (lambda r, w: sa_mrpo(r, w, low=low, high=high), "<lambda>"),
     )
-    results = [
-        diagnose(rewards, WEIGHTS, NAMES, estimator=way, low=low, high=high) for way, _ in ways
-    ]
+    results = [diagnosed(rewards, estimator=way, low=low, high=high) for way, _ in ways]
     assert [result.estimator for result in results] == [name for _, name in ways]
     for result in results[1:]:
         close(of_each(result, "influence"), of_each(results[0], "influence"))
@@ -282,8 +284,8 @@ def test_weights_go_by_name_or_in_order_or_are_all_one():
 )
 def test_every_array_library_gives_the_same(library):
     rewards = some_rewards()
-    wanted = full(diagnose(rewards, WEIGHTS, NAMES))
-    got = full(diagnose(library(rewards), WEIGHTS, NAMES))
+    wanted = full(diagnosed(rewards))
+    got = full(diagnosed(library(rewards)))
     assert got.keys() == wanted.keys()
     for key, value in wanted.items():
         assert got[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
@@ -316,8 +318,8 @@ def test_the_order_of_prompts_and_samples_changes_nothing():
     rewards = some_rewards()
     shuffled = rng.permutation(rewards)
     shuffled = np.stack([rng.permutation(group) for group in shuffled])
-    wanted = full(diagnose(rewards, WEIGHTS, NAMES))
-    assert full(diagnose(shuffled, WEIGHTS, NAMES)) == pytest.approx(wanted, rel=1e-9)
+    wanted = full(diagnosed(rewards))
+    assert full(diagnosed(shuffled)) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo():
@@ -325,7 +327,7 @@ def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grp
     other_units = rewards * [1e3, 0.1, 1.0] + [7.0, -50.0, 1e3]
 
     def influence(r, estimator):
-        return of_each(diagnose(r, WEIGHTS, NAMES, estimator=estimator), "influence")
+        return of_each(diagnosed(r, estimator=estimator), "influence")
 
     assert influence(other_units, "gdpo") == pytest.approx(influence(rewards, "gdpo"), rel=1e-6)
     changed = np.subtract(influence(other_units, "grpo"), influence(rewards, "grpo"))
@@ -399,7 +401,7 @@ def test_unknown_numbers_are_none():
 
 
 def test_metrics_are_flat_numbers_by_reward():
-    diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
+    diagnosis = diagnosed(some_rewards())
     metrics = full(diagnosis)
     assert metrics["rewards/brevity/group_std"] == diagnosis.rewards[2].group_std
     assert metrics["diagnostics/brevity/influence"] == diagnosis.rewards[2].influence
@@ -410,7 +412,7 @@ def test_metrics_are_flat_numbers_by_reward():
 
 
 def test_by_default_there_are_two_metrics_for_each_reward_and_the_number_of_warnings():
-    diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
+    diagnosis = diagnosed(some_rewards())
     wanted = {
         f"rewards/{reward.name}/{number}": getattr(reward, number)
         for reward in diagnosis.rewards
@@ -423,14 +425,14 @@ def test_by_default_there_are_two_metrics_for_each_reward_and_the_number_of_warn
 
 def test_an_unknown_detail_is_an_error():
     with config_error(r"detail='all'.*brief, full"):
-        diagnose(some_rewards(), WEIGHTS, NAMES).metrics(detail="all")
+        diagnosed(some_rewards()).metrics(detail="all")
 
 
 def test_an_infinite_reward_is_named():
     rewards = some_rewards()
     rewards[2, 3, 1] = -np.inf
     with data_error(r"'correctness' .*-inf .*prompt 2, sample 3"):
-        diagnose(rewards, WEIGHTS, NAMES)
+        diagnosed(rewards)
 
 
 def test_rewards_have_three_axes_and_something_in_them():
@@ -477,4 +479,4 @@ def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, message):
 @pytest.mark.parametrize("advantages", [np.zeros((12, 5)), np.full((12, 6), NAN), np.zeros(72)])
 def test_advantages_that_do_not_fit_are_a_data_error(advantages):
     with data_error(r"\[prompt, sample\] of shape \(12, 6\)"):
-        diagnose(some_rewards(), WEIGHTS, NAMES, advantages=advantages)
+        diagnosed(some_rewards(), advantages=advantages)

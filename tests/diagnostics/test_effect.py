@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from tests.advantages.claims import options_of
@@ -23,12 +24,15 @@ NAN = np.nan
 
 def batch(missing=0.0, seed=0, dtype=np.float64):
     """Three rewards of different sizes, 6 prompts, 5 samples. The second is constant in a group."""
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     rewards = random.normal(size=(6, 5, 3)) * [1, 10, 0.1]
     rewards[..., 1] = rewards[..., 1] > 0
     rewards[0, :, 1] = 1
     rewards[random.random(rewards.shape) < missing] = NAN
     return rewards.astype(dtype)
+
+
+BATCH_WEIGHTS = [1, 2, 0.5]
 
 
 # ---- coefficients
@@ -48,7 +52,7 @@ def test_a_reward_with_weight_0_adds_nothing():
 @pytest.mark.parametrize("missing", [0, 0.4, 1])
 def test_the_gradients_coefficients_are_those_of_a_loop(missing):
     rewards = batch(missing)
-    found = Coefficients.of(rewards, [1, 2, 0.5], gdpo).gradient.reshape(3, 6, 5)
+    found = Coefficients.of(rewards, BATCH_WEIGHTS, gdpo).gradient.reshape(3, 6, 5)
     for k, prompt, sample in np.ndindex(found.shape):
         group = [each for each in rewards[prompt, :, k] if not np.isnan(each)]
         expected = 0.0
@@ -62,8 +66,8 @@ def test_the_gradients_coefficients_are_those_of_a_loop(missing):
 @pytest.mark.parametrize("name", ["grpo", "gdpo"])
 def test_presence_is_what_replaying_the_batch_without_the_weight_changes(name, missing):
     rewards, estimator = batch(missing), ESTIMATORS[name]
-    found = Coefficients.of(rewards, [1, 2, 0.5], estimator)
-    whole = estimator(rewards, [1, 2, 0.5])
+    found = Coefficients.of(rewards, BATCH_WEIGHTS, estimator)
+    whole = estimator(rewards, BATCH_WEIGHTS)
     without = [estimator(rewards, w) for w in ([0, 2, 0.5], [1, 0, 0.5], [1, 2, 0])]
     assert_array_equal(found.advantages, whole.ravel())
     assert_array_equal(found.presence, [(whole - each).ravel() for each in without])
@@ -78,7 +82,7 @@ DO_NOT_ADD_UP = {"dara_asymmetric", "gd2po_hard", "gd2po_snr", "gdpo_leave_one_o
 def test_the_parts_of_an_estimator_add_up_or_it_is_named(name, missing, dtype):
     rewards = batch(missing, seed=3, dtype=dtype)
     estimator = partial(ESTIMATORS[name], **options_of(name, rewards))
-    found = Coefficients.of(rewards, [1, 2, 0.5], estimator)
+    found = Coefficients.of(rewards, BATCH_WEIGHTS, estimator)
     left = np.max(np.abs(found.advantages - found.parts.sum(axis=0)))
     assert found.rest == pytest.approx(left, abs=1e-9)
     assert adds_up(found) == (name not in DO_NOT_ADD_UP)
@@ -93,12 +97,12 @@ def test_the_parts_of_an_estimator_add_up_or_it_is_named(name, missing, dtype):
 
 
 def test_advantages_that_are_clipped_do_not_add_up():
-    assert not adds_up(Coefficients.of(batch(), [1, 2, 0.5], partial(gdpo, max_advantage=0.5)))
+    assert not adds_up(Coefficients.of(batch(), BATCH_WEIGHTS, partial(gdpo, max_advantage=0.5)))
 
 
 @given(st.integers(0, 1000))
 def test_parts_have_the_normalizers_of_the_batch(seed):
-    rewards, weights = batch(seed=seed), np.array([1, 2, 0.5])
+    rewards, weights = batch(seed=seed), np.array(BATCH_WEIGHTS)
     centred = rewards - rewards.mean(axis=1, keepdims=True)
     std = centred.std(axis=1, ddof=1, keepdims=True)
     z = centred / np.where(std > 0, std, 1)
@@ -118,13 +122,13 @@ def test_copies_of_a_reward_split_by_weight():
 
 @pytest.mark.parametrize("estimator", [grpo, gdpo])
 def test_parts_follow_the_weights_of_each_prompt(estimator):
-    weights = np.tile([1, 2, 0.5], (6, 1))
+    weights = np.tile(BATCH_WEIGHTS, (6, 1))
     weights[0] = 0, 0, 1
     found = Coefficients.of(batch(), weights, estimator)
     assert adds_up(found)
     assert not np.any(found.parts.reshape(3, 6, 5)[:2, 0])
-    same = Coefficients.of(batch(), np.tile([1, 2, 0.5], (6, 1)), estimator)
-    assert_array_equal(same.parts, Coefficients.of(batch(), [1, 2, 0.5], estimator).parts)
+    same = Coefficients.of(batch(), np.tile(BATCH_WEIGHTS, (6, 1)), estimator)
+    assert_array_equal(same.parts, Coefficients.of(batch(), BATCH_WEIGHTS, estimator).parts)
 
 
 def test_a_batch_without_signal_adds_up_to_nothing():
@@ -137,7 +141,7 @@ def test_a_batch_without_signal_adds_up_to_nothing():
 
 
 def products():
-    return np.random.default_rng(0).normal(0.1, 1.0, (5, 2, 5, 3))
+    return default_rng(0).normal(0.1, 1.0, (5, 2, 5, 3))
 
 
 def test_the_effects_are_those_of_a_loop():
@@ -199,7 +203,7 @@ def test_nothing_moves_a_reward_without_spread():
 # ---- a policy whose answers are all listed
 
 PROMPTS, ANSWERS, SAMPLES, SIZE = 2, 3, 3, 4
-_random = np.random.default_rng(2)
+_random = default_rng(2)
 FEATURES = _random.normal(size=(PROMPTS, ANSWERS, SIZE))
 REWARDS = np.array([[[0, 1], [0.3, 0.2], [1, 0.6]], [[0, 3], [1, 0], [1, 2]]], np.float64)
 THETA = _random.normal(size=SIZE) / 2
@@ -271,7 +275,7 @@ def sampled(estimator, step):
     chance, a, *_ = every_batch(estimator)
     u = directions(estimator, step, 0.1)
     true = np.tensordot(chance, a, 1) @ np.tensordot(chance, u, 1).T / STD[:, None]
-    random, found = np.random.default_rng(1), []
+    random, found = default_rng(1), []
     for places in random.choice(len(chance), (600, 24), p=chance):
         given = np.einsum("fjd,bkd->fjbk", a[places], u[places])
         found.append(effect_of(given, STD, "ab", groups=24 * PROMPTS))
@@ -326,7 +330,7 @@ def test_forks_of_one_step_approach_the_effect_as_the_learning_rate_falls(estima
 def test_noise_is_not_called_effective():
     """300 experiments with three rewards of pure noise, 16 batches and 128 parameters."""
     experiments, batches, groups, samples, size = 300, 16, 8, 4, 128
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     noise = random.normal(size=(experiments * batches * groups, samples, 3))
     c = Coefficients.of(noise, [1, 1, 1], grpo)  # every group by itself
     rows = (c.gradient, c.presence, c.advantages[None])

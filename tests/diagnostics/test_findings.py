@@ -24,6 +24,9 @@ def uniform(seed=0, prompts=64, samples=8):
     return rng(seed).random((prompts, samples))
 
 
+FIRST, SECOND = uniform(1), uniform(2)
+
+
 def varies_in(groups, reward, *, otherwise):
     """The reward in its first groups, and a constant in the others."""
     result = np.full_like(reward, otherwise)
@@ -52,19 +55,19 @@ def kinds(*arguments, **options):
 
 
 def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
-    format_ = varies_in(6, uniform(1) < 0.7, otherwise=True)
-    batch = stacked(format_, uniform(2))
+    format_ = varies_in(6, FIRST < 0.7, otherwise=True)
+    batch = stacked(format_, SECOND)
     finding = the(Kind.SATURATED, batch, ["format", "style"], **UNIT)
     assert_says(finding, Severity.NOTE, ["format"], "`format`", "91 %", "0.971", "top", "learned")
     assert "remove" not in finding.remedy
     assert finding.evidence["zero_variance_groups"] == 58 / 64
-    more = stacked(varies_in(7, uniform(1) < 0.7, otherwise=True), uniform(2))
+    more = stacked(varies_in(7, FIRST < 0.7, otherwise=True), SECOND)
     assert not found(Kind.SATURATED, more, B, **UNIT)
 
 
 @pytest.mark.parametrize("value", [5.0, -5.0])
 def test_a_constant_outside_of_its_declared_range_is_neither_learned_nor_out_of_reach(value):
-    batch = stacked(np.full((64, 8), value), uniform(2))
+    batch = stacked(np.full((64, 8), value), SECOND)
     finding = the(Kind.CONSTANT, batch, ["format", "style"], **UNIT)
     assert all(word in finding.message for word in ("`format`", f"{value:.3g}", "[0, 1]"))
 
@@ -153,7 +156,7 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     assert known.remedy.endswith("If it is right, it does not train the policy")
     rare = the(
         Kind.OUT_OF_REACH,
-        stacked(varies_in(1, 0.1 * uniform(1), otherwise=0), uniform()),
+        stacked(varies_in(1, 0.1 * FIRST, otherwise=0), uniform()),
         B,
         **UNIT,
     )
@@ -196,7 +199,7 @@ def test_a_reward_that_is_missing_nearly_everywhere_is_noted():
 
 
 def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
-    batch = stacked(20 * uniform(1), uniform(2))
+    batch = stacked(20 * FIRST, SECOND)
     names = ["steps", "style"]
     finding = the(Kind.IGNORED, batch, names, estimator="grpo")
     assert_says(finding, Severity.WARNING, ["style"], "`style`", "50 %", "of `steps`", "20 times")
@@ -209,26 +212,26 @@ def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
 
 
 def test_a_reward_that_has_little_influence_because_its_weight_asks_for_it_is_no_finding():
-    batch = stacked(uniform(1), uniform(2))
+    batch = stacked(FIRST, SECOND)
     heavy = diagnose(batch, [30, 1], B, estimator="grpo")
     assert heavy.rewards[0].influence_share > 0.9
     assert not heavy.findings
 
 
 def test_a_weight_that_is_nearly_zero_asks_for_nothing():
-    batch = stacked(20 * uniform(1), 20 * uniform(2), 0.01 * uniform(3), 0.01 * uniform(4))
+    batch = stacked(20 * FIRST, 20 * SECOND, 0.01 * uniform(3), 0.01 * uniform(4))
     finding = the(Kind.IGNORED, batch, list("abcd"), [1e200] * 3 + [1e-200], estimator="grpo")
     assert finding.rewards == ("c",)
 
 
 def test_each_ignored_reward_is_found_whichever_other_one_dominates():
     tiny = [0.001 * uniform(seed) for seed in (3, 4)]
-    batch = stacked(20 * uniform(1), 20 * uniform(2), *tiny)
+    batch = stacked(20 * FIRST, 20 * SECOND, *tiny)
     findings = found(Kind.IGNORED, batch, list("abcd"), estimator="grpo")
     shares = [finding.evidence["influence_share"] for finding in findings]
     assert {finding.rewards for finding in findings} == {("c",), ("d",)}
     assert shares == sorted(shares)
-    near = stacked(3 * uniform(1), 3 * uniform(2), uniform(3))
+    near = stacked(3 * FIRST, 3 * SECOND, uniform(3))
     assert not diagnose(near, None, ["a", "b", "style"], estimator="grpo").findings
 
 
@@ -237,21 +240,20 @@ def test_a_reward_that_has_its_share_is_not_ignored_where_a_few_groups_have_all_
     batch = stacked(rng().normal(size=(256, 8)))
     batch[0] *= 200
     assert Kind.IGNORED not in kinds(batch, None, A, estimator="grpo_no_std")
-    silent = stacked(uniform(1), uniform(2))
+    silent = stacked(FIRST, SECOND)
     assert Kind.IGNORED not in kinds(silent, None, B, advantages=np.zeros((64, 8)))
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-170, 1e155, 1e200])
 def test_the_unit_of_recorded_advantages_makes_no_finding(size):
-    batch = stacked(uniform(1), uniform(2))
+    batch = stacked(FIRST, SECOND)
     advantages = size * (batch.sum(axis=-1) - 1)
     found = kinds(batch, None, B, estimator=None, advantages=advantages)
     assert not found & {Kind.IGNORED, Kind.REVERSED}
 
 
 def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
-    x = uniform(1)
-    batch = stacked(x, 0.9 * x + 0.3 * uniform(2), -x + 0.4 * uniform(3))
+    batch = stacked(FIRST, 0.9 * FIRST + 0.3 * SECOND, -FIRST + 0.4 * uniform(3))
     finding = the(Kind.REVERSED, batch, list("abc"), [1, 1, 0.5])
     assert_says(finding, Severity.WARNING, ["c"], "`c`", "down", "positive", "64 groups")
     assert not found(Kind.REVERSED, batch, list("abc"), [1, 1, -0.5])
@@ -269,8 +271,7 @@ def test_a_wrong_sign_within_the_noise_or_without_a_share_is_no_finding():
 
 @pytest.mark.parametrize(("share", "opposed"), [(0.7, True), (0.3, False)])
 def test_strongly_negative_correlation_is_opposition(share, opposed):
-    x = uniform(1)
-    batch = stacked(x, -share * x + (1 - share) * uniform(2))
+    batch = stacked(FIRST, -share * FIRST + (1 - share) * SECOND)
     findings = found(Kind.OPPOSED, batch, B)
     assert bool(findings) == opposed
     if opposed:
@@ -293,8 +294,7 @@ def test_strongly_negative_correlation_is_opposition(share, opposed):
 def test_a_pair_is_opposed_or_redundant_in_what_is_asked_and_signs_that_differ_are_named(
     sign, weights, kind
 ):
-    x = uniform(1)
-    findings = diagnose(stacked(x, sign * x + 0.02 * uniform(2)), weights, B).findings
+    findings = diagnose(stacked(FIRST, sign * FIRST + 0.02 * SECOND), weights, B).findings
     of_pairs = [f for f in findings if f.kind in (Kind.REDUNDANT, Kind.OPPOSED)]
     assert [finding.kind for finding in of_pairs] == [kind] * (kind is not None)
     for finding in of_pairs:
@@ -303,11 +303,10 @@ def test_a_pair_is_opposed_or_redundant_in_what_is_asked_and_signs_that_differ_a
 
 
 def test_rewards_that_nearly_say_the_same_are_redundant_and_those_that_often_do_are_not():
-    x = uniform(1)
-    finding = the(Kind.REDUNDANT, stacked(x, x + 0.2 * uniform(2)), B)
+    finding = the(Kind.REDUNDANT, stacked(FIRST, FIRST + 0.2 * SECOND), B)
     assert_says(finding, Severity.WARNING, ["a", "b"])
     assert finding.remedy == "together, they count as one reward with both weights"
-    assert not found(Kind.REDUNDANT, stacked(x, x + 0.5 * uniform(2)), B)
+    assert not found(Kind.REDUNDANT, stacked(FIRST, FIRST + 0.5 * SECOND), B)
 
 
 def test_a_correlation_over_few_samples_shows_nothing():
@@ -331,7 +330,7 @@ def test_nine_of_ten_groups_without_signal_are_too_many():
 
 
 def test_weights_of_zero_give_no_signal_and_the_remedy_names_the_weight():
-    finding = the(Kind.NO_SIGNAL, stacked(uniform(), uniform(1)), B, [0, 0])
+    finding = the(Kind.NO_SIGNAL, stacked(uniform(), FIRST), B, [0, 0])
     assert "weight other than 0" in finding.remedy
 
 
@@ -349,8 +348,7 @@ def test_one_group_undoes_what_gdpo_adds_between_groups():
 
 
 def test_findings_come_worst_first_are_sentences_with_a_remedy_and_can_be_pickled():
-    x = uniform(1)
-    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), np.ones((64, 8)), x, -x)
+    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), np.ones((64, 8)), FIRST, -FIRST)
     diagnosis = diagnose(batch, [1, 1, 1, 1, 0.9], list("abcde"), low=[0] * 5, high=[1] * 5)
     severities = [finding.severity for finding in diagnosis.findings]
     assert severities == sorted(severities, key=list(Severity).index)

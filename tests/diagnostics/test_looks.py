@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from gdpo.diagnostics import diagnose
 from gdpo.diagnostics.influence import NORMAL_95, pooled
@@ -25,7 +26,7 @@ def test_the_errors_of_all_blocks_add_up_to_one():
     i = np.arange(1, 3001)
     of_a_size = [sum(Look.at(m, int(n)).error for n in i[:40]) for m in range(4)]
     expected = [ERROR * 6 / np.pi**2 / (m + 1) ** 2 * (1 - 1 / 41) for m in range(4)]
-    np.testing.assert_allclose(of_a_size, expected)
+    assert_allclose(of_a_size, expected)
     total = sum(Look.at(int(m) - 1, 1).error for m in i) * 2
     assert 0.999 * ERROR < total < ERROR
 
@@ -48,8 +49,8 @@ def test_blocks_are_whole_steps_of_doubling_size_and_each_is_tested_once(groups,
     for place, step in enumerate(steps, 1):
         for block, look, count in looks.add(step):
             parts = steps[place - count : place]
-            np.testing.assert_allclose(block.sums, pooled(parts).sums)
-            np.testing.assert_allclose(block.products, pooled(parts).products)
+            assert_allclose(block.sums, pooled(parts).sums)
+            assert_allclose(block.products, pooled(parts).products)
             seen.append((place * groups // of_block, block.groups // of_block, look))
     wanted = [(1, 1, 0, 1), (2, 1, 0, 2), (2, 2, 1, 1), (3, 1, 0, 3), (4, 1, 0, 4), (4, 2, 1, 2)]
     wanted += [(4, 4, 2, 1), (5, 1, 0, 5)]

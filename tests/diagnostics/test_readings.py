@@ -23,6 +23,10 @@ SPARSE = (uniform(1) < 0.04).astype(float)
 """1 at a rate of 4 %: it varies in few groups, with a standard deviation of 0.35."""
 
 
+DENSE = uniform(2)
+COIN = DENSE < 0.5
+
+
 def said(second, weights=None, purpose=None, *, first=SPARSE, **ranges):
     """The readings of the sparse reward, or the first one, beside a second one."""
     rewards = stacked(first, second)
@@ -36,7 +40,7 @@ def as_pairs(readings):
 
 
 def test_equal_weights_may_mean_that_all_count_equally_or_as_their_sizes_say():
-    wide = 4 * (uniform(2) < 0.5)
+    wide = 4 * COIN
     assert as_pairs(said(wide)) == [EQUAL, (Meaning.SIZES, [0.25, 1])]
     assert as_pairs(said(wide, [-2, -2])) == [
         (Meaning.EQUAL, [-1, -1]),
@@ -47,12 +51,12 @@ def test_equal_weights_may_mean_that_all_count_equally_or_as_their_sizes_say():
 
 @pytest.mark.parametrize(("width", "count"), [(1.45, 1), (1.55, 2)])
 def test_sizes_are_another_reading_only_if_they_differ_by_more_than_half(width, count):
-    assert len(said(uniform(2) < 0.5, correct=(0, width))) == count
+    assert len(said(COIN, correct=(0, width))) == count
 
 
 def test_a_dense_reward_has_at_most_its_size_beside_a_sparse_one():
     """Else, a policy could give up the sparse one to earn it."""
-    (only,) = said(0.05 * uniform(2))
+    (only,) = said(0.05 * DENSE)
     assert (only.meaning, only.dense, only.less) == (Meaning.EQUAL, ("style",), ("style",))
     assert list(only.weights.values()) == [1, 0.05]
     assert only.small == ("style",)
@@ -60,58 +64,58 @@ def test_a_dense_reward_has_at_most_its_size_beside_a_sparse_one():
         "if the rewards should count equally (but `style` less: a policy can earn it by "
         "giving up the others)"
     )
-    large, _ = said(4 * uniform(2))
+    large, _ = said(4 * DENSE)
     assert (large.dense, large.less, large.weights["style"]) == (("style",), (), 1)
-    varies = np.where(np.arange(GROUPS)[:, None] < 0.8 * GROUPS, uniform(2), 0)
+    varies = np.where(np.arange(GROUPS)[:, None] < 0.8 * GROUPS, DENSE, 0)
     assert not said(0.1 * varies)[0].dense
-    spread = 0.05 * (uniform(2) < 0.5)  # its standard deviation is half of its range
+    spread = 0.05 * COIN  # its standard deviation is half of its range
     assert (said(spread)[0].weights["style"], said(spread)[0].dense) == (1, ())
     for other in (0.1 * uniform(3), np.ones((GROUPS, 8))):  # dense, too; constant
-        both, *_ = said(0.2 * uniform(2), first=other)
+        both, *_ = said(0.2 * DENSE, first=other)
         assert (both.less, list(both.weights.values())) == ((), [1, 1])
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_graded_penalty_counts_for_0_3_at_most_also_in_few_groups(sign):
-    rare = np.where(np.arange(GROUPS)[:, None] < 0.5 * GROUPS, uniform(2), 0)
+    rare = np.where(np.arange(GROUPS)[:, None] < 0.5 * GROUPS, DENSE, 0)
     for size, weight, small in ((4, 0.3, ()), (0.1, 0.1, ("style",))):
         (equal, *_) = said(-sign * size * rare, [1, sign])
         assert equal.weights == {"correct": 1, "style": pytest.approx(sign * weight, rel=0.02)}
         assert (equal.dense, equal.less, equal.small) == (("style",), ("style",), small)
         assert not said(sign * size * rare, [1, sign])[0].dense
-    assert not said(-sign * (uniform(2) < 0.5), [1, sign])[0].dense
+    assert not said(-sign * COIN, [1, sign])[0].dense
 
 
 def test_weights_that_differ_or_that_the_user_gives_are_the_purpose():
-    wide = 4 * uniform(2)
+    wide = 4 * DENSE
     assert as_pairs(said(wide, [1, 3])) == [(Meaning.WEIGHTS, [0.33, 1])]
     assert as_pairs(said(wide, [1, -3])) == [(Meaning.WEIGHTS, [0.33, -1])]
     assert as_pairs(said(wide, purpose=Meaning.WEIGHTS)) == [(Meaning.WEIGHTS, [1, 1])]
     assert said(wide, [1, 3])[0].condition == "if the weights say what matters"
-    assert said(0.05 * uniform(2), [1, 1], Meaning.WEIGHTS)[0].dense == ("style",)
+    assert said(0.05 * DENSE, [1, 1], Meaning.WEIGHTS)[0].dense == ("style",)
 
 
 def test_sizes_are_the_only_reading_if_the_user_says_so_whatever_the_weights():
-    (only,) = said(4 * (uniform(2) < 0.5), [1, 1], Meaning.SIZES)
+    (only,) = said(4 * COIN, [1, 1], Meaning.SIZES)
     assert as_pairs([only]) == [(Meaning.SIZES, [0.25, 1])]
     assert only.condition == "if the sizes of the rewards say what matters (1 : 4)"
-    assert as_pairs(said(uniform(2) < 0.5, [1, 3], Meaning.SIZES)) == [(Meaning.SIZES, [0.33, 1])]
-    assert as_pairs(said(uniform(2) < 0.5, None, Meaning.SIZES)) == [EQUAL]
+    assert as_pairs(said(COIN, [1, 3], Meaning.SIZES)) == [(Meaning.SIZES, [0.33, 1])]
+    assert as_pairs(said(COIN, None, Meaning.SIZES)) == [EQUAL]
 
 
 def test_one_trained_reward_has_no_reading():
-    assert said(uniform(2), [1, 0]) == said(uniform(2), [0, 0]) == ()
+    assert said(DENSE, [1, 0]) == said(DENSE, [0, 0]) == ()
 
 
 def test_a_reward_without_a_known_range_has_no_size():
-    assert as_pairs(said(4 * (uniform(2) < 0.5), correct=())) == [EQUAL]
-    assert said(4 * (uniform(2) < 0.5), None, Meaning.SIZES, correct=()) == ()
-    assert as_pairs(said(4 * (uniform(2) < 0.5), first=np.ones((GROUPS, 8)))) == [EQUAL]
+    assert as_pairs(said(4 * COIN, correct=())) == [EQUAL]
+    assert said(4 * COIN, None, Meaning.SIZES, correct=()) == ()
+    assert as_pairs(said(4 * COIN, first=np.ones((GROUPS, 8)))) == [EQUAL]
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [-1, 1], np.tile([[1, 1], [np.nan, 1]], (128, 1))])
 def test_a_replayed_share_is_what_the_diagnosis_gives_with_that_setting(weights):
-    rewards = stacked(0.1 * uniform(1), uniform(2))
+    rewards = stacked(0.1 * uniform(1), DENSE)
     rewards[np.random.default_rng(3).random((GROUPS, 8)) < 0.2, 0] = np.nan
     found = diagnose(rewards, weights, NAMES, estimator="grpo")
     for reading in readings_of(found.influence, found.ranges):

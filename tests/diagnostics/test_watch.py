@@ -43,6 +43,10 @@ def said_of(held):
     return held.finding.kind, held.finding.rewards
 
 
+def judged(held):
+    return held.finding.kind, held.finding.severity
+
+
 def history_of(diagnoses):
     history = FindingHistory()
     for diagnosis in diagnoses:
@@ -263,7 +267,7 @@ def test_a_reward_that_came_late_was_missing_only_before_and_one_that_few_groups
     assert (before.finding.kind, before.spans) == (Kind.NEVER_APPLIES, ((1, 8),))
     assert before.finding.evidence["groups"] == 128
     (few,) = at_the_end(never(2, 4))
-    assert (few.finding.kind, few.finding.severity) == (Kind.NEVER_APPLIES, Severity.WARNING)
+    assert judged(few) == (Kind.NEVER_APPLIES, Severity.WARNING)
     assert not few.certain
 
 
@@ -336,9 +340,9 @@ def test_a_learned_reward_is_measured_once_and_again_only_if_it_is_lost():
 def test_a_constant_reward_is_a_note_where_too_few_groups_show_it_and_none_if_lost_to_rounding():
     constant = of_few_groups("constant", 0, 16)
     (held,) = at_the_end([constant] * 2)
-    assert (held.finding.kind, held.finding.severity) == (Kind.CONSTANT, Severity.NOTE)
+    assert judged(held) == (Kind.CONSTANT, Severity.NOTE)
     (held,) = at_the_end([constant] * 8)
-    assert (held.finding.kind, held.finding.severity) == (Kind.CONSTANT, Severity.WARNING)
+    assert judged(held) == (Kind.CONSTANT, Severity.WARNING)
     assert held.finding.evidence["groups"] == 128
     lost = at_the_end([of_few_groups("below_resolution", step, 16) for step in range(8)])
     assert [held.finding.kind for held in lost] == [Kind.BELOW_RESOLUTION]
@@ -352,7 +356,7 @@ def test_a_note_gives_way_to_a_warning_which_is_due_once():
         for diagnosis in steps(1, 64, stds=stds, seed=seed, samples=64)
     ]
     (note,) = history_of(diagnoses[:16]).held()
-    assert (note.finding.kind, note.finding.severity) == (Kind.IGNORED, Severity.NOTE)
+    assert judged(note) == (Kind.IGNORED, Severity.NOTE)
     assert note.spans == ((1, 16),)
     ((step, due),) = due_in(diagnoses)
     assert (due.kind, step > 16) == (Kind.IGNORED, True)

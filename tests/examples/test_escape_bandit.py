@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from examples.escape_bandit import interval_of_share, main, median, row, steps_to_learn, with_ranges
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gdpo.advantages import ESTIMATORS, constrained_grpo, dara_asymmetric, gdpo, grpo, sa_mrpo
 
@@ -49,8 +50,8 @@ def test_a_run_that_needs_all_its_steps_is_not_counted_as_one_that_failed():
 def test_an_estimator_gets_the_ranges_that_it_needs_and_is_left_out_if_it_needs_more():
     rewards, weights = np.array([[[0.0, -3.0], [1.0, 3.0]]]), (1, 1)
     told = sa_mrpo(rewards, weights, low=[0, -3], high=[1, 3])
-    np.testing.assert_array_equal(with_ranges(sa_mrpo)(rewards, weights), told)
-    np.testing.assert_array_equal(with_ranges(gdpo)(rewards, weights), gdpo(rewards, weights))
+    assert_array_equal(with_ranges(sa_mrpo)(rewards, weights), told)
+    assert_array_equal(with_ranges(gdpo)(rewards, weights), gdpo(rewards, weights))
     assert with_ranges(constrained_grpo) is None
 
 
@@ -72,7 +73,7 @@ def test_the_median_is_a_step_at_which_half_of_the_seeds_had_learned():
     [(0, 20, 0.0, 0.168), (2, 20, 0.012, 0.317), (10, 20, 0.272, 0.728), (20, 20, 0.832, 1.0)],
 )
 def test_the_exact_interval_of_a_share(count, of, low, high):
-    np.testing.assert_allclose(interval_of_share(count, of), [low, high], atol=0.0011)
+    assert_allclose(interval_of_share(count, of), [low, high], atol=0.0011)
 
 
 def test_the_interval_of_the_median_is_the_bootstraps():

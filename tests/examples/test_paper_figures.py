@@ -6,6 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from examples.paper_figures import better_ones_advantage, distinct_groups, every_group, main, table
+from numpy.testing import assert_allclose
 from tests.environments import ROOT
 
 from gdpo.advantages import grpo, grpo_no_std, mo_grpo
@@ -44,10 +45,10 @@ def test_every_group_is_on_the_list_up_to_order(samples, rewards):
 
 
 def test_figure_2_has_two_groups_for_grpo_and_three_for_the_others():
-    np.testing.assert_allclose(better_ones_advantage(grpo), [0, 0, 0] + 3 * [0.5**0.5])
-    np.testing.assert_allclose(better_ones_advantage(grpo_no_std), [0, 0, 0, 0.5, 0.5, 1])
+    assert_allclose(better_ones_advantage(grpo), [0, 0, 0] + 3 * [0.5**0.5])
+    assert_allclose(better_ones_advantage(grpo_no_std), [0, 0, 0, 0.5, 0.5, 1])
     expected = [0, 0, 0, 0.5**0.5, 0.5**0.5, 2**0.5]
-    np.testing.assert_allclose(better_ones_advantage(mo_grpo), expected)
+    assert_allclose(better_ones_advantage(mo_grpo), expected)
 
 
 def test_a_row_that_is_too_short_ends_in_dashes():

@@ -9,8 +9,14 @@ from gdpo.lab.experiments.analysis import analyse
 from gdpo.lab.experiments.comparison import further, headline
 from gdpo.lab.experiments.reading import ComparedRun, Measured
 
-FORMAT = Measured("format", 0.0, 1.0, 1.0)
+
+def unit(name):
+    return Measured(name, 0.0, 1.0, 1.0)
+
+
+FORMAT = unit("format")
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)
+BOTH = (FORMAT, CORRECTNESS)
 
 
 def said(found):
@@ -141,7 +147,7 @@ def test_a_difference_in_the_other_direction_is_named_in_the_second_sentence():
         for label, f, c in (("grpo", 0.0, 2.0), ("gdpo", 0.4, 1.0))
         for s in range(5)
     ]
-    found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
+    found = analysed(runs, rewards=BOTH)
     assert [d.reward for d in found.differences] == ["format", "correctness"]
     assert [d.p_adjusted for d in found.differences] == pytest.approx([2 / 126] * 2)
     assert "higher than grpo in format (" in headline(found)
@@ -156,7 +162,7 @@ def test_several_estimators_and_rewards_are_corrected_together():
         for label, shift in (("grpo", 0.5), ("gdpo", 0.9), ("rloo", 0.5), ("dvao", 0.5))
         for s in range(5)
     ]
-    found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
+    found = analysed(runs, rewards=BOTH)
     assert len(found.differences) == 6
     first = found.differences[0]
     assert (first.label, first.reward, first.baseline) == ("gdpo", "format", "grpo")
@@ -252,7 +258,7 @@ def test_a_reward_that_applied_to_no_step_is_left_out_of_its_own_comparison_only
         run(label, s, format=rising(0.9 - 0.01 * s), correctness=[np.nan] * 100)
         for label, s in PAIRS
     ]
-    found = analysed(runs, rewards=(FORMAT, CORRECTNESS))
+    found = analysed(runs, rewards=BOTH)
     format_d, correctness_d = found.differences
     assert correctness_d.pairs == 0
     assert np.isnan([correctness_d.p_value, correctness_d.p_adjusted]).all()
@@ -294,7 +300,7 @@ def test_sooner_means_sooner_in_the_statistic_that_was_tested():
 
 
 def test_a_reward_that_is_constant_in_all_runs_takes_no_comparison_away_from_the_others():
-    brevity = Measured("brevity", 0.0, 1.0, 1.0)
+    brevity = unit("brevity")
     runs = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in apart()]
     found = analysed(runs, rewards=(FORMAT, brevity))
     format_d, brevity_d = found.differences
@@ -304,7 +310,7 @@ def test_a_reward_that_is_constant_in_all_runs_takes_no_comparison_away_from_the
 
 
 def test_a_reward_that_is_constant_in_one_estimator_only_is_counted():
-    brevity = Measured("brevity", 0.0, 1.0, 1.0)
+    brevity = unit("brevity")
     ends = {"grpo": [1.0] * 5, "gdpo": [1.0, 1.0, 1.0, 1.0, 0.9]}
     runs = [
         replace(r, means={**r.means, "brevity": np.full(100, ends[r.label][r.seed])})
@@ -317,13 +323,13 @@ def test_a_reward_that_is_constant_in_one_estimator_only_is_counted():
 
 def test_a_threshold_that_no_run_reached_takes_no_comparison_of_times_away():
     runs = [replace(r, means={**r.means, "correctness": np.full(100, -1.0)}) for r in apart()]
-    format_d, _ = analysed(runs, rewards=(FORMAT, CORRECTNESS)).differences
+    format_d, _ = analysed(runs, rewards=BOTH).differences
     assert format_d.p_time_adjusted == format_d.p_time == pytest.approx(1 / 126)
 
 
 def test_seeds_with_which_a_time_could_be_decided_are_not_called_too_few():
     rng = np.random.default_rng(0)
-    rewards = tuple(Measured(f"r{i}", 0.0, 1.0, 1.0) for i in range(7))
+    rewards = tuple(unit(f"r{i}") for i in range(7))
 
     def runs(seeds):
         return [
@@ -344,7 +350,7 @@ def test_seeds_with_which_a_time_could_be_decided_are_not_called_too_few():
 
 @pytest.mark.parametrize("count", [2, 3, 5, 7])
 def test_the_other_differences_are_named_or_counted(count):
-    rewards = tuple(Measured(f"r{i}", 0.0, 1.0, 1.0) for i in range(count))
+    rewards = tuple(unit(f"r{i}") for i in range(count))
     runs = [
         run(label, s, **{r.name: np.full(50, level + 0.01 * s) for r in rewards})
         for label, level in (("grpo", 0.2), ("gdpo", 0.5))

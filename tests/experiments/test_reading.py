@@ -29,6 +29,10 @@ from gdpo.lab.report._summary import setup
 from gdpo.lab.runs.lock import is_locked, lock, unlock
 
 
+def write_plan(folder, labels, seeds=(1, 2), *, varied=()):
+    ComparisonPlan("task: x", labels, seeds, 0.8, varied).write(folder)
+
+
 def test_a_folder_of_runs_is_an_experiment(two_estimators):
     experiment = read_experiment(two_estimators)
     assert set(experiment.labels) == {"grpo", "gdpo"}
@@ -191,7 +195,7 @@ def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
 
 
 def test_a_run_that_is_being_trained_is_running(two_estimators, holder):
-    ComparisonPlan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
+    write_plan(two_estimators, ("grpo", "gdpo"))
     path = two_estimators / "gdpo-seed-1"
     process = holder(path)
     states = {run.path: run.state for run in read_experiment(two_estimators).runs}
@@ -218,6 +222,9 @@ def test_strange_lines_of_metrics_are_left_out(tmp_path):
     assert_array_equal(read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7])
 
 
+WEIGHTED = ("gdpo format.weight=1", "gdpo format.weight=0.5")
+
+
 def weighted(folder, weight, seed, *, gate=None, level=0.5):
     """A run whose format has a weight of its own, and a gate."""
     entries = [{"name": "format", "weight": weight, "gate": gate}, {"name": "correctness"}]
@@ -230,15 +237,14 @@ def weighted(folder, weight, seed, *, gate=None, level=0.5):
 def test_labels_may_differ_in_the_varied_keys_and_in_nothing_else(tmp_path):
     for weight in (1.0, 0.5):
         for seed in (1, 2):
-            label = weighted(tmp_path, weight, seed)
-    labels = ("gdpo format.weight=1", label)
-    ComparisonPlan("task: x", labels, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
+            weighted(tmp_path, weight, seed)
+    write_plan(tmp_path, WEIGHTED, varied=("rewards.0.weight",))
     experiment = read_experiment(tmp_path)
     assert [reward.weight for reward in experiment.rewards] == [None, 1.0]
     assert [(run.label, run.seed) for run in experiment.runs] == [
-        (a, s) for a in labels for s in (1, 2)
+        (a, s) for a in WEIGHTED for s in (1, 2)
     ]
-    ComparisonPlan("task: x", labels, (1, 2), 0.8).write(tmp_path)
+    write_plan(tmp_path, WEIGHTED)
     with data_error(r"rewards\.0\.weight is 1\.0 and 0\.5"):
         read_experiment(tmp_path)
 
@@ -267,15 +273,14 @@ def test_a_reward_with_another_gate_than_the_baseline_is_not_compared(tmp_path):
     for seed in range(5):
         weighted(tmp_path, 1.0, seed)
         weighted(tmp_path, 0.5, seed, gate={"on": "correctness", "at_least": 1}, level=0.9)
-    labels = ("gdpo format.weight=1", "gdpo format.weight=0.5")
     varied = ("rewards.0.weight", "rewards.0.gate", "rewards.0.gate.on", "rewards.0.gate.at_least")
-    ComparisonPlan("task: x", labels, tuple(range(5)), 0.8, varied).write(tmp_path)
+    write_plan(tmp_path, WEIGHTED, tuple(range(5)), varied=varied)
     comparison = analyse(read_experiment(tmp_path))
-    assert comparison.experiment.unlike == {(labels[1], "format")}
-    assert [(d.label, d.reward) for d in comparison.differences] == [(labels[1], "correctness")]
+    assert comparison.experiment.unlike == {(WEIGHTED[1], "format")}
+    assert [(d.label, d.reward) for d in comparison.differences] == [(WEIGHTED[1], "correctness")]
     assert comparison.differences[0].p_adjusted == comparison.differences[0].p_value
     everything = replace(
-        comparison.experiment, unlike=frozenset((labels[1], r) for r in ("format", "correctness"))
+        comparison.experiment, unlike=frozenset((WEIGHTED[1], r) for r in ("format", "correctness"))
     )
     assert headline(analyse(everything)).startswith("No reward")
 
@@ -286,15 +291,14 @@ def test_the_range_of_a_reward_holds_for_all_labels(tmp_path):
         declared = {"format": {"low": low, "high": 1.0}}
         entries = [{"name": "format", "weight": weight}]
         write_run(tmp_path, label, 1, {"format": [0.6]}, entries=entries, declared=declared)
-    labels = ("gdpo format.weight=1", "gdpo format.weight=0.5")
-    ComparisonPlan("task: x", labels, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
+    write_plan(tmp_path, WEIGHTED, (1,), varied=("rewards.0.weight",))
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.low, reward.high) == (0.0, 1.0)
 
 
 def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
     label = weighted(tmp_path, 1.0, 1)
-    ComparisonPlan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
+    write_plan(tmp_path, (label,))
     experiment = read_experiment(tmp_path)
     assert_array_equal(experiment.curves(label, "mean", "lengths"), [[7.0] * 4, [np.nan] * 4])
     assert_array_equal(experiment.curves(label, "max", "lengths"), [[9.0] * 4, [np.nan] * 4])
@@ -307,7 +311,7 @@ def read_with(metrics, folder):
     first, *rows = (json.loads(line) for line in file.read_text().splitlines())
     changed = [first, *(row | more for row, more in zip(rows, metrics, strict=True))]
     written.lines(file, changed)
-    ComparisonPlan("task: x", (label,), (1,), 0.8).write(folder)
+    write_plan(folder, (label,), (1,))
     experiment = read_experiment(folder)
     return experiment, experiment.runs[0]
 

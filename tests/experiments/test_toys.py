@@ -8,6 +8,7 @@ import torch
 from benchmarks.toys._run import Adam, mean_update, policy_gradient, rule_for, run_toy
 from benchmarks.toys._suite import suite, table
 from benchmarks.toys._toys import TOYS, draw, moments
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.refusals import config_error
 
@@ -30,12 +31,12 @@ def the_first_reward_as_it_is(rewards, weights):
 
 def away_from_the_start(toy):
     """Return natural parameters that a run may reach, the same at each call."""
-    return toy.start + np.random.default_rng(7).normal(size=len(toy.choices))
+    return toy.start + default_rng(7).normal(size=len(toy.choices))
 
 
 def sampled(toy, eta):
     draws = len(toy.choices) + len(toy.rewards)
-    uniform = np.random.default_rng(0).random((ROLLOUTS // 4, 4, draws))
+    uniform = default_rng(0).random((ROLLOUTS // 4, 4, draws))
     chosen, rewards = toy.sample(eta, uniform)
     return chosen.reshape(ROLLOUTS, -1), rewards.reshape(ROLLOUTS, -1)
 
@@ -71,7 +72,7 @@ def test_rewards_use_their_declared_ranges_and_directions_have_the_declared_angl
         assert low <= column.min() <= column.max() <= high
         if reward.choices:
             assert_allclose(np.ptp(column), high - low, rtol=1e-3)
-    directions = toy.directions(np.random.default_rng(1))
+    directions = toy.directions(default_rng(1))
     assert_allclose(directions @ directions.T, toy.gram, atol=1e-12)
 
 
@@ -122,7 +123,7 @@ def test_every_estimator_runs_on_every_toy(name):
 
 
 def test_adam_is_the_one_of_torch():
-    gradients = np.random.default_rng(0).normal(size=(30, 2, 5))
+    gradients = default_rng(0).normal(size=(30, 2, 5))
     parameters = torch.zeros(2, 5, dtype=torch.float64, requires_grad=True)
     theirs = torch.optim.Adam([parameters], lr=0.02, maximize=True)
     ours, adam = np.zeros((2, 5)), Adam(0.02, (2, 5))
@@ -138,7 +139,7 @@ def test_raw_rewards_as_advantages_give_the_gradient_of_their_expected_value():
     toy = replace(TOYS["escape"], prompts=50_000)
     rule = rule_for(toy, f"{HERE}:the_first_reward_as_it_is")
     eta = toy.start + np.array([3.0, 0.5])
-    push = policy_gradient(toy, eta[None], [rule], [np.random.default_rng(0)])
+    push = policy_gradient(toy, eta[None], [rule], [default_rng(0)])
     # Five standard errors of 200,000 rollouts.
     assert_allclose(push[0], toy.gradient(eta)[0], atol=0.003)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from tests.policy.policies import TEMPERATURE, by_autograd, policy, rows
 
 from gdpo.advantages import gdpo
@@ -93,18 +94,18 @@ def test_steps_meet_the_next_batch_in_the_parts_that_the_rewards_put_in(decay):
     window, facts = trained(AccountWindow, decay=decay)
     assert window.steps == STEPS
     wanted = expected(facts)
-    np.testing.assert_allclose(np.stack(window._products), wanted, rtol=1e-4, atol=1e-9)
+    assert_allclose(np.stack(window._products), wanted, rtol=1e-4, atol=1e-9)
     found = window.result(["a", "b"])
-    np.testing.assert_allclose(found.parts, wanted[..., :2].mean(2).sum(0), rtol=1e-4)
-    np.testing.assert_allclose(found.totals, wanted[..., 2].mean(2).sum(0), rtol=1e-4)
+    assert_allclose(found.parts, wanted[..., :2].mean(2).sum(0), rtol=1e-4)
+    assert_allclose(found.totals, wanted[..., 2].mean(2).sum(0), rtol=1e-4)
     change = np.stack([fact["rewards"].mean((0, 1)) for fact in facts[BEFORE:]])
-    np.testing.assert_allclose(found.measured, change[-1] - change[0])
+    assert_allclose(found.measured, change[-1] - change[0])
 
 
 def test_a_gradient_that_no_reward_explains_goes_into_the_rest():
     window, facts = trained(AccountWindow, extra=0.05)
     assert np.isfinite(np.stack(window._products)).all()
-    np.testing.assert_allclose(
+    assert_allclose(
         np.stack(window._products)[..., 2], expected(facts)[..., 2], rtol=1e-4, atol=1e-9
     )
 

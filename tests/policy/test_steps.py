@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from accelerate import Accelerator
+from torch.testing import assert_close
 
 from gdpo.policy.steps import OptimizerStep, clip_of
 
@@ -62,7 +63,7 @@ def test_the_change_is_that_of_a_real_step(kind, options, steps):
     given, clip = gradients(2), torch.tensor([0.5, 1.0])
     changes = {name: step.of(name, given[name], clip) for name in given}
     assert step.not_exact is None
-    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), kept, rtol=0, atol=0)
+    assert_close((model.state_dict(), optimizer.state_dict()), kept, rtol=0, atol=0)
     for index in range(2):
         other, real = trained(kind, options, steps)
         set_gradients(other, given, index, float(clip[index]))
@@ -70,7 +71,7 @@ def test_the_change_is_that_of_a_real_step(kind, options, steps):
         real.step()
         for name, parameter in other.named_parameters():
             wanted = parameter - before[name]
-            torch.testing.assert_close(changes[name][index], wanted, rtol=1e-6, atol=1e-12)
+            assert_close(changes[name][index], wanted, rtol=1e-6, atol=1e-12)
 
 
 def test_a_small_difference_of_gradients_is_not_lost_to_rounding():
@@ -85,14 +86,14 @@ def test_a_small_difference_of_gradients_is_not_lost_to_rounding():
     mean = state["exp_avg"].double() * 0.9 - 0.1 * 0.1
     wanted = 1e-5 * (slope / root + 0.02 / (1 - 0.9**4) * mean * 1e-4 / (1 - 0.999**4) / root**3)
     assert second.dtype == torch.float64
-    torch.testing.assert_close(second - first, wanted, rtol=1e-2, atol=0)
+    assert_close(second - first, wanted, rtol=1e-2, atol=0)
 
 
 def test_another_optimizer_gives_the_gradient_times_its_rate_and_says_so():
     model, optimizer = trained(Unknown, {}, 1)
     step = OptimizerStep.live(optimizer, model.named_parameters())
     given = gradients(2)
-    torch.testing.assert_close(
+    assert_close(
         step.of("vector", given["vector"], torch.tensor([1.0, 0.5])),
         0.003 * given["vector"] * torch.tensor([[1.0], [0.5]]),
     )
@@ -108,11 +109,11 @@ def test_without_an_optimizer_a_factored_second_moment_divides():
     one = torch.ones(1)
     assert torch.equal(step.of("vector", torch.ones(1, 2), one), torch.tensor([[0.5, 0.0]]))
     wanted = torch.where(matrix > 0, matrix.rsqrt(), 0)[None]
-    torch.testing.assert_close(step.of("matrix", torch.ones(1, 3, 2), one), wanted)
+    assert_close(step.of("matrix", torch.ones(1, 3, 2), one), wanted)
     other = matrix + torch.eye(3, 2)
     factored = torch.outer(other.mean(1), other.mean(0)) / other.mean()
     found = step.of("other", torch.ones(1, 3, 2), one)
-    torch.testing.assert_close(found, torch.where(factored > 0, factored.rsqrt(), 0)[None])
+    assert_close(found, torch.where(factored > 0, factored.rsqrt(), 0)[None])
     assert step.not_exact
 
 
@@ -122,5 +123,5 @@ def test_clipping_is_that_of_torch(norm):
     parameter.grad = torch.full((4,), norm / 2)
     torch.nn.utils.clip_grad_norm_([parameter], 1.0)
     clip = clip_of(torch.tensor([norm]), 1.0)
-    torch.testing.assert_close(clip * norm / 2, parameter.grad[:1], rtol=1e-7, atol=0)
+    assert_close(clip * norm / 2, parameter.grad[:1], rtol=1e-7, atol=0)
     assert clip_of(torch.tensor([norm]), float("inf")) == 1

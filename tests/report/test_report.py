@@ -37,6 +37,7 @@ class Parsed(HTMLParser):
         self.feed(text)
         self.close()
         assert self.stack == []
+        self.words = "".join(self.text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -87,7 +88,7 @@ def test_page_and_summary_say_the_headline_the_runs_and_that_they_are_few(usual)
     text = printed(comparison)
     assert len(text.splitlines()) <= 20
     assert f"{comparison.outcome('gdpo', 'format').final.value:.3f}" in text
-    for flat in (" ".join(each.split()) for each in ("".join(parsed.text), text)):
+    for flat in (" ".join(each.split()) for each in (parsed.words, text)):
         assert "4 runs of 12 steps · seeds 1, 2" in flat
         assert headline(comparison) in flat
         assert "Exploratory: 2 seeds" in flat
@@ -128,7 +129,7 @@ def test_it_refers_to_nothing_outside_itself(usual):
 
 def test_every_reward_has_a_row_per_estimator_with_its_numbers(usual):
     comparison, _, parsed, _ = usual
-    text = " ".join("".join(parsed.text).split())
+    text = " ".join(parsed.words.split())
     for reward in REWARDS:
         for label in ("grpo", "gdpo"):
             final = comparison.outcome(label, reward.name).final.value
@@ -171,14 +172,14 @@ def test_findings_have_the_steps_at_which_they_held_unless_these_are_few(tmp_pat
         rewards[..., 0] = 0.0
         record(run.path, "gdpo", step, rewards)
     _, parsed, _ = page_of(tmp_path, [run])
-    text = " ".join("".join(parsed.text).split())
+    text = " ".join(parsed.words.split())
     assert ("out of reach" in text) == found
     assert bool(re.search(r"seed 1: steps 5 to 12\b", text)) == found
 
 
 def test_a_single_run_has_no_comparison_and_is_replayed_with_grpo_beside_it(tmp_path):
     text, parsed, data = page_of(tmp_path, [trained(tmp_path, "gdpo", 1)])
-    assert "against" not in "".join(parsed.text).lower()
+    assert "against" not in parsed.words.lower()
     assert 'id="survival"' not in text
     assert len(data["charts"]) == 2
     assert data["rollouts"]["estimators"] == ["gdpo", "grpo"]
@@ -260,7 +261,7 @@ def test_a_failed_run_is_shown_with_its_reason(tmp_path):
     text, parsed, _ = made(tmp_path, comparison)
     assert "CUDA &lt;b&gt;out&lt;/b&gt;" in text
     assert "2 failed" in text
-    assert "4 of 12" in "".join(parsed.text)
+    assert "4 of 12" in parsed.words
     assert "CUDA <b>out</b>" in printed(comparison)
 
 
@@ -299,7 +300,7 @@ def test_ten_runs_of_long_texts_stay_under_two_megabytes(tmp_path):
     experiment = two_estimators(tmp_path, seeds=range(5), steps=6, texts=texts)
     page, parsed, data = made(tmp_path, analyse(experiment))
     assert 500_000 < len(page.encode()) < 2_000_000
-    assert "of 960 rollouts are shown" in "".join(parsed.text)
+    assert "of 960 rollouts are shown" in parsed.words
     runs = {group["run"] for group in data["rollouts"]["groups"]}
     assert len(runs) == 10, "every run has some"
 
@@ -339,7 +340,7 @@ def test_an_estimator_that_cannot_be_replayed_is_named(tmp_path):
     runs = [trained(tmp_path, label, 1, steps=3) for label in ("grpo", "gdpo")]
     (runs[1].path / "recipe.yaml").write_text("advantage_options: {")
     _, parsed, data = page_of(tmp_path, runs)
-    assert "could not be replayed" in "".join(parsed.text)
+    assert "could not be replayed" in parsed.words
     assert data["rollouts"]["groups"][0]["samples"][0]["advantages"][1] is None
 
 
@@ -359,8 +360,8 @@ def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tm
     ]
     assert set(analysis.off_record) == {"grpo"}
     _, parsed, _ = made(tmp_path, analyse(experiment))
-    assert "is not an estimator of gdpo" in "".join(parsed.text)
-    assert "could not be replayed" not in "".join(parsed.text)
+    assert "is not an estimator of gdpo" in parsed.words
+    assert "could not be replayed" not in parsed.words
 
 
 def test_missing_rewards_are_shown_as_missing(tmp_path):

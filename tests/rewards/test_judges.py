@@ -50,6 +50,10 @@ def judged_by(function, *, deadline=None, **options):
     return Scorer([Reward("judge", function, 0, 1, deadline=deadline)], **options)
 
 
+def score_a(scorer):
+    return scorer.score(["a"], [{}])
+
+
 def test_judges_wait_side_by_side_within_the_limit_and_keep_the_order():
     service = Service()
     reward = Reward("judge", service.judge, 0, 1)
@@ -72,7 +76,7 @@ def test_a_judge_that_fails_is_asked_again_and_then_counted():
     for fails, wanted in ((2, 0.5), (3, np.nan)):
         service = Service(fails)
         with judged_by(service.judge, retries=2) as scorer:
-            scores = scorer.score(["a"], [{}])
+            scores = score_a(scorer)
         assert_array_equal(scores.values, [[wanted]])
         assert service.asked == {"a": 3}
     assert scores.kinds("judge") == {"raised ConnectionError": 1}
@@ -188,9 +192,9 @@ async def interrupting(completion, reference):
 @pytest.mark.parametrize("function", [interrupting, interrupting_at_once])
 def test_an_interrupt_is_no_failure_of_a_reward(function):
     with judged_by(function) as scorer, pytest.raises(KeyboardInterrupt):
-        scorer.score(["a"], [{}])
+        score_a(scorer)
     with judged_by(Service().judge) as scorer:
-        assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
+        assert score_a(scorer).values.tolist() == [[0.5]]
 
 
 def test_judges_are_cancelled_where_their_batch_is_interrupted():
@@ -208,7 +212,7 @@ def test_judges_are_cancelled_where_their_batch_is_interrupted():
             raise
 
     with judged_by(judge) as scorer, pytest.raises(KeyboardInterrupt):
-        scorer.score(["a"], [{}])
+        score_a(scorer)
     assert cancelled.wait(10)
 
 
@@ -258,7 +262,7 @@ def test_one_loop_serves_every_call_of_the_process_so_that_a_client_stays_usable
     score_one(reward, "a", {})
     for _ in range(2):
         with Scorer([reward]) as scorer:
-            scorer.score(["a"], [{}])
+            score_a(scorer)
             scorer.score(["b"], [{}])
     assert len(loops) == 5
     assert len(set(loops)) == 1
@@ -284,7 +288,7 @@ async def blocks(completion, reference):
 def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
     with judged_by(blocks, deadline=2, retries=0) as scorer:
         scores = scorer.score(["blocks"], [{}])
-        assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
+        assert score_a(scorer).values.tolist() == [[0.5]]
     (failure,) = scores.failures
     assert failure.kind == "timed out"
     assert "event loop" in failure.message
@@ -321,7 +325,7 @@ def test_a_judge_that_waits_for_another_without_await_is_told_so():
 def test_scoring_works_inside_a_loop_that_runs():
     async def notebook():
         with judged_by(Service().judge) as scorer:
-            return scorer.score(["a"], [{}]).values.tolist()
+            return score_a(scorer).values.tolist()
 
     assert asyncio.run(notebook()) == [[0.5]]
 
@@ -360,5 +364,5 @@ def test_without_a_terminal_progress_is_a_line_in_the_log(caplog):
     with caplog.at_level(logging.INFO):
         for done in range(1, 11):
             bar(done, 10)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = caplog.messages
     assert "1 of 10" in line

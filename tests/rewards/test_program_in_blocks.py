@@ -76,65 +76,60 @@ def block(code, language="python"):
     return f"So:\n```{language}\n{code}\n```\n"
 
 
+# Each gives an answer, or what stands in its blocks.
 SHAPES = {
-    "one block": lambda p: block(p.whole),
-    "usage": lambda p: block(p.whole) + block(p.usage),
-    "usage that fails": lambda p: (
-        block(p.whole) + block(p.usage + "\nassert f(1) == 7\nraise OSError")
-    ),
-    "usage that reads": lambda p: block(p.whole) + block("x = g([1])\nprint(x)") + block(p.usage),
+    "one block": lambda p: [p.whole],
+    "usage": lambda p: [p.whole, p.usage],
+    "usage that fails": lambda p: [p.whole, p.usage + "\nassert f(1) == 7\nraise OSError"],
+    "usage that reads": lambda p: [p.whole, "x = g([1])\nprint(x)", p.usage],
     "usage in Python only": lambda p: block(p.whole, "") + block(p.usage),
     "usage never closed": lambda p: block(p.whole) + f"```python\n{p.usage}\nprint(",
-    "usage before": lambda p: block(p.usage) + block(p.whole),
-    "asserts": lambda p: block(p.whole) + block("assert g(1) == 2"),
-    "unit tests": lambda p: (
-        block(p.whole)
-        + block("import unittest\n\nclass T(unittest.TestCase):\n    pass\n\nunittest.main()")
-    ),
-    "test function": lambda p: (
-        block(p.whole)
-        + block("def test():\n    assert g(1) == 7\n\nif __name__ == '__main__':\n    test()")
-    ),
-    "doctest": lambda p: block(p.whole) + block(">>> f(1)\n2"),
-    "output in Python": lambda p: block(p.whole) + block("[1, 2, 3]"),
-    "pseudo-code": lambda p: (
-        block(p.whole) + block("def f(x):\n    for each x: add 1\n    print input()")
-    ),
-    "fed main": lambda p: block(p.whole) + block("import io\nsys.stdin = io.StringIO('4')\nmain()"),
+    "usage before": lambda p: [p.usage, p.whole],
+    "asserts": lambda p: [p.whole, "assert g(1) == 2"],
+    "unit tests": lambda p: [
+        p.whole,
+        "import unittest\n\nclass T(unittest.TestCase):\n    pass\n\nunittest.main()",
+    ],
+    "test function": lambda p: [
+        p.whole,
+        "def test():\n    assert g(1) == 7\n\nif __name__ == '__main__':\n    test()",
+    ],
+    "doctest": lambda p: [p.whole, ">>> f(1)\n2"],
+    "output in Python": lambda p: [p.whole, "[1, 2, 3]"],
+    "pseudo-code": lambda p: [p.whole, "def f(x):\n    for each x: add 1\n    print input()"],
+    "fed main": lambda p: [p.whole, "import io\nsys.stdin = io.StringIO('4')\nmain()"],
     "draft": lambda p: block(p.wrong) + "Wait, no.\n" + block(p.whole),
-    "draft with a usage": lambda p: block(f"{p.wrong}\nprint(3)") + block(p.whole),
-    "imports apart": lambda p: block(p.imports) + block(f"{p.helper}\n{p.main}"),
-    "star import apart": lambda p: (
-        block("from math import *\nprint(pi)") + block(f"floor(pi)\n{p.whole}") + block(p.usage)
-    ),
-    "draft of a helper": lambda p: (
-        block("import no_such\n\ndef g(x):\n    return x")
-        + block(f"{p.imports}\n{p.helper}")
-        + block(p.main)
-    ),
-    "helper apart": lambda p: block(f"{p.imports}\n{p.helper}") + block(p.main),
-    "three parts, usage": lambda p: (
-        block(p.imports) + block(p.helper) + block(p.main) + block(p.usage)
-    ),
-    "helper with a usage": lambda p: block(f"{p.imports}\n{p.helper}\nprint(g(1))") + block(p.main),
-    "draft, parts": lambda p: block(p.wrong) + block(f"{p.imports}\n{p.helper}") + block(p.main),
+    "draft with a usage": lambda p: [f"{p.wrong}\nprint(3)", p.whole],
+    "imports apart": lambda p: [p.imports, f"{p.helper}\n{p.main}"],
+    "star import apart": lambda p: [
+        "from math import *\nprint(pi)",
+        f"floor(pi)\n{p.whole}",
+        p.usage,
+    ],
+    "draft of a helper": lambda p: [
+        "import no_such\n\ndef g(x):\n    return x",
+        f"{p.imports}\n{p.helper}",
+        p.main,
+    ],
+    "helper apart": lambda p: [f"{p.imports}\n{p.helper}", p.main],
+    "three parts, usage": lambda p: [p.imports, p.helper, p.main, p.usage],
+    "helper with a usage": lambda p: [f"{p.imports}\n{p.helper}\nprint(g(1))", p.main],
+    "draft, parts": lambda p: [p.wrong, f"{p.imports}\n{p.helper}", p.main],
     "thought": lambda p: f"<think>{block(p.wrong)}</think>{block(p.whole)}{block(p.usage)}",
     "thought of before": lambda p: f"{block(p.wrong)}</think>{block(p.whole)}",
 }
 FOR_FUNCTIONS = {
-    "usage that waits": lambda p: block(p.whole) + block("x = int(input())\nprint(f(x))"),
-    "helper afterwards": lambda p: block(f"{p.imports}\n{p.main}") + block(p.helper),
-    "helper corrected": lambda p: (
-        block(f"{p.imports}\ndef g(x):\n    return 7\n{p.main}") + block(p.helper)
-    ),
+    "usage that waits": lambda p: [p.whole, "x = int(input())\nprint(f(x))"],
+    "helper afterwards": lambda p: [f"{p.imports}\n{p.main}", p.helper],
+    "helper corrected": lambda p: [f"{p.imports}\ndef g(x):\n    return 7\n{p.main}", p.helper],
 }
 FOR_PROGRAMS = {
-    "call apart": lambda p: (
-        block(p.whole.replace("\nif __name__:\n    main()", ""))
-        + block("if __name__ == '__main__':\n    main()")
-    ),
-    "call apart, doctest": lambda p: FOR_PROGRAMS["call apart"](p) + block(">>> main()"),
-    "print apart": lambda p: block("n = int(input())\nxs = [n]") + block("print(sum(xs) + 1)"),
+    "call apart": lambda p: [
+        p.whole.replace("\nif __name__:\n    main()", ""),
+        "if __name__ == '__main__':\n    main()",
+    ],
+    "call apart, doctest": lambda p: [*FOR_PROGRAMS["call apart"](p), ">>> main()"],
+    "print apart": lambda p: ["n = int(input())\nxs = [n]", "print(sum(xs) + 1)"],
 }
 ALL = [
     *((s, p) for s in SHAPES for p in PROGRAMS),
@@ -145,6 +140,7 @@ ALL = [
 
 def score_of(shape, program):
     wrote = {**SHAPES, **FOR_FUNCTIONS, **FOR_PROGRAMS}[shape](PROGRAMS[program])
+    wrote = wrote if isinstance(wrote, str) else "".join(map(block, wrote))
     return pass_rate.function(wrote, {"tests": PROGRAMS[program].tests})
 
 

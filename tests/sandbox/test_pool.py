@@ -30,6 +30,16 @@ def two():
         yield sandbox
 
 
+@pytest.fixture
+def sandbox():
+    with Sandbox(workers=1) as sandbox:
+        yield sandbox
+
+
+def works(sandbox):
+    return sandbox.run(GOOD, ONE).pass_all
+
+
 def test_many_programs_keep_their_order(two):
     jobs = [(f"def f(): return {i % 3}", ONE) for i in range(30)]
     assert [v.pass_all for v in two.run_many(jobs)] == [i % 3 == 1 for i in range(30)]
@@ -57,16 +67,15 @@ def test_a_worker_is_replaced_after_a_program_went_too_far(source, seconds, outc
         sandbox.run(GOOD, ONE)
         assert family() - others == before
         assert sandbox.run(source, ONE, Limits(wall_seconds=seconds)).outcomes == (outcome,)
-        assert sandbox.run(GOOD, ONE).pass_all
+        assert works(sandbox)
         assert eventually(lambda: not family() & before)
 
 
-def test_a_worker_is_replaced_after_a_program_left_a_file():
+def test_a_worker_is_replaced_after_a_program_left_a_file(sandbox):
     write = "def f():\n    open('/tmp/note', 'w').write('x')\n    return 1"
     read = "import os\ndef f(): return len(os.listdir('/tmp')) + 1"
-    with Sandbox(workers=1) as sandbox:
-        assert sandbox.run(write, ONE).pass_all
-        assert sandbox.run(read, ONE).pass_all
+    assert sandbox.run(write, ONE).pass_all
+    assert sandbox.run(read, ONE).pass_all
 
 
 def test_a_worker_is_replaced_after_so_many_programs():
@@ -75,21 +84,20 @@ def test_a_worker_is_replaced_after_so_many_programs():
         sandbox.run(GOOD, ONE)
         first = family() - others
         for _ in range(3):
-            assert sandbox.run(GOOD, ONE).pass_all
+            assert works(sandbox)
         assert eventually(lambda: not family() & first)
 
 
-def test_many_programs_in_one_worker_leave_it_as_it_was():
-    with Sandbox(workers=1) as sandbox:
-        sandbox.run(GOOD, ONE)
-        before = family()
-        assert all(v.pass_all for v in sandbox.run_many([(GOOD, ONE)] * 60))
-        after = family()
-        assert len(after) == len(before)
-        assert len(after - before) == 1, "the grader is another one, and nothing else"
+def test_many_programs_in_one_worker_leave_it_as_it_was(sandbox):
+    sandbox.run(GOOD, ONE)
+    before = family()
+    assert all(v.pass_all for v in sandbox.run_many([(GOOD, ONE)] * 60))
+    after = family()
+    assert len(after) == len(before)
+    assert len(after - before) == 1, "the grader is another one, and nothing else"
 
 
-def test_a_program_changes_nothing_for_the_next():
+def test_a_program_changes_nothing_for_the_next(sandbox):
     spoil = """
 import builtins, sys, os, json, random
 builtins.len = lambda x: 7
@@ -104,36 +112,33 @@ def f():
     alike = sys.getrecursionlimit() == 1000 and "X" not in os.environ
     return len([1]) * json.loads("1") * alike
 """
-    with Sandbox(workers=1) as sandbox:
-        sandbox.run(spoil, ONE)
-        assert sandbox.run(look, ONE).pass_all
+    sandbox.run(spoil, ONE)
+    assert sandbox.run(look, ONE).pass_all
 
 
-def test_a_worker_that_was_killed_is_replaced_and_its_job_done_again():
-    with Sandbox(workers=1) as sandbox:
-        sandbox.run(GOOD, ONE)
-        kill(family())
-        assert sandbox.run(GOOD, ONE).pass_all
+def test_a_worker_that_was_killed_is_replaced_and_its_job_done_again(sandbox):
+    sandbox.run(GOOD, ONE)
+    kill(family())
+    assert works(sandbox)
 
 
-def test_a_worker_killed_twice_is_the_sandboxs_failure():
-    with Sandbox(workers=1) as sandbox:
-        sandbox.run(GOOD, ONE)
-        stop = threading.Event()
+def test_a_worker_killed_twice_is_the_sandboxs_failure(sandbox):
+    sandbox.run(GOOD, ONE)
+    stop = threading.Event()
 
-        def kill_all():
-            while not stop.wait(0.3):
-                kill(workers())
+    def kill_all():
+        while not stop.wait(0.3):
+            kill(workers())
 
-        killer = threading.Thread(target=kill_all)
-        killer.start()
-        try:
-            with pytest.raises(SandboxError, match="twice"):
-                sandbox.run(SLEEP, ONE)
-        finally:
-            stop.set()
-            killer.join()
-        assert sandbox.run(GOOD, ONE).pass_all
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    try:
+        with pytest.raises(SandboxError, match="twice"):
+            sandbox.run(SLEEP, ONE)
+    finally:
+        stop.set()
+        killer.join()
+    assert works(sandbox)
 
 
 def test_nothing_is_left_when_a_sandbox_is_closed_dropped_or_in_the_middle_of_a_job():
@@ -262,7 +267,7 @@ def test_a_fork_in_the_middle_of_a_job_disturbs_neither():
 def test_the_default_sandbox_is_one_per_process_and_made_anew_when_it_was_closed():
     sandbox = default_sandbox()
     assert default_sandbox() is sandbox
-    assert sandbox.run(GOOD, ONE).pass_all
+    assert works(sandbox)
     sandbox.close()
     assert default_sandbox() is not sandbox
     assert default_sandbox().run(GOOD, ONE).pass_all

@@ -23,6 +23,9 @@ def answered(text):
     return f"<think>so</think>\n<answer>{text}</answer>"
 
 
+RIGHT = answered("72")
+
+
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [
@@ -153,30 +156,30 @@ def test_integer_is_about_how_the_answer_is_written(answer, expected):
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [
-        (answered("72"), 1),
+        (RIGHT, 1),
         (answered("any words"), 1),
-        (f"\n {answered('72')} \n\n", 1),
-        (answered("72").replace("\n", ""), 1),
-        (answered("72").replace("\n", "\n\n"), 1),
-        (answered("72").replace("so", "I end in <answer>72</answer>"), 1),
-        (answered("72").replace("so", "<think> so"), 1),
+        (f"\n {RIGHT} \n\n", 1),
+        (RIGHT.replace("\n", ""), 1),
+        (RIGHT.replace("\n", "\n\n"), 1),
+        (RIGHT.replace("so", "I end in <answer>72</answer>"), 1),
+        (RIGHT.replace("so", "<think> so"), 1),
         ("", 0),
         ("72", 0),
         (answered(""), 0),
         (answered(" \n"), 0),
         (answered("\u200b"), 0),
         (answered("\x00"), 0),
-        (answered("72").replace("so", "\u200b\u2060"), 0),
+        (RIGHT.replace("so", "\u200b\u2060"), 0),
         (answered("?").replace("so", "…"), 1),
-        (answered("72").replace("so", " "), 0),
-        (answered("72").replace("<think>", ""), 0),
-        (answered("72").replace("</think>", ""), 0),
-        (answered("72").replace("<answer>", ""), 0),
-        (answered("72").replace("</answer>", ""), 0),
-        (f"Well: {answered('72')}", 0),
-        (f"{answered('72')} Done.", 0),
-        (answered("72").replace("</think>", "</think> and so </think>"), 0),
-        (f"{answered('72')}<answer>73</answer>", 0),
+        (RIGHT.replace("so", " "), 0),
+        (RIGHT.replace("<think>", ""), 0),
+        (RIGHT.replace("</think>", ""), 0),
+        (RIGHT.replace("<answer>", ""), 0),
+        (RIGHT.replace("</answer>", ""), 0),
+        (f"Well: {RIGHT}", 0),
+        (f"{RIGHT} Done.", 0),
+        (RIGHT.replace("</think>", "</think> and so </think>"), 0),
+        (f"{RIGHT}<answer>73</answer>", 0),
         (answered("<answer>72"), 0),
         (answered("72</answer>"), 0),
         (answered("72<think>"), 0),
@@ -254,7 +257,7 @@ def test_the_flexible_measure_keeps_the_contract_of_a_reward_and_trains_nothing(
 @pytest.mark.parametrize(
     "completion",
     [
-        answered("72"),
+        RIGHT,
         "<think>so</think>\n<answer>She has 72 eggs.</answer> Check: 70 + 3",
         "So the answer is \\boxed{72}.\n\nThat is 12 of each of 6 kinds.",
         r"\boxed{70} and then \boxed{\$72\text{ per day}}",

@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+from functools import partial
 from itertools import permutations
 from time import process_time
 
@@ -21,6 +22,9 @@ def scored(name, completion, gold):
     return TASK.reward(name).function(completion, {"output": gold})
 
 
+formatted, graded = partial(scored, "format"), partial(scored, "correctness")
+
+
 def call(name, **parameters):
     return {"name": name, "parameters": parameters}
 
@@ -34,7 +38,8 @@ def block(text):
     return f"<think> so </think>\n<tool_call>\n{text}\n</tool_call>"
 
 
-CALL = turn(call("weather", city="Oslo", days=3))
+OSLO = call("weather", city="Oslo", days=3)
+CALL = turn(OSLO)
 TALK = turn(response="It is noon.")
 BOTH = turn(call("ping"), response="Looking.")
 THINK = "<think> nothing to do </think>"
@@ -45,7 +50,7 @@ THINK = "<think> nothing to do </think>"
 @pytest.mark.parametrize("gold", [CALL, TALK, BOTH, THINK])
 def test_format_wants_the_fields_of_the_gold_text_and_no_other(gold):
     for completion in (CALL, TALK, BOTH, THINK):
-        assert scored("format", completion, gold) == float(completion == gold)
+        assert formatted(completion, gold) == float(completion == gold)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_format_wants_the_fields_of_the_gold_text_and_no_other(gold):
     ],
 )
 def test_format_is_about_fields_and_not_about_spaces_or_contents(completion):
-    assert scored("format", completion, CALL) == 1
+    assert formatted(completion, CALL) == 1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_format_is_about_fields_and_not_about_spaces_or_contents(completion):
     ],
 )
 def test_format_fails_a_completion_with_a_field_missing_empty_doubled_or_nested(completion):
-    assert scored("format", completion, CALL) == 0
+    assert formatted(completion, CALL) == 0
 
 
 @pytest.mark.parametrize(
@@ -111,22 +116,22 @@ def test_format_fails_a_completion_with_a_field_missing_empty_doubled_or_nested(
     ],
 )
 def test_format_fails_a_response_that_is_empty_doubled_or_holds_a_tag(completion):
-    assert scored("format", completion, TALK) == 0
+    assert formatted(completion, TALK) == 0
 
 
 def test_format_wants_the_call_before_the_response():
     thinking, calls, response = BOTH.partition("<tool_call>")[0], "<tool_call>{}</tool_call>", "x"
-    assert scored("format", f"{thinking}{calls}<response>{response}</response>", BOTH) == 1
-    assert scored("format", f"{thinking}<response>{response}</response>{calls}", BOTH) == 0
+    assert formatted(f"{thinking}{calls}<response>{response}</response>", BOTH) == 1
+    assert formatted(f"{thinking}<response>{response}</response>{calls}", BOTH) == 0
 
 
 def test_a_tag_named_in_the_thinking_of_the_gold_text_asks_for_nothing():
     gold = CALL.replace("so", "first a <tool_call>, later a <response>")
-    assert scored("format", CALL, gold) == 1
-    assert scored("correctness", CALL, gold) == 3
+    assert formatted(CALL, gold) == 1
+    assert graded(CALL, gold) == 3
     talk = TALK.replace("so", "no <tool_call> here")
-    assert scored("format", TALK, talk) == 1
-    assert scored("correctness", TALK, talk) is None
+    assert formatted(TALK, talk) == 1
+    assert graded(TALK, talk) is None
 
 
 # ---- correctness: how calls are read ----
@@ -155,7 +160,7 @@ OBJECTS = [json.loads(line) for line in LINES.split("\n")]
     ],
 )
 def test_calls_are_read_however_they_are_laid_out(written):
-    assert scored("correctness", block(written), TWO) == 3
+    assert graded(block(written), TWO) == 3
 
 
 @pytest.mark.parametrize(
@@ -185,7 +190,7 @@ def test_calls_are_read_however_they_are_laid_out(written):
     ],
 )
 def test_calls_that_cannot_be_read_get_the_lowest_score(written):
-    assert scored("correctness", block(written), TWO) == -3
+    assert graded(block(written), TWO) == -3
 
 
 @pytest.mark.parametrize(
@@ -205,16 +210,14 @@ def test_calls_that_cannot_be_read_get_the_lowest_score(written):
     ],
 )
 def test_calls_are_those_of_closed_fields_after_the_thinking(completion, expected):
-    assert scored("correctness", completion, CALL) == expected
+    assert graded(completion, CALL) == expected
 
 
 def test_calls_of_a_second_field_count():
     first, second = (block(json.dumps(o)) for o in OBJECTS)
     rest = second.partition("</think>")[2]
-    assert scored("correctness", first + rest, TWO) == 3
-    assert scored("correctness", CALL + rest, CALL) == scored(
-        "correctness", turn(call("weather", city="Oslo", days=3), OBJECTS[1]), CALL
-    )
+    assert graded(first + rest, TWO) == 3
+    assert graded(CALL + rest, CALL) == graded(turn(OSLO, OBJECTS[1]), CALL)
 
 
 # ---- correctness: how calls are graded ----
@@ -231,7 +234,7 @@ def published_by_hand(gold, written, best):
 @pytest.mark.parametrize(
     ("written", "best"),
     [
-        ([call("weather", city="Oslo", days=3)], 3),
+        ([OSLO], 3),
         ([call("weather", city="Oslo", days=4)], 2),
         ([call("weather", city="oslo", days=3)], 2),
         ([call("weather", city="Oslo")], 1 / 2 + 1),
@@ -240,32 +243,32 @@ def published_by_hand(gold, written, best):
         ([call("weather", city="Oslo", days=3, unit="C")], 2 / 3 + 2),
         ([call("weather", city="Oslo", unit="C")], 1 / 3 + 1),
         ([call("forecast", city="Oslo", days=3)], 0),
-        ([call("weather", city="Oslo", days=3)] * 2, 3),
-        ([call("weather", city="Oslo", days=3), call("ping")], 3),
-        ([call("ping"), call("weather", days=3), call("weather", city="Oslo", days=3)], 3),
+        ([OSLO] * 2, 3),
+        ([OSLO, call("ping")], 3),
+        ([call("ping"), call("weather", days=3), OSLO], 3),
     ],
 )
 def test_correctness_is_the_share_of_names_parameters_and_values(written, best):
-    gold = [call("weather", city="Oslo", days=3)]
+    gold = [OSLO]
     expected = published_by_hand(gold, written, best)
-    assert scored("correctness", turn(*written), CALL) == pytest.approx(expected, abs=1e-12)
+    assert graded(turn(*written), CALL) == pytest.approx(expected, abs=1e-12)
 
 
 def test_tool_names_overlap_as_a_jaccard_index():
     gold, written = turn(call("f"), call("g")), turn(call("f"), call("h"))
-    assert scored("correctness", written, gold) == pytest.approx(-3 + 6 * (1 / 3 + 1) / 3)
+    assert graded(written, gold) == pytest.approx(-3 + 6 * (1 / 3 + 1) / 3)
     gold, written = turn(call("f"), call("f")), turn(call("f"), call("f"), call("f"))
-    assert scored("correctness", written, gold) == pytest.approx(-3 + 6 * (2 / 3 + 2) / 3)
+    assert graded(written, gold) == pytest.approx(-3 + 6 * (2 / 3 + 2) / 3)
 
 
 def test_a_reference_answer_that_cannot_be_parsed_is_an_error():
     with data_error("reference answer"):
-        scored("correctness", CALL, block("{"))
+        graded(CALL, block("{"))
 
 
 def test_a_call_without_parameters_is_right_by_its_name():
-    assert scored("correctness", turn(call("ping")), turn(call("ping"))) == 3
-    assert scored("correctness", turn(call("ping", x=1)), turn(call("ping"))) == 0
+    assert graded(turn(call("ping")), turn(call("ping"))) == 3
+    assert graded(turn(call("ping", x=1)), turn(call("ping"))) == 0
 
 
 def test_matching_is_optimal_where_greedy_matching_is_not():
@@ -273,7 +276,7 @@ def test_matching_is_optimal_where_greedy_matching_is_not():
     gold = turn(call("f", x=1), call("f", x=1, y=1, z=1))
     written = turn(call("f", x=1, y=1, z=1), call("f", x=2))
     apart = TASKS["tool_calling_compatible"].reward("correctness")
-    assert scored("correctness", written, gold) == pytest.approx(-3 + 6 * (1 + 1 + 4) / 7)
+    assert graded(written, gold) == pytest.approx(-3 + 6 * (1 + 1 + 4) / 7)
     greedy = -3 + 6 * (1 + (1 / 3 + 1) + 1 / 3) / 7
     assert apart.function(written, {"output": gold}) == pytest.approx(greedy)
 
@@ -344,7 +347,7 @@ def test_assignment_of_nothing_is_nothing():
 
 # ---- hostile completions ----
 
-ONE = json.dumps(call("weather", city="Oslo", days=3))
+ONE = json.dumps(OSLO)
 
 
 @pytest.mark.slow
@@ -383,9 +386,9 @@ def test_hostile_completions_cost_next_to_nothing(name, completion):
 
 def test_more_calls_than_anyone_means_get_the_lowest_score():
     spam = [call("weather", city="Oslo", days=i) for i in range(257)]
-    assert scored("correctness", turn(*spam[:256]), CALL) > 1
-    assert scored("correctness", turn(*spam), CALL) == -3
-    assert scored("correctness", turn(*spam), turn(*spam)) == 3
+    assert graded(turn(*spam[:256]), CALL) > 1
+    assert graded(turn(*spam), CALL) == -3
+    assert graded(turn(*spam), turn(*spam)) == 3
 
 
 # ---- rows ----
@@ -471,8 +474,8 @@ def test_a_tool_without_a_description_and_a_turn_without_a_role_are_named():
 
 def test_what_is_written_as_a_turn_gets_full_marks_as_one():
     for text in (CALL, TALK, BOTH, TWO):
-        assert scored("format", text, text) == 1
-        assert scored("correctness", text, text) in (3, None)
+        assert formatted(text, text) == 1
+        assert graded(text, text) in (3, None)
 
 
 def tools_of(instruction):

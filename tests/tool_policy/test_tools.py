@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from benchmarks.tool_policy._texts import Carelessness, careless_answer
 from benchmarks.tool_policy._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
+from numpy.random import default_rng
 from tests.rollouts.readers import written
 
 from gdpo.lab.tasks import TASKS, load_problems
@@ -30,7 +31,7 @@ def test_every_reference_answer_gets_the_maximum_of_every_reward(task, tmp_path)
 
 
 def test_a_prompt_offers_the_tools_that_its_request_needs():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for problem in (draw_problem(rng) for _ in range(500)):
         system, user = problem.prompt
         assert len(problem.offered) == OFFERED
@@ -40,7 +41,7 @@ def test_a_prompt_offers_the_tools_that_its_request_needs():
 
 
 def test_there_are_single_and_parallel_calls_of_every_type():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     problems = [draw_problem(rng) for _ in range(500)]
     assert {len(problem.calls) for problem in problems} == {1, 2}
     assert {call.tool.name for p in problems for call in p.calls} == {t.name for t in CATALOGUE}
@@ -51,7 +52,7 @@ def test_there_are_single_and_parallel_calls_of_every_type():
 
 
 def test_careless_responses_are_rarely_well_formed_and_partly_right():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     problems = [draw_problem(rng) for _ in range(2000)]
     answers = [careless_answer(problem, rng, Carelessness()) for problem in problems]
     values = score(TASK.rewards, answers, [{"output": problem.gold} for problem in problems]).values
@@ -65,7 +66,7 @@ def test_careless_responses_are_rarely_well_formed_and_partly_right():
 
 
 def test_responses_without_mistakes_are_the_reference_answers():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     careful = Carelessness(well_formed=1, right_value=1, right_name=1, whole_json=1)
     for problem in (draw_problem(rng) for _ in range(200)):
         assert careless_answer(problem, rng, careful) == problem.gold

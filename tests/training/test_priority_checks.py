@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.environments import ROOT
@@ -63,19 +64,22 @@ def own(
     return priority_findings(Resolved(recipe, task, rewards, gates or {}, rule), problems)
 
 
+of_two = partial(own, CORRECT, FORM)
+
+
 def lines(findings, mark=None):
     return "\n".join(f.text for f in findings if mark is None or f.level is mark)
 
 
 def test_the_table_holds_the_weights_that_give_priority():
-    found = own(CORRECT, FORM)
+    found = of_two()
     assert found[0].level is Level.NOTE
     assert found[0].table == (
         ("reward", "weight", "values", "correct wins if the weight is"),
         ("correct", "1", "0, 1", "above 1.512"),
         ("form", "1", "0, 1", "below 0.6614"),
     )
-    assert own(CORRECT, FORM, weights=[1.6, 1])[0].level is Level.FINE
+    assert of_two(weights=[1.6, 1])[0].level is Level.FINE
 
 
 @pytest.mark.parametrize(
@@ -98,29 +102,29 @@ def test_the_four_sets_of_the_trained_policies_end_as_the_check_says(third, weig
 def test_the_judge_is_the_reward_that_prefers_a_rows_own_answer():
     assert lines(own(FORM, CORRECT)).startswith("priority: correct ")
     assert "no reward judges correctness" in lines(own(FORM, BREVITY))
-    assert "no reward judges correctness" in lines(own(CORRECT, FORM, weights=[0, 1]))
+    assert "no reward judges correctness" in lines(of_two(weights=[0, 1]))
 
 
 def test_weights_that_change_are_tried_at_their_extremes():
     schedule = {"schedules": {"form": {"from": 0.1, "to": 2.0, "steps": 9}}}
-    found = own(CORRECT, FORM, weights=[2, 1], rule_options=schedule)
+    found = of_two(weights=[2, 1], rule_options=schedule)
     assert found[0].level is Level.NOTE
     assert found[0].table[2][1] == "2"
-    assert own(CORRECT, FORM, weights=[2, 1])[0].level is Level.FINE
+    assert of_two(weights=[2, 1])[0].level is Level.FINE
     rule = AdvantageRule("gdpo", ["correct", "form"], schedule)
     assert rule.factors == [(1.0, 1.0), (0.1, 2.0)]
 
 
 def test_weights_of_rows_count_with_the_row_that_is_furthest_from_priority():
     rows = [Problem(p.prompt, p.reference, weights={"correct": 2, "form": 1}) for p in PROBLEMS]
-    assert own(CORRECT, FORM, problems=rows)[0].level is Level.FINE
+    assert of_two(problems=rows)[0].level is Level.FINE
     rows[3] = replace(rows[3], weights={"correct": 2, "form": 9})
-    assert own(CORRECT, FORM, problems=rows)[0].level is Level.NOTE
-    assert own(CORRECT, FORM, problems=rows)[0].table[2][1] == "9"
+    assert of_two(problems=rows)[0].level is Level.NOTE
+    assert of_two(problems=rows)[0].table[2][1] == "9"
 
 
 def test_an_estimator_without_a_closed_form_gets_one_sentence():
-    (found,) = own(CORRECT, FORM, advantage="gdpo_leave_one_out")
+    (found,) = of_two(advantage="gdpo_leave_one_out")
     assert (found.level, found.table) == (Level.NOTE, ())
     assert "correct always wins is not known for gdpo_leave_one_out" in found.text
 
@@ -146,11 +150,11 @@ def test_rounding_errors_of_a_score_are_no_difference():
 @pytest.mark.parametrize("content", [None, [{"type": "text", "text": "What?"}]])
 def test_a_prompt_without_plain_text_can_be_checked(content):
     rows = [replace(p, prompt=[{"role": "user", "content": content}]) for p in PROBLEMS]
-    assert own(CORRECT, FORM, problems=rows)[0].table
+    assert of_two(problems=rows)[0].table
 
 
 def test_too_few_rows_are_said():
-    assert "fewer than two rows" in lines(own(CORRECT, FORM, problems=PROBLEMS[:1]))
+    assert "fewer than two rows" in lines(of_two(problems=PROBLEMS[:1]))
 
 
 NAMES = [folder.name for folder in (ROOT / "recipes").glob("*/")]

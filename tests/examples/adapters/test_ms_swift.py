@@ -1,8 +1,8 @@
 """Tests the adapter for ms-swift against recorded interfaces of ms-swift."""
 
-import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from tests.conformance.others.adapters import adapter
 from tests.examples.adapters.stand_ins import WEIGHTS, by_formula, install, scored
 from tests.refusals import config_error, data_error
@@ -140,8 +140,8 @@ def test_groups_get_the_advantages_of_the_formula_and_the_totals_stay(swift, use
     use_estimator()
     advantages, totals = computed(swift)
     assert advantages.dtype == torch.float32
-    np.testing.assert_allclose(advantages, by_float32(), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(totals, random_scores() @ torch.tensor(WEIGHTS), atol=1e-6)
+    assert_allclose(advantages, by_float32(), rtol=0, atol=1e-6)
+    assert_allclose(totals, random_scores() @ torch.tensor(WEIGHTS), atol=1e-6)
 
 
 def test_samples_with_ids_are_grouped_by_prompt_and_count_once_for_each_request(
@@ -156,7 +156,7 @@ def test_samples_with_ids_are_grouped_by_prompt_and_count_once_for_each_request(
         prompt_ids=[f"p{row // SIZE}" for row in rows],
         request_ids=[f"r{row}" for row in rows],
     )
-    np.testing.assert_allclose(advantages, by_float32()[rows], rtol=0, atol=1e-6)
+    assert_allclose(advantages, by_float32()[rows], rtol=0, atol=1e-6)
 
 
 def test_what_is_not_gdpo_stays_ms_swifts(swift, use_estimator):

@@ -6,6 +6,7 @@ import torch
 from tests.integrations.verl import configs
 from tests.integrations.verl.configs import KEYS, UIDS, Config, Queue, batch_of, scored
 from tests.refusals import config_error, data_error
+from torch.testing import assert_close
 
 from gdpo import gdpo
 from gdpo.advantages import TURN_ESTIMATORS, turn_gdpo
@@ -19,10 +20,11 @@ from gdpo.integrations.verl._trainers import (
 from gdpo.integrations.verl.settings import check_for_turns
 from gdpo.rollouts import read_rollouts
 
+W = [1.0, 0.5]
 ALGORITHM = {
     "adv_estimator": "gdpo/turn_gdpo",
     "gdpo_reward_keys": ["steps", "won"],
-    "gdpo_reward_weights": [1.0, 0.5],
+    "gdpo_reward_weights": W,
 }
 MASK = torch.tensor(
     [[1, 1, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1, 0]]
@@ -55,7 +57,7 @@ def tokens(advantages, mask=MASK):
     return found
 
 
-ADVANTAGES = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS)
+ADVANTAGES = turn_gdpo(grid(), W, turns=TURNS)
 EXPECTED = tokens(ADVANTAGES)
 
 
@@ -67,42 +69,42 @@ def called(columns=COLUMNS, *, mask=MASK, config=ALGORITHM, uids=UIDS, carried=N
 
 def test_every_token_gets_the_advantage_of_its_turn_and_no_other_one_does():
     found = called()
-    torch.testing.assert_close(found, EXPECTED)
+    assert_close(found, EXPECTED)
     assert len(set(found[2].tolist())) >= 3  # of the turns, and 0
     assert found.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["gdpo/turn_broadcast", "gdpo/gdpo.advantages:turn_broadcast"])
 def test_other_estimators_for_turns_go_by_name_or_by_module(name):
-    wanted = TURN_ESTIMATORS["turn_broadcast"](grid(), [1.0, 0.5], turns=TURNS)
+    wanted = TURN_ESTIMATORS["turn_broadcast"](grid(), W, turns=TURNS)
     found = called(config=ALGORITHM | {"adv_estimator": name})
-    torch.testing.assert_close(found, tokens(wanted))
+    assert_close(found, tokens(wanted))
 
 
 def test_options_of_turns_go_by_reward_name():
-    wanted = turn_gdpo(grid(), [1.0, 0.5], turns=TURNS, outcome=[False, True], max_advantage=0.5)
+    wanted = turn_gdpo(grid(), W, turns=TURNS, outcome=[False, True], max_advantage=0.5)
     options = {"outcome": {"won": True}, "max_advantage": 0.5}
-    torch.testing.assert_close(called(config=ALGORITHM | {"gdpo_options": options}), tokens(wanted))
+    assert_close(called(config=ALGORITHM | {"gdpo_options": options}), tokens(wanted))
 
 
 def test_rewards_of_whole_rollouts_stand_at_the_last_turn():
     zeros = [[0.0] * len(each) for each in STEPS]
-    wanted = turn_gdpo(grid(zeros), [1.0, 0.5], turns=TURNS)
-    torch.testing.assert_close(called({"steps": [0.0] * 4, "won": WON}), tokens(wanted))
+    wanted = turn_gdpo(grid(zeros), W, turns=TURNS)
+    assert_close(called({"steps": [0.0] * 4, "won": WON}), tokens(wanted))
 
 
 def test_an_estimator_for_rollouts_gets_the_totals():
     totals = np.array([[[1.5, 1], [0.25, 0]], [[3, 1], [1, 0]]])
-    wanted = torch.tensor(gdpo(totals, [1.0, 0.5]).reshape(-1, 1)).float() * MASK
-    torch.testing.assert_close(called(config=ALGORITHM | {"adv_estimator": "gdpo/gdpo"}), wanted)
+    wanted = torch.tensor(gdpo(totals, W).reshape(-1, 1)).float() * MASK
+    assert_close(called(config=ALGORITHM | {"adv_estimator": "gdpo/gdpo"}), wanted)
 
 
 def test_a_reward_that_is_missing_at_a_turn_is_left_out_for_the_rollout():
     rewards = grid()
     rewards[1, 0, :, 0] = np.nan
-    wanted = tokens(turn_gdpo(rewards, [1.0, 0.5], turns=TURNS))
+    wanted = tokens(turn_gdpo(rewards, W, turns=TURNS))
     found = called({"steps": [*STEPS[:2], [0.0, None, 2.0], STEPS[3]], "won": WON})
-    torch.testing.assert_close(found, wanted)
+    assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("estimator", ["gdpo/turn_gdpo", "gdpo/gdpo"])
@@ -124,9 +126,7 @@ def test_a_rollout_without_a_generated_token_has_no_turn_and_no_advantage():
     mask = torch.where(torch.arange(4)[:, None] == 1, 0, MASK)
     found = called({"steps": [STEPS[0], [], *STEPS[2:]], "won": WON}, mask=mask)
     turns = np.array([[2, 0], [3, 2]])
-    torch.testing.assert_close(
-        found, tokens(turn_gdpo(grid(), [1.0, 0.5], turns=turns)) * (mask != 0)
-    )
+    assert_close(found, tokens(turn_gdpo(grid(), W, turns=turns)) * (mask != 0))
     assert not called({"steps": [0.0] * 4, "won": WON}, mask=torch.zeros_like(MASK)).any()
 
 
@@ -137,7 +137,7 @@ def test_weights_of_each_prompt_reach_an_estimator_for_turns():
     rewards = grid()
     rewards[0, :, :, 1] = np.nan
     wanted = turn_gdpo(rewards, np.nan_to_num(weights), turns=TURNS)
-    torch.testing.assert_close(found, tokens(wanted))
+    assert_close(found, tokens(wanted))
 
 
 OUTPUTS = ["b_0_1", "a_0_0", "pad_0_0", "a_1_0", "b_0_0", "b_1_0"]
@@ -167,7 +167,7 @@ def test_turns_are_counted_over_all_outputs_of_a_rollout_and_padding_is_left_out
     padding = np.array([key.startswith("pad") for key in OUTPUTS])
     uids = np.array([key[0] for key in OUTPUTS], dtype=object)
     carried = Carried(columns, keys=OUTPUTS, padding=padding)
-    torch.testing.assert_close(called(mask=mask, uids=uids, carried=carried), wanted)
+    assert_close(called(mask=mask, uids=uids, carried=carried), wanted)
 
 
 def test_the_first_turn_of_an_output_comes_after_those_of_the_outputs_before():
@@ -189,7 +189,7 @@ def through_queue(trainer, given):
 
 
 def test_rewards_of_turns_are_fetched_from_the_queue():
-    torch.testing.assert_close(through_queue(Trainer(), queue()), EXPECTED)
+    assert_close(through_queue(Trainer(), queue()), EXPECTED)
 
 
 def test_scores_of_turns_that_the_agent_loop_gives_are_rewards_too():
@@ -198,14 +198,14 @@ def test_scores_of_turns_that_the_agent_loop_gives_are_rewards_too():
         for steps, won in zip(STEPS, WON, strict=True)
     ]
     trainer = Trainer(gdpo_reward_keys=["turn_scores", "won"])
-    torch.testing.assert_close(through_queue(trainer, queue(extra_fields=loop)), EXPECTED)
+    assert_close(through_queue(trainer, queue(extra_fields=loop)), EXPECTED)
 
 
 def test_tokens_that_verl_rejects_do_not_split_a_turn():
     left = MASK.clone()
     left[3, 1] = left[2] = 0
     found = through_queue(Trainer(mask=left), queue())
-    torch.testing.assert_close(found, EXPECTED * left)
+    assert_close(found, EXPECTED * left)
 
 
 def test_the_record_has_the_turns_with_their_rewards_advantages_and_tokens(tmp_path):
