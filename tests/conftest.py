@@ -120,6 +120,20 @@ def rows(tmp_path):
 
 
 @pytest.fixture
+def weighted(rows):
+    """Write these cells into the rows of the recipe's data, one after the other and again."""
+
+    def write(*cells, name="w"):
+        lines = [json.loads(line) for line in rows.read_text().splitlines()]
+        for i, line in enumerate(lines):
+            line[name] = cells[i % len(cells)]
+        rows.write_text("\n".join(map(json.dumps, lines)))
+        return rows
+
+    return write
+
+
+@pytest.fixture
 def own_rewards(tmp_path, monkeypatch):
     """The name of a module with rewards of a user's own."""
     folder = tmp_path / "own"

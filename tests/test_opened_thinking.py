@@ -27,6 +27,7 @@ ENDS = {
     "<think>\n\n</think>\n\n": "",
     "<think> about it": "",
 }
+EACH_END = pytest.mark.parametrize("end", ENDS)
 CALL = '<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
 TALK = "<think> a </think>\n<response> b </response>"
 REFERENCES = {
@@ -47,6 +48,11 @@ opened = Reward("opened", begins, low=0, high=1, scope="opened")
 """
 
 
+def opens(end):
+    """Return 1 if this end of a prompt opens the tag, else 0."""
+    return float(bool(left_open(end)))
+
+
 @pytest.mark.parametrize(("end", "tag"), ENDS.items())
 def test_a_tag_is_open_only_at_the_end_of_a_prompt(end, tag):
     assert left_open(f"Write <think>why</think>, never <think>.\n{end}") == tag
@@ -62,7 +68,7 @@ def test_only_a_reward_that_asks_for_the_tag_gets_it():
     assert completion_text([], "opened") == ""
 
 
-@pytest.mark.parametrize("end", ENDS)
+@EACH_END
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_format_counts_the_tag_of_the_template_and_no_other(name, end):
     task, reference = resolve_task(name), REFERENCES[name]
@@ -90,7 +96,7 @@ def own(own_rewards, tmp_path):
     return own_rewards
 
 
-@pytest.mark.parametrize("end", ENDS)
+@EACH_END
 def test_the_check_scores_reference_answers_under_the_template(
     load, own, tiny_policy, tmp_path, end
 ):
@@ -126,17 +132,15 @@ def test_training_and_rescoring_give_a_reward_the_tag(load, own, tiny_policy, tm
     run = train(load(f"model={model}", rewards)).run
     files = sorted(run.rollouts.rglob("*.parquet"))
     rollouts = [each for file in files for each in read_rollouts(file)]
-    assert {each.rewards["opened"] for each in rollouts} == {float(bool(left_open(end)))}
+    assert {each.rewards["opened"] for each in rollouts} == {opens(end)}
     assert {each.rewards["raw"] for each in rollouts} == {0.0}
     assert {each.completion[0].get("opened") for each in rollouts} == {None}
     with Rescorer(f"{own}:opened") as rescorer:
         tables = list(read_rollout_files(run.rollouts, rescore=rescorer))
-    assert {value for table in tables for (value,) in table.rewards} == {
-        float(bool(left_open(end)))
-    }
+    assert {value for table in tables for (value,) in table.rewards} == {opens(end)}
 
 
-@pytest.mark.parametrize("end", ENDS)
+@EACH_END
 def test_a_prompt_that_is_recorded_as_text_is_rescored_with_its_end(tmp_path, end):
     texts = ["two</think>\n<answer>4</answer>", "<think>two</think>\n<answer>4</answer>"]
     record = {"input": f"2+2?{end}", "gts": "4", "score": 0.5, "step": 1}
@@ -144,10 +148,10 @@ def test_a_prompt_that_is_recorded_as_text_is_rescored_with_its_end(tmp_path, en
     written.lines(tmp_path / "1.jsonl", rows)
     with Rescorer("gsm8k") as rescorer:
         (table,) = read_rollout_files(tmp_path, rescore=rescorer)
-    assert table.rewards[:, 2].tolist() == [float(bool(left_open(end))), 1]
+    assert table.rewards[:, 2].tolist() == [opens(end), 1]
 
 
-@pytest.mark.parametrize("end", ENDS)
+@EACH_END
 def test_verl_gives_a_reward_the_tag(end):
     async def score(worker, outputs, kwargs):
         text = bytes(outputs[-1].response_ids).decode()
@@ -166,7 +170,7 @@ def test_verl_gives_a_reward_the_tag(end):
         prompt_ids=f"2+2?{end}".encode(), response_ids=said, response_mask=[1] * len(said)
     )
     scores = asyncio.run(with_messages(score)(worker, [output], {"extra_info": None}))
-    assert scores["format"] == float(bool(left_open(end)))
+    assert scores["format"] == opens(end)
     assert scores["correctness"] == 1
 
 

@@ -160,7 +160,7 @@ def test_a_part_that_cannot_be_read_is_renamed_and_evaluated_again(
         assert evaluated(folder, answers=again) == whole
         assert again.asked == [(32, 32)]
         assert part.with_name(f"{part.name}.broken-{number}").is_file()
-    assert [f"{part.name}.broken-" in r.getMessage() for r in caplog.records] == [True, True]
+    assert [f"{part.name}.broken-" in line for line in caplog.messages] == [True, True]
 
 
 def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(evaluated, tmp_path):

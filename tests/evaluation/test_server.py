@@ -105,15 +105,18 @@ USAGE = event(usage={"completion_tokens": 7})
 DONE = "data: [DONE]\n\n"
 
 
+def served(url, sampling=None, *, at_once=1, **options):
+    return ServerModel(url, "m", sampling or Sampling(), at_once=at_once, **options)
+
+
 def ask(url, **options):
-    server = ServerModel(url, "m", options.pop("sampling", Sampling()), at_once=1, **options)
-    return server.respond(PROBLEMS[:1], seed=0, samples=1)[0][0]
+    return served(url, **options).respond(PROBLEMS[:1], seed=0, samples=1)[0][0]
 
 
 def test_each_sample_has_its_own_seed(serve, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     url, seen = serve(lambda _, body: (200, said(body)))
-    server = ServerModel(url, "m", Sampling(2, 0.6, 0.95, 50), at_once=1)
+    server = served(url, Sampling(2, 0.6, 0.95, 50))
     responses = server.respond(PROBLEMS, seed=10, samples=2)
     assert [[r.text for r in group] for group in responses] == [
         [f"you asked {i}?"] * 2 for i in range(3)
@@ -140,7 +143,7 @@ def test_a_content_of_parts_is_decoded(serve, content, text):
 
 def test_a_temporary_error_is_retried(serve):
     url, seen = serve(lambda n, body: (500, "busy") if n % 2 else (200, said(body)))
-    server = ServerModel(url, "m", Sampling(), at_once=1)
+    server = served(url)
     assert len(server.respond(PROBLEMS, seed=0, samples=1)) == 3
     assert len(seen) == 6
 
@@ -194,12 +197,12 @@ def test_a_prompt_that_leaves_no_room_gets_an_empty_response(serve, message, str
     error = {"error": {"code": 400, "message": message}}
     whole, within = (400, json.dumps(error)), (200, [f"data: {json.dumps(error)}\n\n", DONE])
     url, _ = serve(lambda *_: within if streamed else whole)
-    server = ServerModel(url, "m", Sampling(2, 1.0), at_once=1)
+    server = served(url, Sampling(2, 1.0))
     for response in server.respond(PROBLEMS[:1], 0, 2)[0]:
         assert (response.text, response.num_tokens, response.finish_reason) == ("", 0, "length")
-    [record] = caplog.records
-    assert f"{url} has no room" in record.getMessage()
-    assert message in record.getMessage()
+    [line] = caplog.messages
+    assert f"{url} has no room" in line
+    assert message in line
 
 
 @pytest.mark.parametrize("begun", [(), WORDS])
@@ -258,15 +261,15 @@ def test_a_response_that_broke_off_is_requested_once_more(serve, pieces, tries, 
 )
 def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer, warning, caplog):
     url, seen = serve(lambda _, body: answer if "stream" in body else (200, said(body)))
-    responses = ServerModel(url, "m", Sampling(), at_once=1).respond(PROBLEMS, 0, 1)
+    responses = served(url).respond(PROBLEMS, 0, 1)
     assert [group[0].num_tokens for group in responses] == [7] * 3
     assert ["stream" in body for _, body, _ in seen] == [True, False, False, False]
-    assert [warning in record.getMessage() for record in caplog.records] == [True]
+    assert [warning in line for line in caplog.messages] == [True]
 
 
 def test_saved_responses_are_not_requested_again(serve, tmp_path):
     url, seen = serve(lambda n, body: (400, "no") if n == 4 else (200, said(body)))
-    server = ServerModel(url, "m", Sampling(2, 1.0), at_once=1, kept=tmp_path)
+    server = served(url, Sampling(2, 1.0), kept=tmp_path)
     whole = replace(server, kept=None)
     with pytest.raises(ServerError, match="refuses"):
         server.respond(PROBLEMS, seed=0, samples=2)
@@ -281,13 +284,13 @@ def test_saved_responses_are_not_requested_again(serve, tmp_path):
 
 
 def test_the_default_deadline_covers_a_long_response_and_numbers_have_bounds():
-    assert ServerModel("http://a", "m", Sampling(max_tokens=1024)).silence == 600
-    assert ServerModel("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
-    assert ServerModel("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
+    assert served("http://a", Sampling(max_tokens=1024)).silence == 600
+    assert served("http://a", Sampling(max_tokens=32_000)).silence == 3200
+    assert served("http://a", Sampling(max_tokens=32_000), deadline=5).silence == 5
     with config_error(r"--deadline .*got 0"):
-        ServerModel("http://a", "m", Sampling(), deadline=0)
+        served("http://a", deadline=0)
     with config_error(r"--at-once .*got 0"):
-        ServerModel("http://a", "m", Sampling(), at_once=0)
+        served("http://a", at_once=0)
 
 
 def test_after_a_failure_running_requests_finish_and_no_other_starts(serve):
@@ -304,7 +307,7 @@ def test_after_a_failure_running_requests_finish_and_no_other_starts(serve):
     url, seen = serve(answer)
     heard = []
     with pytest.raises(ServerError, match="lost"):
-        ServerModel(url, "m", Sampling(), at_once=2).respond(PROBLEMS, 0, 1, heard.append)
+        served(url, at_once=2).respond(PROBLEMS, 0, 1, heard.append)
     assert (len(seen), heard) == (2, [1])
 
 
@@ -337,11 +340,11 @@ def test_an_interruption_does_not_wait_for_requests(serve):
 
 
 def test_a_server_that_does_not_exist_is_reported(monkeypatch):
-    server = ServerModel("http://127.0.0.1:9/v1", "m", Sampling(), retries=1)
+    server = served("http://127.0.0.1:9/v1", retries=1)
     with pytest.raises(ServerError, match=r"2 tries: .*start the server"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)
     with config_error("--server localhost:8000/v1"):
-        ServerModel("localhost:8000/v1", "m", Sampling())
+        served("localhost:8000/v1")
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtraError, match=r"pip install '\.\[server\]'"):
-        ServerModel("http://127.0.0.1:9/v1", "m", Sampling())
+        served("http://127.0.0.1:9/v1")

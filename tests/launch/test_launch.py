@@ -140,14 +140,12 @@ def test_the_data_has_the_format_that_verl_and_our_rewards_read(planned, verl, r
 
 
 def test_the_weights_of_each_prompt_are_in_the_training_data_and_verl_reads_them(
-    planned, verl, rows
+    planned, verl, rows, weighted
 ):
     cells = [{"vowels": 2.0}, None, {"vowels": None, "format": 3}] + 7 * [{"brief": 0.0}]
     plain = rows.with_name("plain.jsonl")
     plain.write_text(rows.read_text())
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    both = zip(lines, cells, strict=True)
-    rows.write_text("\n".join(json.dumps({**line, "w": cell}) for line, cell in both))
+    weighted(*cells)
     launch = planned("data.weights_column=w", f"eval_data={{source: {plain}}}")
     told = []
     launch_verl(launch, report=told.append)
@@ -221,12 +219,11 @@ NO_VERL = pytest.mark.skipif(find_spec("verl") is not None, reason="verl is inst
     ],
 )
 def test_a_launch_that_cannot_work_is_refused_before_anything_is_written(
-    planned, install, rows, version, change, error, message
+    planned, install, weighted, version, change, error, message
 ):
     if version is not None:
         install(version)
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    rows.write_text("\n".join(json.dumps({**line, "w": {"vowel": 1}}) for line in lines))
+    weighted({"vowel": 1})
     with pytest.raises(error, match=message):
         launch_verl(planned(change))
     assert not planned().files.run.path.exists()

@@ -86,6 +86,11 @@ def _by_group(rewards, weights):
     return list(weights) if own else [weights] * len(rewards)
 
 
+def _pairs(rewards, weights):
+    """Return each group with its weights."""
+    return list(zip(rewards, _by_group(rewards, weights), strict=True))
+
+
 def _used(rewards, weights):
     """Return for each reward whether a group gives it a weight."""
     return [any(ws) for ws in zip(*_by_group(rewards, weights), strict=True)]
@@ -168,13 +173,12 @@ def rloo(rewards, weights):
 @subject("all", pooled=True)
 def grpo_batch_std(rewards, weights):
     """Sums of values centred over the batch differ from the raw sums where a reward is missing."""
-    each, size = _by_group(rewards, weights), len(rewards[0])
+    pairs, size = _pairs(rewards, weights), len(rewards[0])
     columns = [_centred(c) for c in _columns([row for group in rewards for row in group])]
     flat = []
-    for p, of_group in enumerate(each):
+    for p, (_, of_group) in enumerate(pairs):
         flat += _weighted([c[p * size : (p + 1) * size] for c in columns], of_group)
     std = _std(_present(flat))
-    pairs = zip(rewards, each, strict=True)
     return _filled([_divided(_centred_sum(group, w), std) for group, w in pairs])
 
 
@@ -307,8 +311,8 @@ def _emphasis_sum(columns, weights, emphasis):
 
 
 def _emphasized(rewards, weights, emphasis):
-    pairs = zip(rewards, _by_group(rewards, weights), strict=True)
-    return _batch_standardized([_emphasis_sum(_z(g), w, emphasis) for g, w in pairs])
+    sums = [_emphasis_sum(_z(g), w, emphasis) for g, w in _pairs(rewards, weights)]
+    return _batch_standardized(sums)
 
 
 def _all_of(rewards, k):
@@ -337,7 +341,7 @@ def saw(rewards, weights, low):
 
 
 def _boosts(rewards, weights, max_boost):
-    each = list(zip(rewards, _by_group(rewards, weights), strict=True))
+    each = _pairs(rewards, weights)
     live = [
         sum(w[k] != 0 and _std(_present(_columns(group)[k])) > 0 for group, w in each)
         for k in range(len(rewards[0][0]))
@@ -354,7 +358,7 @@ def dara_symmetric(rewards, weights, max_boost=5.0):
 def dara_asymmetric(rewards, weights, max_boost=5.0):
     boosts = _boosts(rewards, weights, max_boost)
     sums = []
-    for group, of_group in zip(rewards, _by_group(rewards, weights), strict=True):
+    for group, of_group in _pairs(rewards, weights):
         columns = [
             [None if v is None else v + (boost - 1) * (v if w * v > 0 else 0.0) for v in column]
             for column, boost, w in zip(_z(group), boosts, of_group, strict=True)

@@ -31,6 +31,12 @@ def page(browser, compared):
     return browser
 
 
+def open_page(browser, folder, runs, fragment="", **options):
+    """Open the page about these runs."""
+    write_report(analyse(experiment_of(folder, runs, **options)), folder / "page.html")
+    browser.open(folder / "page.html", fragment)
+
+
 def count(page):
     return page.ask("document.querySelector('#count').textContent")
 
@@ -75,9 +81,7 @@ def test_which_by_how_much_and_how_sure_need_no_scrolling(browser, tmp_path, lab
         for place, label in enumerate(names)
         for seed in range(5)
     ]
-    comparison = analyse(experiment_of(tmp_path, runs, rewards=measured))
-    write_report(comparison, tmp_path / "report.html")
-    browser.open(tmp_path / "report.html")
+    open_page(browser, tmp_path, runs, rewards=measured)
     bottom = "Math.max(...[...document.querySelectorAll('.answer, .results table')]"
     assert browser.ask(f"{bottom}.map(e => e.getBoundingClientRect().bottom))") <= 800
     tables = "[...document.querySelectorAll('.results .wide')]"
@@ -213,8 +217,7 @@ def test_a_link_opens_its_rollout_at_once_and_despite_a_filter(page, compared, t
 
 def test_a_link_to_a_page_without_rollouts_says_so(browser, tmp_path):
     runs = [unrecorded("grpo", 0, tmp_path)]
-    write_report(analyse(experiment_of(tmp_path, runs)), tmp_path / "page.html")
-    browser.open(tmp_path / "page.html", "#rollout=grpo/0/1/1/1")
+    open_page(browser, tmp_path, runs, "#rollout=grpo/0/1/1/1")
     assert count(browser) == "The linked rollout is not on this page."
 
 
@@ -250,8 +253,7 @@ def test_curves_and_all_data_are_saved_without_formulas(browser, tmp_path):
         unrecorded(label, 0, tmp_path, steps=steps, rewards=measured)
         for label, steps in (("grpo", 12), ("\n=gdpo", 4))
     ]
-    write_report(analyse(experiment_of(tmp_path, runs, rewards=measured)), tmp_path / "page.html")
-    browser.open(tmp_path / "page.html")
+    open_page(browser, tmp_path, runs, rewards=measured)
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.ask("document.querySelectorAll('#save button').forEach(button => button.click())")
     curves, whole = tmp_path / "curves.csv", tmp_path / "data.json"

@@ -29,6 +29,11 @@ def compared(folder, means):
     return analyse(experiment_of(folder, runs), draws=100)
 
 
+def page_of(comparison, folder):
+    write_report(comparison, folder / "page.html")
+    return (folder / "page.html").read_text("utf-8")
+
+
 def constant(value):
     return [value] * 12
 
@@ -49,8 +54,7 @@ def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range_and_the_page_s
     note = chart.axis_note
     assert "0.0247 to 0.118" in note
     assert "0 to 1" in note
-    write_report(comparison, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text("utf-8")
+    page = page_of(comparison, tmp_path)
     assert page.count(note) == 1
     assert page.count('class="axis-note"') == 1, "the other reward covers its range"
 
@@ -168,8 +172,7 @@ def test_the_account_of_a_reward_is_stacked_in_its_windows(tmp_path):
     assert all(np.isnan(line.value[[0, 3]]).all() for line in chart.lines)
     assert (chart.low, chart.high) == pytest.approx((-0.5, 0.35))
     assert [line["text"][1] for line in chart.data()["lines"]] == ["+0.25", "-0.5", "+0.1", "-0.2"]
-    write_report(comparison, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text("utf-8")
+    page = page_of(comparison, tmp_path)
     assert "What changed each reward" in page
     assert "Each block is a window of 10 steps" in page
 
@@ -203,5 +206,4 @@ def test_several_runs_and_runs_without_an_account_have_no_chart_of_it(tmp_path):
     assert account(accounted(tmp_path, seeds=2)) == []
     comparison = compared(tmp_path, {"gdpo": [constant(0.5)]})
     assert account(comparison) == []
-    write_report(comparison, tmp_path / "page.html")
-    assert "What changed each reward" not in (tmp_path / "page.html").read_text("utf-8")
+    assert "What changed each reward" not in page_of(comparison, tmp_path)

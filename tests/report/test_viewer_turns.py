@@ -48,12 +48,14 @@ def recorded(folder, samples, names=("right", "brief"), step=1):
 
 
 def shown(folder, tmp_path):
-    return data(page_of(folder, tmp_path / "page.html", replayed=["recorded"]))["rollouts"]
+    return data(page_of(folder, tmp_path / "page.html", replayed=["recorded"]))["rollouts"][
+        "groups"
+    ]
 
 
 def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(tmp_path):
     samples = [(chat(2), turns_of(2)), (chat(1), turns_of(1)), (chat(2), None)]
-    (group,) = shown(recorded(tmp_path / "run", samples), tmp_path)["groups"]
+    (group,) = shown(recorded(tmp_path / "run", samples), tmp_path)
     assert group["turn_rewards"] == ["right", "brief"]
     first, second, without = group["samples"]
     assert [message[1] for message in first["completion"]] == [
@@ -70,7 +72,7 @@ def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(tmp_path):
 
 def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(tmp_path):
     folder = recorded(tmp_path / "run", [(chat(20), turns_of(20))] * 2)
-    sample = shown(folder, tmp_path)["groups"][0]["samples"][0]
+    sample = shown(folder, tmp_path)[0]["samples"][0]
     assert len(sample["turns"]) == len(sample["completion"]) == 21
     found = {
         message[1]: turn[0]
@@ -84,7 +86,7 @@ def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(tmp_path):
 def test_turns_without_a_message_each_are_listed(tmp_path):
     completions = [chat(3), "text", [{"role": None, "content": None}], chat(2)]
     folder = recorded(tmp_path / "run", [(each, turns_of(2)) for each in completions])
-    *listed, placed = shown(folder, tmp_path)["groups"][0]["samples"]
+    *listed, placed = shown(folder, tmp_path)[0]["samples"]
     for sample in listed:
         assert sample["unplaced_turns"] == [[1, 0, 5, 0, None], [2, 0.3333, 6, 1, None]]
         assert "turns" not in sample
@@ -93,14 +95,14 @@ def test_turns_without_a_message_each_are_listed(tmp_path):
 
 def test_of_many_turns_that_are_listed_the_middle_is_left_out(tmp_path):
     folder = recorded(tmp_path / "run", [("text", turns_of(50))] * 2)
-    rows = shown(folder, tmp_path)["groups"][0]["samples"][0]["unplaced_turns"]
+    rows = shown(folder, tmp_path)[0]["samples"][0]["unplaced_turns"]
     numbers = [row and row[0] for row in rows]
     assert numbers == [*range(1, 11), None, *range(41, 51)]
 
 
 def test_files_without_turns_add_nothing_to_the_page(tmp_path):
     folder = recorded(tmp_path / "run", [(chat(2), None), (chat(1), None)])
-    (group,) = shown(folder, tmp_path)["groups"]
+    (group,) = shown(folder, tmp_path)
     assert not any("turn" in key for each in (group, *group["samples"]) for key in each)
 
 
@@ -110,7 +112,7 @@ def test_each_group_shows_the_turns_of_its_own_rollouts(tmp_path):
     file = rollout_file(tmp_path / "run", 1)
     later = [replace(r, step=1, group_id=1) for r in read_rollouts(rollout_file(file.parent, 3))]
     write_rollouts(file, [*read_rollouts(file), *later])
-    groups = shown(tmp_path / "run", tmp_path)["groups"]
+    groups = shown(tmp_path / "run", tmp_path)
     counts = [[sum(t is not None for t in s["turns"]) for s in g["samples"]] for g in groups]
     assert sorted(counts) == [[1, 2], [2, 4], [3, 6], [3, 6]]
 
@@ -118,7 +120,7 @@ def test_each_group_shows_the_turns_of_its_own_rollouts(tmp_path):
 def test_so_many_turns_that_they_fill_the_memory_are_not_shown(tmp_path):
     many = turns_of(_VALUES // 4 + 1)
     folder = recorded(tmp_path / "run", [(chat(2), many), (chat(2), many)])
-    (group,) = shown(folder, tmp_path)["groups"]
+    (group,) = shown(folder, tmp_path)
     assert "turn_rewards" not in group
 
 

@@ -146,7 +146,7 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_count_and_completion(
 
     completions = ["a", "r1", "n", "r2", "r3"]
     score([Reward("fragile", fragile, 0, 1)], completions, [{}] * 5)
-    lines = [record.getMessage() for record in caplog.records]
+    lines = caplog.messages
     assert len(lines) == 2
     for line, count, kind, first in zip(
         lines, (3, 1), ("ZeroDivisionError", "not a number"), ("'r1'", "'n'"), strict=True

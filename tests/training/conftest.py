@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.runs.directory import RunDirectory, read_environment, read_metrics
-from gdpo.lab.training import train
+from gdpo.lab.training import check, train
+from gdpo.lab.training.reward_checks import Level
 
 NOT_REPEATABLE = (
     "step_time",
@@ -45,6 +46,11 @@ def contents(folder):
     """Return the files of a folder by path, without the lock of a run."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {path: path.read_bytes() for path in files}
+
+
+def wrong_in(recipe):
+    """Return the texts of what the check of a recipe finds wrong."""
+    return [finding.text for finding in check(recipe) if finding.level is Level.WRONG]
 
 
 def assert_equal_runs(run, other):

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from tests.refusals import config_error
 from tests.rollouts.readers import written
+from tests.training.conftest import wrong_in
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
 from gdpo.lab.recipes.data import read_data
@@ -23,7 +24,7 @@ from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 
 
-def texts_of(findings, level=None) -> str:
+def texts_of(findings, level=None):
     return "\n".join(f.text for f in findings if level in (None, f.level))
 
 
@@ -49,7 +50,7 @@ def test_one_mistake_does_not_hide_another(load, tmp_path):
     recipe = load(
         "model=./nowhere", f"data.source={tmp_path}/missing.jsonl", "trainer.learning_rate=-1"
     )
-    wrong = texts_of(check(recipe), Level.WRONG)
+    wrong = "\n".join(wrong_in(recipe))
     assert "folder nowhere" in wrong
     assert "missing.jsonl" in wrong
     assert "learning_rate" in wrong
@@ -68,14 +69,14 @@ def test_a_reward_that_breaks_its_contract_is_found_before_training(
     load, own_rewards, name, message
 ):
     recipe = load(f"rewards=[{{name: '{own_rewards}:{name}'}}]")
-    assert message in texts_of(check(recipe), Level.WRONG)
+    assert message in "\n".join(wrong_in(recipe))
     with pytest.raises(RewardError) as error:
         train(recipe)
     assert message in str(error.value)
     assert not recipe.run_dir.exists()
 
 
-def task_with(reward: Reward) -> Task:
+def task_with(reward):
     return Task(
         name="own",
         columns=(("question",),),
@@ -177,9 +178,7 @@ def test_a_schedule_that_is_longer_than_the_run_is_noted(load, steps, noted):
 
 def test_a_prompt_beyond_the_context_is_reported(load):
     recipe = load("trainer.max_completion_length=2000")
-    assert "1,024 tokens. Lower trainer.max_completion_length" in texts_of(
-        check(recipe), Level.WRONG
-    )
+    assert "1,024 tokens. Lower trainer.max_completion_length" in "\n".join(wrong_in(recipe))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_a_model_that_cannot_be_used_is_reported(
     if text is not None:
         (folder / file).write_text(text)
     recipe = load(f"model={folder}", *override)
-    (wrong,) = [f.text for f in check(recipe) if f.level is Level.WRONG]
+    (wrong,) = wrong_in(recipe)
     assert re.search(rf"^--set model=[^:]*: .*{message}", wrong)
     with config_error(message):
         train(recipe)

@@ -18,7 +18,7 @@ REWARDS = [
 ]
 
 
-def row(step: int, **figures: float) -> dict:
+def row(step, **figures):
     return {
         "step": step,
         "loss": 0.0,
@@ -35,13 +35,13 @@ def row(step: int, **figures: float) -> dict:
 
 
 @pytest.fixture
-def view() -> RunView:
+def view():
     view = RunView("tiny", [(reward.name, 1.0) for reward in REWARDS], total_steps=100)
     view.rows.extend(row(step) for step in range(1, 11))
     return view
 
 
-def printed(renderable) -> str:
+def printed(renderable):
     console = Console(file=io.StringIO(), width=140, force_terminal=False)
     console.print(renderable)
     return console.file.getvalue()
@@ -101,7 +101,7 @@ def test_missing_figures_are_no_zeros():
     assert "format –, zero variance in –, influence share –" in one_line(view)
 
 
-def step_without_a_generation(step: int) -> dict:
+def step_without_a_generation(step):
     return {"step": step, "loss": 0.0, "step_time": 2.0, "learning_rate": 1e-6}
 
 

@@ -19,7 +19,7 @@ MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 
 @pytest.fixture
 def load(tmp_path):
-    def load_text(text: str = MINIMAL, *overrides: str) -> Recipe:
+    def load_text(text=MINIMAL, *overrides):
         path = tmp_path / "recipe.yaml"
         path.write_text(text)
         return load_recipe(path, overrides)
@@ -130,7 +130,7 @@ def test_a_recipe_that_is_not_there_is_reported_with_a_name_like_it_of_a_recipe(
 
 
 @pytest.fixture
-def broken(own_rewards, tmp_path) -> None:
+def broken(own_rewards, tmp_path):
     """A module of a user's own that imports what is not installed."""
     (tmp_path / "own" / "broken.py").write_text("\nimport nothere\n")
 
@@ -299,7 +299,7 @@ def fails(**columns):
 
 
 @pytest.fixture
-def plain(own_rewards, tmp_path) -> None:
+def plain(own_rewards, tmp_path):
     """A module with functions that are no rewards."""
     (tmp_path / "own" / "plain.py").write_text(PLAIN)
 

@@ -22,7 +22,7 @@ READMES = sorted((ROOT / "recipes").glob("**/README.md"))
 FENCE = re.compile(r"^```(?:bash|sh|console)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def commands_in(text: str, recipe: str) -> list[list[str]]:
+def commands_in(text, recipe):
     """What follows `gdpo` in the fenced blocks; a line of `--set` alone is one of `gdpo train`."""
     found = []
     for block in FENCE.findall(text):
@@ -51,7 +51,7 @@ def beside_the_recipes(tmp_path, monkeypatch):
     return tmp_path
 
 
-def try_out(words: list[str]) -> None:
+def try_out(words):
     """Do what a command does as far as no model, no data and no network are needed."""
     _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
     given = bound.arguments

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from tests.refusals import config_error
+from tests.training.conftest import wrong_in
 
 from gdpo._files import cache_folder, cached
 from gdpo.lab.runs.checkpoints import complete
@@ -18,13 +19,12 @@ from gdpo.lab.runs.directory import (
     to_json,
     write_whole,
 )
-from gdpo.lab.training import check, train
+from gdpo.lab.training import train
 from gdpo.lab.training._loop import safe_step
-from gdpo.lab.training.reward_checks import Level
 
 
 @pytest.fixture
-def run(recipe) -> RunDirectory:
+def run(recipe):
     return create_run(recipe, {"seed": 1})
 
 
@@ -71,7 +71,7 @@ def test_a_runs_dir_that_cannot_hold_runs_is_reported(load, unusable):
     recipe = load(f"runs_dir={unusable}")
     with config_error(r"^--set runs_dir=.* not a folder that can"):
         train(recipe)
-    (wrong,) = [finding.text for finding in check(recipe) if finding.level is Level.WRONG]
+    (wrong,) = wrong_in(recipe)
     assert "not a folder that can be written to" in wrong
 
 

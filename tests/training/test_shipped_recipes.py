@@ -6,6 +6,7 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from tests.environments import ROOT
 from tests.refusals import config_error
+from tests.training.conftest import wrong_in
 from tests.training.test_priority_checks import write_rows
 
 from gdpo.lab.launch.launch import plan_verl
@@ -15,9 +16,8 @@ from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
 from gdpo.lab.recipes.starter import copy_recipe, shipped_recipe, shipped_recipes
 from gdpo.lab.recipes.trainer_fields import build_config
-from gdpo.lab.training import check, train
+from gdpo.lab.training import train
 from gdpo.lab.training.preflight import quiet
-from gdpo.lab.training.reward_checks import Level
 from gdpo.rollouts import read_rollouts
 
 RECIPES = ROOT / "recipes"
@@ -95,7 +95,7 @@ def test_the_batches_are_the_published_ones_on_any_number_of_gpus(
 @pytest.mark.parametrize("name", [folder.name for folder in FOLDERS])
 def test_a_recipe_is_checked_and_trains(name, tiny_policy, tmp_path):
     recipe = small(name, tiny_policy, tmp_path)
-    wrong = [f.text for f in check(recipe) if f.level is Level.WRONG]
+    wrong = wrong_in(recipe)
     assert all("the model's context" in text for text in wrong), wrong  # the tiny model's context
     result = train(recipe)
     assert result.finished

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from tests.refusals import config_error
+from tests.training.conftest import wrong_in
 
 from gdpo.advantages import TURN_ESTIMATORS
 from gdpo.lab.launch.launch import plan_verl
 from gdpo.lab.launch.verl import Machines
 from gdpo.lab.recipes.data import read_data
 from gdpo.lab.recipes.resolve import resolve
-from gdpo.lab.training import check, priority_findings, train
+from gdpo.lab.training import priority_findings, train
 from gdpo.lab.training.reward_checks import Level
 from gdpo.rollouts import read_rollouts
 
@@ -57,14 +58,13 @@ def test_priority_is_not_decided_for_an_estimator_for_turns(turn_recipe):
 
 def test_a_loss_with_one_ratio_per_rollout_is_found_by_the_check(turn_recipe):
     trainer = {**turn_recipe.trainer, "importance_sampling_level": "sequence"}
-    findings = check(turn_recipe.model_copy(update={"trainer": trainer}))
-    wrong = [finding.text for finding in findings if finding.level is Level.WRONG]
+    wrong = wrong_in(turn_recipe.model_copy(update={"trainer": trainer}))
     assert any("importance_sampling_level='token'" in text for text in wrong)
 
 
 @pytest.mark.slow
 def test_a_recipe_is_checked_and_trains(turn_recipe):
-    assert not [f.text for f in check(turn_recipe) if f.level is Level.WRONG]
+    assert not wrong_in(turn_recipe)
     run = train(turn_recipe).run
     rollouts = read_rollouts(run.rollouts / "step_000002.parquet")
     rewards = np.array([list(rollout.rewards.values()) for rollout in rollouts])

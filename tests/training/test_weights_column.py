@@ -34,21 +34,6 @@ CELLS = [
 COLUMN = "data.weights_column=w"
 
 
-@pytest.fixture
-def weighted(rows):
-    """Writes a cell into each row of the recipe's data, the five cells in turn or others."""
-
-    def write(*cells, name="w"):
-        cells = cells or CELLS
-        lines = [json.loads(line) for line in rows.read_text().splitlines()]
-        for i, line in enumerate(lines):
-            line[name] = cells[i % len(cells)]
-        rows.write_text("\n".join(map(json.dumps, lines)))
-        return rows
-
-    return write
-
-
 def wanted(cell, name):
     """The weight that a rollout of this row has in the record; 0 where it does not apply."""
     return CONFIGURED[name] * (1 if cell is None else cell.get(name) or 0)
@@ -82,7 +67,7 @@ def test_a_parquet_file_has_the_same_cells(tmp_path):
 
 
 def test_a_check_counts_the_rows_with_weights_and_those_of_each_reward(load, weighted):
-    weighted()
+    weighted(*CELLS)
     findings = check(load(COLUMN))
     (found,) = [each for each in findings if "'w'" in each.text]
     assert found.level is Level.FINE
@@ -148,7 +133,7 @@ def test_a_reward_that_the_column_gives_to_no_row_is_reported_as_such(load, weig
 
 
 def test_rows_without_the_column_are_counted_with_the_nearest_name(load, weighted):
-    weighted(name="weight")
+    weighted(*CELLS, name="weight")
     with data_error("10 of 10 rows") as raised:
         prepare(resolve(load("data.weights_column=weights")))
     assert "did you mean 'weight'" in str(raised.value)
@@ -217,7 +202,7 @@ def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
 def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
     load, weighted, tmp_path
 ):
-    rows = weighted()
+    rows = weighted(*CELLS)
     cells = {
         json.loads(line)["question"]: json.loads(line)["w"] for line in rows.read_text().split("\n")
     }

@@ -17,6 +17,8 @@ from tests.examples.adapters.stand_ins import (
 )
 from tests.refusals import config_error
 
+TEXTS = ["p"] * 12, ["c"] * 12
+
 
 class SequenceLevel:
     """Stands in for tunix's reward manager: returns the sum, and logs each reward."""
@@ -69,7 +71,7 @@ def test_rewards_reach_the_estimator_one_by_one_and_get_the_advantages_of_the_fo
     managers, estimators = registry
     register(reward_keys=NAMES, reward_weights=WEIGHTS)
     functions = [*of_rewards(NAMES[::-1]), constant("third", [9.0] * 12)]
-    info = managers["gdpo"](functions, None)(["p"] * 12, ["c"] * 12, mode="train")
+    info = managers["gdpo"](functions, None)(*TEXTS, mode="train")
     assert_array_equal(info["rewards"], scored(12))
     assert set(info["log_metrics"]) == {"rewards/correct", "rewards/format", "rewards/third"}
     advantages = estimators["gdpo"](rewards=info["rewards"], num_generations=4)
@@ -119,7 +121,7 @@ def test_an_evaluation_does_not_change_the_state(registry, register, estimator, 
     manager, before = registry[0]["gdpo"](of_rewards(), None), rule.state()
 
     def run(mode):
-        info = manager(["p"] * 12, ["c"] * 12, mode=mode)
+        info = manager(*TEXTS, mode=mode)
         return registry[1]["gdpo"](info["rewards"], 4)
 
     evaluated = run("eval")
@@ -131,7 +133,7 @@ def test_an_evaluation_does_not_change_the_state(registry, register, estimator, 
 def test_the_mode_of_another_thread_has_no_effect(registry, register):
     rule = register(reward_keys=NAMES, options={"scale_half_life": 128})
     manager = registry[0]["gdpo"](of_rewards(), None)
-    evaluation = Thread(target=lambda: manager(["p"] * 12, ["c"] * 12, mode="eval"))
+    evaluation = Thread(target=lambda: manager(*TEXTS, mode="eval"))
     evaluation.start()
     evaluation.join()
     registry[1]["gdpo"](scored(12), 4)

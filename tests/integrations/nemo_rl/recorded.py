@@ -45,11 +45,11 @@ class Master(BaseModel, extra="allow"):
     data: dict[str, Any] = Field(default_factory=dict)
 
 
-def adv_estimator(**more: Any) -> AdvEstimator:
+def adv_estimator(**more):
     return AdvEstimator(**{"name": "gdpo", "gdpo_reward_keys": ["correct", "format"], **more})
 
 
-def master(environments=("math",), loss=None, estimator=None, **grpo: Any) -> Master:
+def master(environments=("math",), loss=None, estimator=None, **grpo):
     return Master(
         grpo=Grpo(adv_estimator=adv_estimator(**(estimator or {})), **grpo),
         loss_fn=Loss(**(loss or {})),
@@ -135,7 +135,7 @@ class PY_EXECUTABLES:
 }
 
 
-def write_package(folder: Path) -> None:
+def write_package(folder):
     """Write a package `nemo_rl` into this folder."""
     for name, text in PACKAGE.items():
         file = folder / "nemo_rl" / name

@@ -115,5 +115,5 @@ def test_a_run_with_another_estimator_is_left_alone(caplog):
 )
 def test_settings_that_change_the_rewards_give_a_warning(caplog, grpo, environments, named):
     check_run(master(environments, **grpo))
-    (record,) = caplog.records
-    assert re.search(named, record.getMessage())
+    (message,) = caplog.messages
+    assert re.search(named, message)

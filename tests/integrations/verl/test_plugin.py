@@ -53,8 +53,8 @@ def test_a_changed_module_keeps_its_source_for_those_who_look(module):
 def test_a_function_that_this_verl_does_not_have_is_named_with_what_is_lost(caplog):
     name = "verl.trainer.ppo.metric_utils"
     _plugin.changes(VerlRun())[name](SimpleNamespace(__name__=name))
-    (record,) = caplog.records
-    assert record.getMessage() == (
+    (message,) = caplog.messages
+    assert message == (
         "verl.trainer.ppo.metric_utils has no compute_data_metrics, which gdpo wraps: gdpo logs no "
         "metrics"
     )
