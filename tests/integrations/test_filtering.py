@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import PROMPTS, SAMPLES, logged, trainer_of
+from tests.integrations.variants import PROMPTS, SAMPLES, logged, rollouts_of, trainer_of
 from tests.refusals import config_error
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
@@ -16,7 +16,6 @@ from gdpo.integrations.trl._groups import (
     further_rows,
     replace_without_signal,
 )
-from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
 
@@ -186,12 +185,11 @@ def test_what_trl_logs_and_an_estimator_learns_from_is_the_first_generation(pair
     assert run.learned[0].flatten().tolist() == rewards
 
 
-def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, tmp_path):
-    folder = tmp_path / "rollouts"
-    run = filtered(tiny_policy, tmp_path, max_filter_rounds=6, rollouts_dir=str(folder))
+def test_the_record_holds_what_was_generated_and_what_was_trained(place, tmp_path):
+    run = filtered(*place, max_filter_rounds=6, rollouts_dir=str(tmp_path / "rollouts"))
     assert len(run.batches) == 2
     for step, batch in enumerate(run.batches, start=1):
-        rollouts = read_rollouts(rollout_file(folder, step))
+        rollouts = rollouts_of(tmp_path, step)
         assert len(rollouts) == 12 * logged(run, "filter/generated")[step - 1]
         for rollout in rollouts:
             assert rollout.advantage == 0 or rollout.prompt not in DEAD
@@ -278,8 +276,8 @@ def batches_of_a_rank(policy, folder):
     return run.batches
 
 
-def test_two_processes_replace_their_own_groups(tiny_policy, tmp_path):
-    ranks = launched("tests.integrations.test_filtering:batches_of_a_rank", tiny_policy, tmp_path)
+def test_two_processes_replace_their_own_groups(place, tmp_path):
+    ranks = launched("tests.integrations.test_filtering:batches_of_a_rank", *place)
     assert len(ranks[0]) == 2
     for step, (first, second) in enumerate(zip(*ranks, strict=True), start=1):
         for batch in (first, second):
@@ -288,6 +286,6 @@ def test_two_processes_replace_their_own_groups(tiny_policy, tmp_path):
             assert not set(batch["prompts"]) & set(DEAD)
         both = first["completions"] + second["completions"]
         assert first["tokens"] == second["tokens"] == sum(map(len, both))
-        rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", step))
+        rollouts = rollouts_of(tmp_path, step)
         recorded = sorted(r.advantage for r in rollouts if r.advantage)
         assert recorded == sorted(a for b in (first, second) for a in b["advantages"] if a)

@@ -18,6 +18,7 @@ from tests.integrations.generating import (
     parting,
     ragged,
 )
+from torch.testing import assert_close
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
@@ -33,7 +34,7 @@ def test_greedy_tokens_are_those_of_generate(kind, seed):
     rows = np.random.default_rng(seed).permutation(np.repeat(np.arange(8), 4)).tolist()
     for watched in (model, parting(model)):
         expected = by_generate(watched, prompts, rows)
-        torch.testing.assert_close(by_loop(watched, prompts, rows), expected, rtol=0, atol=0)
+        assert_close(by_loop(watched, prompts, rows), expected, rtol=0, atol=0)
     found = lengths(expected, max(map(len, prompts)))
     assert len(set(found)) > 3
     assert min(found) <= LONGEST // 2
@@ -51,7 +52,7 @@ def test_greedy_tokens_are_those_of_generate(kind, seed):
 def test_any_number_of_rows_of_a_prompt_are_those_of_generate(prompts, rows):
     model = parting(model_of("llama"))
     expected = by_generate(model, prompts, rows)
-    torch.testing.assert_close(by_loop(model, prompts, rows), expected, rtol=0, atol=0)
+    assert_close(by_loop(model, prompts, rows), expected, rtol=0, atol=0)
 
 
 def test_a_batch_whose_rows_all_end_at_once_is_one_token_long():
@@ -88,10 +89,10 @@ def test_what_is_sampled_from_is_what_generate_samples_from(setting):
     expected, found = {}, {}
     a = by_generate(parting(model_of("llama"), watch=expected), prompts, rows, **SETTINGS[setting])
     b = by_loop(parting(model_of("llama"), watch=found), prompts, rows, **SETTINGS[setting])
-    torch.testing.assert_close(b, a, rtol=0, atol=0)
+    assert_close(b, a, rtol=0, atol=0)
     assert set(found) <= set(expected)  # generate keeps computing rows that have ended
     for place, scores in found.items():
-        torch.testing.assert_close(scores, expected[place], rtol=1e-5, atol=1e-5)
+        assert_close(scores, expected[place], rtol=1e-5, atol=1e-5)
     start = max(map(len, prompts))
     ends = config_of(**SETTINGS[setting]).eos_token_id
     for row, length in zip(a, lengths(a, start, ends), strict=True):
@@ -161,7 +162,7 @@ def test_a_layer_with_room_holds_what_a_layer_holds_and_room_for_at_most_32_more
             roomy.batch_select_indices(keep)
         new = torch.rand(2, len(plain.keys), 2, 1, 4, generator=draw)
         for ours, theirs in zip(roomy.update(*new), plain.update(*new), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+            assert_close(ours, theirs, rtol=0, atol=0)
             assert ours.untyped_storage().nbytes() <= ours[..., :1, :].numel() * 4 * (
                 6 + step + ROOM
             )

@@ -26,10 +26,10 @@ def bounds(trainer):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads glibc's heap")
-def test_in_bfloat16_neither_new_shapes_nor_freed_memory_pile_up(tiny_policy, tmp_path):
+def test_in_bfloat16_neither_new_shapes_nor_freed_memory_pile_up(place):
     script = "tests.integrations.training_in_bfloat16"
     variables = environment(OMP_NUM_THREADS="1")
-    done = python("-m", script, tiny_policy, tmp_path, env=variables, check=True)
+    done = python("-m", script, *place, env=variables, check=True)
     grown = json.loads(done.stdout.splitlines()[-1])
     assert grown["in_use_by_shapes"] < 50  # MB; 112 when every shape's kernels are kept
     assert grown["resident_after_a_step"] < 130  # MB; 224 when glibc keeps what a reward freed

@@ -57,11 +57,17 @@ def accumulated(name):
     }
 
 
+ACCUMULATED = accumulated("accumulation")
 ACROSS = accumulated("windows across generations, 2 iterations")
 
 
 def shares(run):
     return not run.trainer._packer.flat.is_off
+
+
+def sizes(run):
+    """Return the number of rollouts of each micro-batch."""
+    return [len(batch["advantages"]) for batch in run.micro_batches]
 
 
 def assert_same(policy, folder, *, model=lambda: None, how=None, **changed):
@@ -194,7 +200,7 @@ def adapted(policy):
 @pytest.mark.parametrize("masked", [False, True])
 def test_rollouts_that_teach_nothing_are_not_computed(masked, share, place):
     how = {"mask_truncated_completions": masked, "share_prompts": share}
-    packed = ours(*place, **how, **accumulated("accumulation"))
+    packed = ours(*place, **how, **ACCUMULATED)
     for i in range(0, len(packed.micro_batches), 3):
         window = packed.micro_batches[i : i + 3]
         sizes = [len(batch["advantages"]) for batch in window]
@@ -241,15 +247,15 @@ def test_an_evaluation_is_trls(place):
 
 def test_a_batch_without_any_signal_keeps_one_rollout_for_each_micro_batch(place):
     how = {"reward": constant}
-    packed = ours(*place, how=how, **accumulated("accumulation"))
-    assert [len(batch["advantages"]) for batch in packed.micro_batches] == [0, 0, 1] * 5
+    packed = ours(*place, how=how, **ACCUMULATED)
+    assert sizes(packed) == [0, 0, 1] * 5
     assert all(torch.count_nonzero(gradient) == 0 for gradient in packed.gradients)
 
 
 def test_a_kl_term_keeps_every_rollout(place):
     for share in (True, False):
-        packed = ours(*place, beta=0.1, share_prompts=share, **accumulated("accumulation"))
-        assert sum(len(batch["advantages"]) for batch in packed.micro_batches) == 4 * 15
+        packed = ours(*place, beta=0.1, share_prompts=share, **ACCUMULATED)
+        assert sum(sizes(packed)) == 4 * 15
 
 
 @pytest.mark.parametrize(
@@ -274,7 +280,7 @@ def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(changed, reason, p
 def test_a_parameter_without_a_gradient_is_said(place, caplog):
     model = AutoModelForCausalLM.from_pretrained(place[0])
     model.expert = torch.nn.Parameter(torch.ones(()))
-    ours(*place, how={"model": model}, **accumulated("accumulation"))
+    ours(*place, how={"model": model}, **ACCUMULATED)
     assert caplog.text.count("a trained parameter has no gradient") == 1
 
 
@@ -287,7 +293,7 @@ def test_experts_loads_are_balanced_as_in_trl(place, caplog):
         config = MixtralConfig(**sizes, **heads, **experts, output_router_logits=True)
         return MixtralForCausalLM(config)
 
-    trl, packed = assert_same(*place, model=model, **accumulated("accumulation"))
+    trl, packed = assert_same(*place, model=model, **ACCUMULATED)
     assert "expert load" in caplog.text
     assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
 
@@ -328,7 +334,7 @@ def test_advantages_that_change_after_packing_are_refused(place, monkeypatch):
 
     monkeypatch.setattr(prepared, "GDPOTrainer", Own)
     with config_error("changes the advantages after gdpo has left out rollouts"):
-        ours(*place, **accumulated("accumulation"))
+        ours(*place, **ACCUMULATED)
 
 
 class OwnColumn:
@@ -358,8 +364,8 @@ def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
         pass
 
     monkeypatch.setattr(prepared, "GDPOTrainer", Own)
-    run = ours(*place, **{**accumulated("accumulation"), **changed})
-    assert [len(batch["advantages"]) for batch in run.micro_batches] == [4] * 15
+    run = ours(*place, **{**ACCUMULATED, **changed})
+    assert sizes(run) == [4] * 15
     assert caplog.text.count(reason) == 1
     assert caplog.text.count("pack_micro_batches: micro-batches remain TRL's") == 1
 
@@ -389,7 +395,7 @@ ON_CUDA = [
 
 @pytest.mark.parametrize("on_cpu", [True, pytest.param(False, marks=ON_CUDA)])
 def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, place):
-    how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
+    how = {**ACCUMULATED, "use_cpu": on_cpu, "how": {"reward": alive}}
     trl, exact = (theirs(*place, bf16=bf16, **how) for bf16 in (True, False))
     for share in (True, False):
         packed = ours(*place, bf16=True, share_prompts=share, **how)
@@ -464,12 +470,12 @@ def gaps_of_a_rank(policy, folder):
             {
                 "gap": max(gap(packed, trl)),
                 "flat": len(flat),
-                "rows": [len(batch["advantages"]) for batch in packed.micro_batches],
+                "rows": sizes(packed),
                 "blank": sum(
                     int((~b["completion_mask"].any(1)).sum()) for b in packed.micro_batches
                 ),
                 "alive": [int((b["advantages"] != 0).sum()) for b in packed.micro_batches],
-                "rows_of_trl": [len(batch["advantages"]) for batch in trl.micro_batches],
+                "rows_of_trl": sizes(trl),
             }
         )
     return found

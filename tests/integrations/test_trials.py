@@ -26,6 +26,11 @@ def trainer_of(policy, folder, **options):
     return variants.trainer_of(GDPOTrainer, GDPOConfig, policy, folder, **options)
 
 
+def told(caplog, speed_up):
+    """Return the messages about a speed-up."""
+    return [text for text in caplog.messages if text.startswith(speed_up)]
+
+
 def missing_part(patch):
     patch.delattr(GenerationMixin, "_prefill")
 
@@ -66,7 +71,7 @@ def test_trl_generates_if_a_part_of_transformers_moved(moved, named, place, monk
         moved(patch)
         trainer = trainer_of(*place)
         assert trainer.rollout_func is None
-        (message,) = [text for text in caplog.messages if text.startswith("fast_generation")]
+        (message,) = told(caplog, "fast_generation")
         assert named in message
         if moved is not missing_part:  # TRL needs that part too
             trainer.train()
@@ -95,7 +100,7 @@ def test_trls_head_is_used_if_ours_differs_or_fails(broken, named, place, monkey
     monkeypatch.setattr(CompletionOnlyHead, "_score", lambda *given: broken(own, *given))
     differing = trainer_of(*place)
     differing.train()
-    (message,) = [text for text in caplog.messages if text.startswith("completion_only_head")]
+    (message,) = told(caplog, "completion_only_head")
     assert re.search(named, message)
     trls = trainer_of(*place, completion_only_head=False)
     trls.train()
@@ -109,7 +114,7 @@ def test_our_head_is_used_if_only_trls_fails(place, monkeypatch, caplog):
 
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", fails)
     trainer = trainer_of(*place)
-    assert not [text for text in caplog.messages if text.startswith("completion_only_head")]
+    assert not told(caplog, "completion_only_head")
     trainer.train()
     assert trainer.state.global_step == 1
 
@@ -132,7 +137,7 @@ def test_micro_batches_stay_trls_if_packing_changes_the_loss(place, monkeypatch,
     monkeypatch.setattr(_packing, "_BY_ROWS", ("dapo",))  # as if TRL had another normalizer
     trainer = trainer_of(*place)
     assert trainer._packer is None
-    (message,) = [text for text in caplog.messages if text.startswith("pack_micro_batches")]
+    (message,) = told(caplog, "pack_micro_batches")
     assert "TRL's loss for a made-up batch changes" in message
 
 
@@ -193,7 +198,7 @@ def test_what_is_wrong_only_under_the_trainings_conditions_is_not_used(
         model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
     run = ours(tiny_policy, tmp_path, how={"model": model}, max_steps=1, **changed)
     assert run.trainer._packer.flat.is_off
-    assert [text for text in caplog.messages if text.startswith("share_prompts")]
+    assert told(caplog, "share_prompts")
 
 
 def test_a_trial_is_repeated_for_longer_rollouts(tiny_policy, tmp_path):
@@ -237,8 +242,8 @@ def test_what_a_closed_gate_hides_is_not_used(tiny_policy, tmp_path):
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_path, caplog):
-    seen, trainer = [], trainer_of(tiny_policy, tmp_path)
+def test_a_parameters_hook_sees_no_made_up_gradients(register, place, caplog):
+    seen, trainer = [], trainer_of(*place)
     getattr(next(trainer.model.parameters()), register)(seen.append)
     trainer._speed_ups.run(30, 20)
     assert not seen
@@ -246,9 +251,9 @@ def test_a_parameters_hook_sees_no_made_up_gradients(register, tiny_policy, tmp_
     assert "share_prompts: each rollout computes its own prompt, because a hook" in caplog.text
 
 
-def test_a_trial_shows_other_processes_no_gradient(tiny_policy, tmp_path):
+def test_a_trial_shows_other_processes_no_gradient(place):
     """DDP waits there for each parameter, and fails if only made-up rows have reached one."""
-    seen, trainer = [], trainer_of(tiny_policy, tmp_path)
+    seen, trainer = [], trainer_of(*place)
     accumulating = [p.expand_as(p).grad_fn.next_functions[0][0] for p in trainer.model.parameters()]
     for each in accumulating:
         each.register_hook(lambda *_: seen.append(1))
@@ -265,16 +270,16 @@ class Whole(torch.nn.Sequential):
 
 
 @pytest.mark.parametrize("change", [torch.nn.Module.bfloat16, Whole])
-def test_a_reference_of_another_kind_keeps_what_the_policy_has(change, tiny_policy, tmp_path):
-    trainer = trainer_of(tiny_policy, tmp_path, beta=0.1)
+def test_a_reference_of_another_kind_keeps_what_the_policy_has(change, place):
+    trainer = trainer_of(*place, beta=0.1)
     trainer.ref_model = change(trainer.ref_model)
     trainer.train()
     assert trainer.state.global_step == 1
     assert not any(each.is_off for each in trainer._speed_ups._speed_ups)
 
 
-def test_another_model_is_scored_by_trls_code(tiny_policy, tmp_path):
-    trainer, ids = trainer_of(tiny_policy, tmp_path), torch.ones(1, 5)
+def test_another_model_is_scored_by_trls_code(place):
+    trainer, ids = trainer_of(*place), torch.ones(1, 5)
     trial, other = trainer._speed_ups, copy.deepcopy(trainer.model)
     trial._fast, trial._trls = lambda *_, **__: "fast", lambda *_, **__: "TRL"
     trial._longest[trainer.model] = 5

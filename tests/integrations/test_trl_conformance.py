@@ -75,13 +75,13 @@ def advantages_of_a_rank(policy, folder):
 
 
 @pytest.mark.slow
-def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_policy, tmp_path):
+def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(place, tmp_path):
     """Each rank holds 6 of 12 rollouts. A group has 4, so the second group spans both ranks.
 
     Each rank is a node of its own, and takes part in the check of TRL with a made-up batch.
     """
     function = "tests.integrations.test_trl_conformance:advantages_of_a_rank"
-    ranks_of = launched(function, tiny_policy, tmp_path, nodes=2)
+    ranks_of = launched(function, *place, nodes=2)
     assert [(rank["rule"], rank["checked"]) for rank in ranks_of] == [("grpo", True)] * 2
     for variant, epsilon in (("ours", 0.0), ("theirs", TRL_EPSILON)):
         first, second = (rank[variant] for rank in ranks_of)

@@ -8,14 +8,14 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.integrations.prepared import flat
-from tests.integrations.variants import logged, settings
+from tests.integrations.variants import logged, rollouts_of, settings
 from tests.refusals import config_error
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.rollouts import read_rollouts, rollout_file
+from gdpo.rollouts import rollout_file
 from gdpo.rollouts.record import read_declared
 
 SAMPLES = 3
@@ -181,13 +181,12 @@ def test_options_by_name_reach_it(advantage, advantage_options, place):
     assert trainer.compute_advantages(rewards).shape == (4, SAMPLES)
 
 
-def test_the_record_has_the_range_with_the_0_of_a_closed_gate(tiny_policy, tmp_path):
+def test_the_record_has_the_range_with_the_0_of_a_closed_gate(place, tmp_path):
     class FromOne(Counting):
         reward_range = (1.0, 3.0)
 
     trainer = ours(
-        tiny_policy,
-        tmp_path,
+        *place,
         reward_funcs=[digits],
         how={"environment_factory": FromOne},
         gates={"FromOne": {"on": "digits", "at_least": 1}},
@@ -334,7 +333,7 @@ def test_groups_without_signal_are_replaced_in_their_environments(rule, tiny_pol
         assert ("<tool_response>" in row["from_tool"]) == called
         assert "step" not in row["from_tool"]
     assert trainer.tokens == trainer.written
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    rollouts = rollouts_of(tmp_path)
     assert {r.extra["environment"] for r in rollouts if r.trained} == {"a", "b"}
     for rollout in rollouts:
         paid = {"a": "Paying", "b": "LaterPaying"}[rollout.extra["environment"]]

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from tests.integrations.images import trained
+from tests.integrations.variants import rollouts_of
 from tests.refusals import config_error
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, watch
-from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
 
@@ -39,15 +39,13 @@ def test_gradients_on_images_are_trls(advantage, tolerance, theirs, place, caplo
     assert "the batch is multimodal" in caplog.text
 
 
-def test_gdpo_trains_on_images_and_records_each_reward(tiny_policy, tmp_path):
+def test_gdpo_trains_on_images_and_records_each_reward(place, tmp_path):
     folder = tmp_path / "rollouts"
-    trainer, gradients = trained(
-        GDPOTrainer, GDPOConfig, tiny_policy, tmp_path, rollouts_dir=str(folder)
-    )
+    trainer, gradients = trained(GDPOTrainer, GDPOConfig, *place, rollouts_dir=str(folder))
     assert all(gradient.norm() > 0 for gradient in gradients.of_images)
     for name in ("upper", "even"):
         assert f"rewards/{name}/zero_variance_groups" in trainer.state.log_history[0]
-    rollout = read_rollouts(rollout_file(folder, 1))[0]
+    rollout = rollouts_of(tmp_path)[0]
     (asked,) = rollout.prompt
     image, question = asked["content"]
     assert image == {"type": "image"}
@@ -67,13 +65,12 @@ def test_filter_groups_is_refused_with_the_reason(place):
         trained(GDPOTrainer, GDPOConfig, *place, filter_groups="any_reward_varies")
 
 
-def test_a_watched_training_on_images_is_the_same_bit_for_bit(theirs, tiny_policy, tmp_path):
+def test_a_watched_training_on_images_is_the_same_bit_for_bit(theirs, place, tmp_path):
     folder = tmp_path / "rollouts"
     trainer, watched = trained(
         GRPOTrainer,
         GRPOConfig,
-        tiny_policy,
-        tmp_path,
+        *place,
         before=lambda trainer: watch(trainer, rollouts_dir=folder, estimators=["gdpo"]),
     )
     for mine, alone in zip(watched.all, theirs.all, strict=True):
@@ -82,4 +79,4 @@ def test_a_watched_training_on_images_is_the_same_bit_for_bit(theirs, tiny_polic
     for name in ("upper", "even"):
         assert f"rewards/{name}/influence_share" in logged
     assert "estimators/gdpo/sign_flips" in logged
-    assert len(read_rollouts(rollout_file(folder, 1))) == 8
+    assert len(rollouts_of(tmp_path)) == 8

@@ -5,14 +5,21 @@ import pytest
 from datasets import Dataset
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import PROMPTS, SAMPLES, bytes_written, digits, settings, vowels
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tests.integrations.variants import (
+    PROMPTS,
+    SAMPLES,
+    bytes_written,
+    digits,
+    rollouts_of,
+    trainer_of,
+    vowels,
+)
 
 from gdpo import ConfigError, DataError, gdpo
 from gdpo.analysis import analyze
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards.weights_column import weights_of_cells
-from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
+from gdpo.rollouts import reward_arrays
 from gdpo.rollouts.readers import read_rollout_files
 
 NAMES = ["bytes_written", "digits", "vowels"]
@@ -41,20 +48,15 @@ def rows(cells=CELLS):
     )
 
 
-def make(policy, folder, *, data=None, rewards=(bytes_written, digits, vowels), **changed):
-    wanted = {"weights_column": "w", "reward_weights": CONFIGURED, "max_steps": 2}
-    data = rows() if data is None else data
-    return GDPOTrainer(
-        AutoModelForCausalLM.from_pretrained(policy) if policy else "no/such-model",
-        list(rewards),
-        GDPOConfig(**settings(folder, **{**wanted, **changed})),
-        train_dataset=data,
-        processing_class=AutoTokenizer.from_pretrained(policy) if policy else None,
-    )
+def make(policy, folder, *, data=None, **changed):
+    wanted = {"weights_column": "w", "reward_weights": CONFIGURED, "max_steps": 2, **changed}
+    how = {"train_dataset": rows() if data is None else data}
+    rewards = [bytes_written, digits, vowels]
+    return trainer_of(GDPOTrainer, GDPOConfig, policy, folder, rewards=rewards, how=how, **wanted)
 
 
 def recorded(folder, step):
-    return [r for r in read_rollouts(rollout_file(folder, step)) if r.trained]
+    return [r for r in rollouts_of(folder, step) if r.trained]
 
 
 def check(folder, steps=2):
@@ -74,10 +76,10 @@ def check(folder, steps=2):
 
 
 @pytest.mark.slow
-def test_each_prompt_is_trained_with_its_own_weights_and_analyze_reads_them(tiny_policy, tmp_path):
-    make(tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r")).train()
-    check(tmp_path / "r")
-    analysis = analyze(read_rollout_files(tmp_path / "r"), replayed=["recorded", "gdpo"])
+def test_each_prompt_is_trained_with_its_own_weights_and_analyze_reads_them(place, tmp_path):
+    make(*place, rollouts_dir=str(tmp_path / "rollouts")).train()
+    check(tmp_path)
+    analysis = analyze(read_rollout_files(tmp_path / "rollouts"), replayed=["recorded", "gdpo"])
     (run,) = analysis.runs
     assert run.weights_from == "recorded, different between prompts"
     assert [each.changed for each in analysis.replayed] == [0, 0]
@@ -85,30 +87,34 @@ def test_each_prompt_is_trained_with_its_own_weights_and_analyze_reads_them(tiny
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filter_groups", ["any_reward_varies", "advantage_nonzero"])
-def test_groups_that_replace_others_bring_their_weights(tiny_policy, tmp_path, filter_groups):
-    changed = {"filter_groups": filter_groups, "rollouts_dir": str(tmp_path / "r")}
-    make(tiny_policy, tmp_path, **changed).train()
+def test_groups_that_replace_others_bring_their_weights(place, tmp_path, filter_groups):
+    changed = {"filter_groups": filter_groups, "rollouts_dir": str(tmp_path / "rollouts")}
+    make(*place, **changed).train()
     for step in (1, 2):
-        for rollout in read_rollouts(rollout_file(tmp_path / "r", step)):
+        for rollout in rollouts_of(tmp_path, step):
             wanted = np.nan_to_num(WEIGHTS[rollout.prompt])
             assert_allclose(list(rollout.weights.values()), wanted)
 
 
 def weights_of_a_rank(policy, folder):
     trainer = make(
-        policy, folder, rollouts_dir=str(folder / "r"), per_device_train_batch_size=6, max_steps=1
+        policy,
+        folder,
+        rollouts_dir=str(folder / "rollouts"),
+        per_device_train_batch_size=6,
+        max_steps=1,
     )
     trainer.train()
     return len(trainer.train_dataset)
 
 
 @pytest.mark.slow
-def test_a_group_on_two_processes_has_its_own_weights(tiny_policy, tmp_path):
+def test_a_group_on_two_processes_has_its_own_weights(place, tmp_path):
     """12 rollouts of 3 prompts on 2 processes: the second group is on both."""
     assert SAMPLES == 4
     name = "tests.integrations.test_trl_prompt_weights:weights_of_a_rank"
-    assert launched(name, tiny_policy, tmp_path) == [24, 24]
-    check(tmp_path / "r", steps=1)
+    assert launched(name, *place) == [24, 24]
+    check(tmp_path, steps=1)
 
 
 def only_lists(rewards, weights):
@@ -137,10 +143,10 @@ def only_lists(rewards, weights):
         ),
     ],
 )
-def test_what_is_wrong_is_told_before_the_model_is_loaded(tmp_path, cell, changed, error, told):
+def test_what_is_wrong_is_told_before_the_model_is_loaded(place, cell, changed, error, told):
     data = Dataset.from_dict({"prompt": ["a", "b"], "w": [None, cell]})
     with pytest.raises(error, match=told):
-        make(None, tmp_path, data=data, **changed)
+        make(*place, data=data, model="no/such-model", **changed)
 
 
 def test_missing_and_null_both_mean_that_the_reward_does_not_apply():

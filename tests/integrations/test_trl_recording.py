@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.integrations.variants import SAMPLES, WEIGHTS, make
+from tests.integrations.variants import SAMPLES, WEIGHTS, make, rollouts_of
 from tests.refusals import config_error
 from transformers import TrainerCallback
 
@@ -112,8 +112,8 @@ def test_an_evaluation_before_training_is_the_runs_own(tiny_policy, tmp_path):
     assert files(tmp_path / "rollouts") == ["earlier-1/" + STEPS[0], BEFORE, STEPS[0]]
 
 
-def test_a_second_training_of_one_trainer_is_another_run(tiny_policy, tmp_path):
-    trainer = recording("ours", tiny_policy, tmp_path, max_steps=1, eval_on_start=True)
+def test_a_second_training_of_one_trainer_is_another_run(place, tmp_path):
+    trainer = recording("ours", *place, max_steps=1, eval_on_start=True)
     for _ in range(2):
         trainer.train()
     folder = tmp_path / "rollouts"
@@ -123,7 +123,7 @@ def test_a_second_training_of_one_trainer_is_another_run(tiny_policy, tmp_path):
 
 def test_the_batches_of_the_first_step_are_of_one_run(tiny_policy, tmp_path):
     trained(tmp_path, tiny_policy, gradient_accumulation_steps=2, steps_per_generation=1)
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    rollouts = rollouts_of(tmp_path)
     assert [r.group_id for r in rollouts] == [i // SAMPLES for i in range(24)]
 
 
@@ -145,7 +145,7 @@ def test_a_step_that_cannot_be_written_does_not_end_the_training(tiny_policy, tm
     trainer.train()
     assert trainer.state.global_step == 3
     for step in (1, 3):
-        assert len(read_rollouts(rollout_file(tmp_path / "rollouts", step))) == 12
+        assert len(rollouts_of(tmp_path, step)) == 12
     of_evaluation, of_training, again, _verdict = caplog.messages
     assert "eval/step_000000.parquet" in of_evaluation
     assert "rollouts/step_000002.parquet" in of_training

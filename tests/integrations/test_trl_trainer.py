@@ -14,6 +14,7 @@ from tests.integrations.variants import (
     digits,
     logged,
     make,
+    rollouts_of,
     scored_again,
     settings,
 )
@@ -25,7 +26,6 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards import Scorer, apply_gates
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.named import read_gates
-from gdpo.rollouts import read_rollouts, rollout_file
 
 
 def parity(completions, **columns):
@@ -43,12 +43,12 @@ def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(place):
         assert share == pytest.approx((np.ptp(groups, axis=1) == 0).mean())
 
 
-def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
-    trainer = make("ours", tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r"), run_name="try")
+def test_the_record_of_a_step_holds_every_rollout(place, tmp_path):
+    trainer = make("ours", *place, rollouts_dir=str(tmp_path / "rollouts"), run_name="try")
     trainer.train()
     assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
-        rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
+        rollouts = rollouts_of(tmp_path, step)
         assert [r.group_id for r in rollouts] == [0] * 4 + [1] * 4 + [2] * 4
         assert [r.sample_id for r in rollouts] == [0, 1, 2, 3] * 3
         assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
@@ -73,9 +73,9 @@ def has_answer(completion, reference):
     return float(reference["answer"] in completion)
 
 
-def trainer_of(model, folder, rewards, data=None, **changed):
+def trainer_of(model, folder, rewards, **changed):
     config = GDPOConfig(**settings(folder, **{"reward_weights": None, **changed}))
-    return GDPOTrainer(str(model), rewards, config, train_dataset=data or answers())
+    return GDPOTrainer(str(model), rewards, config, train_dataset=answers())
 
 
 def test_a_reward_object_gets_the_text_and_the_reference(place):
@@ -332,33 +332,32 @@ def test_trls_argument_parser_takes_our_config():
     assert config.model_init_kwargs == {"dtype": "float32"}
 
 
-def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_path):
+def test_options_gates_and_token_counts_come_from_the_config(place, tmp_path):
     trainer = make(
         "ours",
-        tiny_policy,
-        tmp_path,
+        *place,
         rewards=[bytes_written, digits],
         reward_weights=None,
         advantage_options={"token_counts": True, "max_advantage": 1.0},
         gates={"digits": {"on": "bytes_written", "at_least": 48}},
-        rollouts_dir=str(tmp_path / "r"),
+        rollouts_dir=str(tmp_path / "rollouts"),
     )
     trainer.train()
     assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
         rewards = np.array(batch["rewards"]).reshape(-1, 4, 2)
         assert np.all(rewards[rewards[..., 0] < 48, 1] == 0)
-        rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
+        rollouts = rollouts_of(tmp_path, step)
         tokens = np.array([r.num_tokens for r in rollouts]).reshape(-1, 4)
         wanted = gdpo(rewards, [1, 1], token_counts=tokens, max_advantage=1.0)
         assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
     assert 0 < logged(trainer, "rewards/digits/gate_closed")[0] < 1
 
 
-def test_a_gate_on_the_mean_of_a_group_is_that_of_the_arrays(tiny_policy, tmp_path):
+def test_a_gate_on_the_mean_of_a_group_is_that_of_the_arrays(place):
     def first_step(gates):
         changed = {"rewards": [bytes_written, digits], "reward_weights": None, "max_steps": 1}
-        trainer = make("ours", tiny_policy, tmp_path, gates=gates, **changed)
+        trainer = make("ours", *place, gates=gates, **changed)
         trainer.train()
         return trainer, np.array(trainer.record[0]["rewards"]).reshape(-1, 4, 2)
 
@@ -422,7 +421,7 @@ def test_a_lasting_warning_is_logged_once(place, caplog):
     )
     trainer.train()
     assert logged(trainer, "diagnostics/warnings") == [0] * 4 + [1] * 3  # as many as texts
-    messages = [record.getMessage() for record in caplog.records]
+    messages = caplog.messages
     assert len(messages) == len(set(messages))
     assert any("bytes_written" in text and "fewer_bytes" in text for text in messages)
     assert messages[0].startswith("gdpo, step 5: ")
@@ -446,9 +445,9 @@ def step_of(tiny_policy, tmp_path_factory):
     def rollouts(reward, advantage):
         folder = tmp_path_factory.mktemp("step")
         changed = {"advantage": advantage, "reward_weights": None, "max_steps": 1}
-        changed["rollouts_dir"] = str(folder)
+        changed["rollouts_dir"] = str(folder / "rollouts")
         make("ours", tiny_policy, folder, rewards=[reward], **changed).train()
-        return read_rollouts(rollout_file(folder, 1))
+        return rollouts_of(folder)
 
     return rollouts
 

@@ -4,20 +4,16 @@ import functools
 
 import numpy as np
 import pytest
-import torch
-from datasets import Dataset
-from tests.integrations.test_trl_environments import SAMPLES, Counting, digits, make, options, rows
-from tests.integrations.test_trl_two_turns import PROMPT, Box
+from tests.integrations import test_trl_two_turns as two_turns
+from tests.integrations.test_trl_environments import SAMPLES, Counting, digits, ours, rows
+from tests.integrations.test_trl_turns import turn_of_record
+from tests.integrations.test_trl_two_turns import Box
 from tests.integrations.test_trl_two_turns import tokenizer as tokenizer
 from tests.integrations.test_trl_two_turns import warm_start as warm_start
-from tests.integrations.variants import settings
+from tests.integrations.variants import rollouts_of
 from tests.refusals import reward_error
-from transformers import LlamaForCausalLM
 
-from gdpo.advantages import TURN_ESTIMATORS
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rewards import Reward
-from gdpo.rollouts import read_rollouts, rollout_file
 
 
 class Paying(Counting):
@@ -82,26 +78,28 @@ class Slotted:
         return [0.0]
 
 
-def trained(policy, folder, environment, **changed):
-    config = GDPOConfig(
-        **options(
-            folder,
-            advantage="turn_gdpo",
-            rollouts_dir=str(folder / "rollouts"),
-            max_steps=1,
-            **changed,
-        )
+def trainer_of(policy, folder, *, reward_funcs=None, **how):
+    record = str(folder / "rollouts")
+    return ours(
+        policy,
+        folder,
+        reward_funcs=reward_funcs,
+        how=how,
+        advantage="turn_gdpo",
+        rollouts_dir=record,
+        max_steps=1,
     )
-    trainer = make(
-        GDPOTrainer, policy, config, reward_funcs=[digits], environment_factory=environment
-    )
+
+
+def trained(policy, folder, *, reward_funcs=digits, **how):
+    trainer = trainer_of(policy, folder, reward_funcs=reward_funcs, **how)
     trainer.train()
-    return trainer, read_rollouts(rollout_file(folder / "rollouts", 1))
+    return trainer, rollouts_of(folder)
 
 
 @pytest.mark.parametrize("environment", [Later, Both, Listed, functools.partial(Paying)])
 def test_an_environment_rewards_each_turn(environment, place):
-    trainer, rollouts = trained(*place, environment)
+    trainer, rollouts = trained(*place, environment_factory=environment)
     name = getattr(environment, "__name__", "Paying")
     assert trainer.reward_func_names == ["digits", name]
     assert [tool.__name__ for tool in trainer.tools] == ["increment"]
@@ -117,7 +115,7 @@ def test_an_environment_rewards_each_turn(environment, place):
 def test_the_method_may_want_the_messages_or_return_one_number_for_the_rollout(
     environment, totals, place
 ):
-    _, rollouts = trained(*place, environment)
+    _, rollouts = trained(*place, environment_factory=environment)
     name = environment.__name__
     assert [rollout.rewards[name] for rollout in rollouts] == totals * 2
     turns = [[turn.rewards[name] for turn in rollout.turns] for rollout in rollouts]
@@ -137,16 +135,13 @@ def test_the_method_may_want_the_messages_or_return_one_number_for_the_rollout(
 def test_a_wrong_reward_names_the_environment(methods, named, place):
     environment = type("Wrong", (Paying,), methods)
     with reward_error(f"'Wrong'.*{named}"):
-        trained(*place, environment)
+        trained(*place, environment_factory=environment)
 
 
-def test_several_environments_and_names_share_a_class(tiny_policy, tmp_path):
-    config = GDPOConfig(**options(tmp_path, advantage="turn_gdpo", max_steps=1))
+def test_several_environments_and_names_share_a_class(place):
     factories = {"a": Paying, "b": functools.partial(Paying), "c": Counting}
     data = rows(environment=["a"] * SAMPLES + ["b"] * SAMPLES)
-    trainer = make(
-        GDPOTrainer, tiny_policy, config, environment_factory=factories, train_dataset=data
-    )
+    trainer = trainer_of(*place, environment_factory=factories, train_dataset=data)
     assert trainer.reward_func_names == ["Paying", "Counting"]
     trainer.train()
     logged = trainer.state.log_history[0]
@@ -154,9 +149,8 @@ def test_several_environments_and_names_share_a_class(tiny_policy, tmp_path):
     assert logged["turns/max"] == 2
 
 
-def test_objects_of_a_class_with_slots_are_environments_too(tiny_policy, tmp_path):
-    config = GDPOConfig(**options(tmp_path, advantage="turn_gdpo"))
-    trainer = make(GDPOTrainer, tiny_policy, config, environment_factory=lambda: Slotted())
+def test_objects_of_a_class_with_slots_are_environments_too(place):
+    trainer = trainer_of(*place, environment_factory=lambda: Slotted())
     assert trainer.reward_func_names == ["Slotted"]
 
 
@@ -165,17 +159,10 @@ def calls(messages, reference):
     return float("tool_calls" in messages[-1])
 
 
-def test_a_reward_of_turns_gets_the_messages_of_tools(tiny_policy, tmp_path):
-    config = GDPOConfig(
-        **options(
-            tmp_path, advantage="turn_gdpo", rollouts_dir=str(tmp_path / "rollouts"), max_steps=1
-        )
-    )
+def test_a_reward_of_turns_gets_the_messages_of_tools(place):
     reward = Reward("calls", calls, low=0, high=1, of="turn")
     data = rows(reference=[{}] * 2 * SAMPLES)
-    trainer = make(GDPOTrainer, tiny_policy, config, reward_funcs=[reward], train_dataset=data)
-    trainer.train()
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    _, rollouts = trained(*place, reward_funcs=[reward], train_dataset=data)
     found = [[turn.rewards["calls"] for turn in rollout.turns] for rollout in rollouts]
     assert found == [[1.0, 0.0], [1.0, 0.0], [0.0]] * 2
 
@@ -200,42 +187,20 @@ class PayingBox(Box):
 
 @pytest.mark.slow
 def test_a_policy_learns_both_turns_of_a_tool_call(warm_start, tokenizer, tmp_path):
-    torch.manual_seed(0)
-    config = GDPOConfig(
-        **settings(
-            tmp_path,
-            per_device_train_batch_size=32,
-            num_generations=8,
-            max_completion_length=60,
-            max_tool_calling_iterations=1,
-            max_steps=20,
-            learning_rate=1e-3,
-            lr_scheduler_type="constant",
-            reward_weights=None,
-            advantage="turn_gdpo",
-            rollouts_dir=str(tmp_path / "rollouts"),
-        )
+    trainer = two_turns.trained(
+        *(warm_start, tokenizer, tmp_path),
+        rewards=(),
+        environment=PayingBox,
+        reward_weights=None,
+        advantage="turn_gdpo",
+        rollouts_dir=str(tmp_path / "rollouts"),
     )
-    trainer = GDPOTrainer(
-        LlamaForCausalLM.from_pretrained(warm_start),
-        args=config,
-        train_dataset=Dataset.from_dict({"prompt": [PROMPT] * 16, "hidden": [3] * 16}),
-        processing_class=tokenizer,
-        environment_factory=PayingBox,
-    )
-    trainer.train()
     means = [entry["rewards/PayingBox/mean"] for entry in trainer.state.log_history[:-1]]
     assert np.mean(means[:3]) < 0.7 < 1.0 < np.mean(means[-3:])
-    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    rollouts = rollouts_of(tmp_path)
     counts = np.array([len(rollout.turns) for rollout in rollouts])
     assert (counts == 2).sum() > 16
-    rewards = np.zeros((32, 2, 1))
-    for i, rollout in enumerate(rollouts):
-        for t, turn in enumerate(rollout.turns):
-            rewards[i, t] = turn.rewards["PayingBox"]
-    advantages = TURN_ESTIMATORS["turn_gdpo"](
-        rewards.reshape(4, 8, 2, 1), [1.0], turns=counts.reshape(4, 8)
-    )
-    for rollout, own in zip(rollouts, advantages.reshape(32, 2), strict=True):
+    advantages = turn_of_record(rollouts, [1.0])
+    for rollout, own in zip(rollouts, advantages, strict=True):
         shown = [turn.advantage for turn in rollout.turns]
         assert shown == pytest.approx(own[: len(shown)], abs=1e-5)

@@ -174,7 +174,7 @@ class Turns(GDPOTrainer):
         return output
 
 
-def trained(warm_start, tokenizer, folder, **changed):
+def trained(warm_start, tokenizer, folder, *, rewards=(honest,), environment=Box, **changed):
     torch.manual_seed(0)
     config = GDPOConfig(
         **settings(
@@ -194,11 +194,11 @@ def trained(warm_start, tokenizer, folder, **changed):
     )
     trainer = Turns(
         LlamaForCausalLM.from_pretrained(warm_start),
-        [honest],
+        list(rewards),
         config,
         train_dataset=Dataset.from_dict({"prompt": [PROMPT] * 16, "hidden": [3] * 16}),
         processing_class=tokenizer,
-        environment_factory=Box,
+        environment_factory=environment,
     )
     trainer.train()
     return trainer

@@ -10,10 +10,9 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.integrations import variants
-from tests.integrations.test_trl_turns import rollouts_of
 from tests.integrations.turns import Kept, at_random, echo
 from tests.integrations.turns import trainer_of as game_trainer
-from tests.integrations.variants import digits
+from tests.integrations.variants import digits, rollouts_of
 from tests.refusals import config_error, reward_error
 from transformers import AutoTokenizer, LlamaForSequenceClassification
 from trl import GRPOTrainer
@@ -78,8 +77,8 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_changed_rewards_are_trained_on_recorded_and_logged(way, tiny_policy, tmp_path):
-    trainer = WAYS[way](tiny_policy, tmp_path, max_steps=2)
+def test_changed_rewards_are_trained_on_recorded_and_logged(way, place, tmp_path):
+    trainer = WAYS[way](*place, max_steps=2)
     replaced = vars(trainer).get("_calculate_rewards")
     trainer.train()
     assert vars(trainer).get("_calculate_rewards") is replaced
@@ -124,7 +123,7 @@ def not_linear(rewards):
 
 
 @pytest.mark.parametrize("owner", [GRPOTrainer, GDPOTrainer])
-def test_a_decorated_patch_of_a_class_counts(owner, tiny_policy, tmp_path, monkeypatch):
+def test_a_decorated_patch_of_a_class_counts(owner, place, tmp_path, monkeypatch):
     own, calls = owner._calculate_rewards, []
 
     @functools.wraps(own)
@@ -133,7 +132,7 @@ def test_a_decorated_patch_of_a_class_counts(owner, tiny_policy, tmp_path, monke
         return not_linear(own(self, *args))
 
     monkeypatch.setattr(owner, "_calculate_rewards", patched)
-    trainer = trainer_of(tiny_policy, tmp_path)
+    trainer = trainer_of(*place)
     assert not calls  # no made-up batch
     trainer.train()
     assert len(calls) == 1
@@ -144,7 +143,7 @@ def test_a_decorated_patch_of_a_class_counts(owner, tiny_policy, tmp_path, monke
 
 
 @pytest.mark.parametrize("itself", [False, True])
-def test_an_override_that_scores_the_batch_in_parts_counts(itself, tiny_policy, tmp_path):
+def test_an_override_that_scores_the_batch_in_parts_counts(itself, place, tmp_path):
     """The parts are scored by TRL's method, or by the override itself, which halves them again."""
 
     class Parts(GDPOTrainer):
@@ -156,7 +155,7 @@ def test_an_override_that_scores_the_batch_in_parts_counts(itself, tiny_policy, 
             parts = [[each[:half] for each in batch], [each[half:] for each in batch]]
             return torch.cat([score(*part) for part in parts])
 
-    trained(tiny_policy, tmp_path, trainer_class=Parts)
+    trained(*place, trainer_class=Parts)
     for each in rollouts_of(tmp_path):
         assert each.rewards["tenths"] == pytest.approx(tenths([each.completion])[0], rel=1e-6)
 
@@ -222,8 +221,8 @@ def test_a_decorated_reward_is_called_as_its_decorator_wants(place):
     assert trainer.state.global_step == 1
 
 
-def test_a_compute_advantages_of_the_instance_is_used(tiny_policy, tmp_path):
-    trainer = trainer_of(tiny_policy, tmp_path)
+def test_a_compute_advantages_of_the_instance_is_used(place, tmp_path):
+    trainer = trainer_of(*place)
     trainer.compute_advantages = lambda rewards, token_counts=None: 2 * rewards[..., 0]
     trainer.train()
     rollouts = rollouts_of(tmp_path)
@@ -232,14 +231,14 @@ def test_a_compute_advantages_of_the_instance_is_used(tiny_policy, tmp_path):
     )
 
 
-def test_gates_apply_to_rewards_without_super_and_trl_logs_them(tiny_policy, tmp_path):
+def test_gates_apply_to_rewards_without_super_and_trl_logs_them(place, tmp_path):
     class Mine(GDPOTrainer):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
             ones = torch.ones(len(completions))
             return torch.stack([ones, (torch.arange(len(ones)) % 2).float()], 1)
 
     gates = {"tenths": {"on": "digits", "at_least": 1}}
-    trainer = trained(tiny_policy, tmp_path, trainer_class=Mine, gates=gates)
+    trainer = trained(*place, trainer_class=Mine, gates=gates)
     rollouts = rollouts_of(tmp_path)
     assert [each.rewards["tenths"] for each in rollouts] == [0.0, 1.0] * 6
     row = trainer.state.log_history[0]
@@ -477,13 +476,12 @@ REUSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", REUSED)
-def test_a_batch_that_trl_generates_again_counts_once(changed, tiny_policy, tmp_path):
+def test_a_batch_that_trl_generates_again_counts_once(changed, place, tmp_path):
     """TRL's checkpoint at step 3 is inside a generation, which the resumed run generates again."""
 
     def steps_counted(resume):
         trainer = trainer_of(
-            tiny_policy,
-            tmp_path,
+            *place,
             max_steps=6,
             save_strategy="steps",
             save_steps=3,

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.rollouts import read_rollouts, rollout_file
 
 PROMPTS = ["count to ten", "say hi", "what", "now then", "go", "name a bird"]
 SAMPLES = 4
@@ -49,6 +50,11 @@ def scored_again(completion):
 def logged(trainer, key):
     """Return the values that a run logged under a key."""
     return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def rollouts_of(folder, step=1):
+    """Return the recorded rollouts of a step."""
+    return read_rollouts(rollout_file(folder / "rollouts", step))
 
 
 class _Recording:
@@ -138,13 +144,10 @@ def make(variant, policy, folder, *, rewards=None, **changed):
     trainer_class, config_class, own = VARIANTS[variant]
     torch.manual_seed(0)
     default = [bytes_written, digits, vowels if "grpo" in variant else sometimes_vowels]
-    trainer = trainer_class(
-        AutoModelForCausalLM.from_pretrained(policy),
-        rewards or default,
-        config_class(**settings(folder, **{**own, **changed})),
-        train_dataset=dataset(),
-        eval_dataset=dataset(6),
-        processing_class=AutoTokenizer.from_pretrained(policy),
+    options = {"reward_weights": WEIGHTS, **own, **changed}
+    how = {"eval_dataset": dataset(6)}
+    trainer = trainer_of(
+        trainer_class, config_class, policy, folder, rewards=rewards or default, how=how, **options
     )
     trainer.record = []
     return trainer

@@ -39,11 +39,10 @@ class Trained(Run):
         ]
 
 
-def make(name, policy, folder, **changed):
+def make(name, policy, folder, *, callbacks=(), **changed):
     """Return one of `TRAINERS`. It accumulates gradients over two batches of 4 rollouts."""
     trainer_class, config_class, own = TRAINERS[name]
     torch.manual_seed(0)
-    run = Trained()
     rewards = changed.pop("rewards", [bytes_written, digits, sometimes_vowels])
     wanted = {
         "per_device_train_batch_size": 4,
@@ -54,21 +53,21 @@ def make(name, policy, folder, **changed):
     config = settings(folder, **{**wanted, **own, **changed})
     config["reward_weights"] = config["reward_weights"][: len(rewards)]
     config.pop(CHECKPOINTING)
-    trainer = trainer_class(
+    return trainer_class(
         AutoModelForCausalLM.from_pretrained(policy),
         rewards,
         config_class(**config),
         train_dataset=dataset(48),
         eval_dataset=dataset(len(PROMPTS)),
         processing_class=AutoTokenizer.from_pretrained(policy),
-        callbacks=[run],
+        callbacks=list(callbacks),
     )
-    return trainer, run
 
 
 def train(name, policy, folder, *, watched, estimators=(), **changed):
     """Train and return what happened."""
-    trainer, run = make(name, policy, folder, **changed)
+    run = Trained()
+    trainer = make(name, policy, folder, callbacks=[run], **changed)
     if watched:
         watch(trainer, rollouts_dir=folder / "rollouts", estimators=estimators)
     trainer.train()
@@ -91,7 +90,7 @@ def differences(alone, watched):
 
 def one_rank_off(policy, folder):
     """Train with a `watch` that fails on rank 1 in the first step. Return the recorded steps."""
-    trainer, _ = make("grpo", policy, folder, gradient_accumulation_steps=1, max_steps=3)
+    trainer = make("grpo", policy, folder, gradient_accumulation_steps=1, max_steps=3)
     watch(trainer, rollouts_dir=folder / "rollouts")
     (watched,) = (e for e in trainer.callback_handler.callbacks if hasattr(e, "advantages"))
     if trainer.accelerator.process_index == 1:
