@@ -27,7 +27,7 @@ def folder(tmp_path):
 def saying(captured):
     """Return a function that runs the command line. It returns the exit code, stdout and stderr."""
 
-    def run(*arguments) -> tuple[int, str, str]:
+    def run(*arguments):
         with pytest.raises(SystemExit) as leaving:
             main([str(argument) for argument in arguments])
         printed = captured.readouterr()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.random import default_rng
 from tests.analysis.rows import LEARNED, ROWS, run_of
 from tests.checkout import python
 from tests.report.runs import trained
@@ -24,6 +26,7 @@ from gdpo.diagnostics import diagnose
 pytestmark = pytest.mark.usefixtures("here")
 
 COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=length")
+TYPED = " ".join(COLUMNS)
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def flat(out):
 
 def ignored(folder, steps=6):
     """Two rewards that are independent; the spread of one is 50 times that of the other."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for step in range(1, steps + 1):
         loud = 50 * rng.integers(0, 2, (16, 8))
         quiet = rng.integers(0, 2, (16, 8))
@@ -233,10 +236,10 @@ def test_estimators_are_replayed_and_nothing_would_change_is_said(machine, shown
     ]
 
 
-@pytest.mark.parametrize("named", [("--estimators", "gdpo"), ("--estimators=grpo,gdpo",)])
+@pytest.mark.parametrize("named", ["--estimators gdpo", "--estimators=grpo,gdpo"])
 def test_a_folder_with_the_name_of_an_estimator_is_no_obstacle(shown, dump, named):
     Path("gdpo").mkdir()
-    assert "gdpo" in shown(dump, *COLUMNS, *named)
+    assert "gdpo" in shown(dump, *COLUMNS, *named.split())
 
 
 def test_all_estimators_are_replayed_if_none_is_named(machine, shown, dump):
@@ -300,61 +303,55 @@ def test_our_own_runs_are_told_apart_by_their_folders(machine, shown, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("typed", "message"),
     [
-        ((), "PATH is missing"),
-        (("nowhere",), "nowhere: "),
-        (("run", "--columns", "format=trll"), "did you mean 'trl'"),
-        (("run", "--rewards", ","), "--rewards is empty"),
-        (("run", "--columns", "prompt"), "write MEANING=COLUMN"),
-        (("run", "--columns", "promt=prompt"), "did you mean 'prompt'"),
-        (("run", "--columns", "group-size=4"), "did you mean 'group_size'"),
-        (("run", "--columns", "forms=trl"), "format, group, group_size"),
-        (("run", *COLUMNS, "--weights", "wid=1"), "did you mean 'wide'"),
-        (("run", "--weights", "wide=much"), "'much' is not a number"),
-        (("run", "--weights", "wide=inf"), "--weights wide=inf: "),
-        (("run", "--weights", "wide=1e300"), "between -1e+60 and 1e+60"),
-        (("run", *COLUMNS, "--range", "wid=1:"), "range: unknown reward 'wid': did you"),
-        (("run", "--range", ""), "--range is empty"),
-        (("run", "--range", "wide=:"), "write NAME=LOW:HIGH"),
-        (("run", "--range", "wide=0:most"), "--range wide=0:most: "),
-        (("run", "--range", "wide=1"), "write NAME=LOW:HIGH"),
-        (("run", *COLUMNS, "--range", "wide=1:0"), "must have low < high"),
-        (("run", "--weights", "wide=1,wide=2"), "--weights lists wide twice"),
+        ("", "PATH is missing"),
+        ("nowhere", "nowhere: "),
+        ("run --columns format=trll", "did you mean 'trl'"),
+        ("run --rewards ,", "--rewards is empty"),
+        ("run --columns prompt", "write MEANING=COLUMN"),
+        ("run --columns promt=prompt", "did you mean 'prompt'"),
+        ("run --columns group-size=4", "did you mean 'group_size'"),
+        ("run --columns forms=trl", "format, group, group_size"),
+        (f"run {TYPED} --weights wid=1", "did you mean 'wide'"),
+        ("run --weights wide=much", "'much' is not a number"),
+        ("run --weights wide=inf", "--weights wide=inf: "),
+        ("run --weights wide=1e300", "between -1e+60 and 1e+60"),
+        (f"run {TYPED} --range wid=1:", "range: unknown reward 'wid': did you"),
+        ("run --range ''", "--range is empty"),
+        ("run --range wide=:", "write NAME=LOW:HIGH"),
+        ("run --range wide=0:most", "--range wide=0:most: "),
+        ("run --range wide=1", "write NAME=LOW:HIGH"),
+        (f"run {TYPED} --range wide=1:0", "must have low < high"),
+        ("run --weights wide=1,wide=2", "--weights lists wide twice"),
         (
-            ("run", "--weights", "wide=1", "--sizes-are-weights"),
+            "run --weights wide=1 --sizes-are-weights",
             "--weights and --sizes-are-weights both say how much each reward should count: "
             "remove one of the two",
         ),
-        (
-            ("run", "--columns", "format=verl", "--columns", "step=a"),
-            "does not apply to format=verl",
-        ),
-        (("run", *COLUMNS, "--estimators", "recorded"), "contain no advantages"),
-        (("run", "--fail-on", "error"), "Allowed: note, warning"),
-        (("run", "--estimators", "gpdo"), "did you mean 'gdpo'"),
-        (("--estimators", "run"), "PATH is missing"),
-        (("run", "--estimators", "run"), "--estimators run: this is a path"),
-        (("run", "--rescore", "gsm9k"), "did you mean 'gsm8k'"),
-        (
-            ("run", "--rescore", "gsm8k", "--rewards", "wide"),
-            "--rescore cannot be combined with --rewards",
-        ),
-        (("run", "--output", "no/a.html"), "not a writable folder"),
-        (("run", "--output", "JSON"), "--output JSON: write json, or ./JSON"),
-        (("run", "--columns", "format=metrics,group_size=8"), "group_size=8 does not apply to"),
-        (("run", "--columns", "format=metrics"), "run: no metrics found"),
-        (("run", "--columns", "group_size=0"), "write a whole number"),
-        (("run", "--no-such-option"), "no-such-option"),
-        (("empty",), "no rollout files found"),
+        ("run --columns format=verl --columns step=a", "does not apply to format=verl"),
+        (f"run {TYPED} --estimators recorded", "contain no advantages"),
+        ("run --fail-on error", "Allowed: note, warning"),
+        ("run --estimators gpdo", "did you mean 'gdpo'"),
+        ("--estimators run", "PATH is missing"),
+        ("run --estimators run", "--estimators run: this is a path"),
+        ("run --rescore gsm9k", "did you mean 'gsm8k'"),
+        ("run --rescore gsm8k --rewards wide", "--rescore cannot be combined with --rewards"),
+        ("run --output no/a.html", "not a writable folder"),
+        ("run --output JSON", "--output JSON: write json, or ./JSON"),
+        ("run --columns format=metrics,group_size=8", "group_size=8 does not apply to"),
+        ("run --columns format=metrics", "run: no metrics found"),
+        ("run --columns group_size=0", "write a whole number"),
+        ("run --no-such-option", "no-such-option"),
+        ("empty", "no rollout files found"),
     ],
 )
 def test_what_is_typed_wrong_is_told_with_code_2(
-    analyze, dump, tmp_path, monkeypatch, arguments, message
+    analyze, dump, tmp_path, monkeypatch, typed, message
 ):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    code, out, err = analyze(*arguments)
+    code, out, err = analyze(*shlex.split(typed))
     assert code == 2
     assert message in flat(out + err)
     assert "Traceback" not in out + err
@@ -362,7 +359,7 @@ def test_what_is_typed_wrong_is_told_with_code_2(
 
 @pytest.mark.parametrize(
     ("buffered", "options"),
-    [(True, ("--output", "none")), (False, ("--estimators", "grpo,gdpo")), (False, ("--help",))],
+    [(True, "--output none"), (False, "--estimators grpo,gdpo"), (False, "--help")],
 )
 def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(dump, buffered, options):
     """rich makes an exit with 1 of it."""
@@ -371,7 +368,7 @@ def test_a_reader_that_goes_is_no_finding_for_a_script_that_waits_for_one(dump, 
     os.close(reader)
     with os.fdopen(writer, "wb") as nobody:
         done = subprocess.run(
-            [*python, "-m", "gdpo", "analyze", str(dump), *COLUMNS, *options],
+            [*python, "-m", "gdpo", "analyze", str(dump), *COLUMNS, *options.split()],
             stdout=nobody,
             stderr=subprocess.PIPE,
         )
@@ -393,7 +390,7 @@ def test_a_log_of_some_steps_alone_is_told(summary, folder):
 
 
 def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(analyze, tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     names = [f"a_reward_function_with_a_long_name_{k}" for k in range(9)]
     for run in ("the_first_run_of_a_comparison", "the_second_run_of_a_comparison"):
         rows = [
@@ -420,7 +417,7 @@ def test_the_summary_fits_a_terminal_and_a_pipe_gets_whole_names(analyze, tmp_pa
 def test_the_batch_step_s_median_is_between_two_steps(shown, folder):
     gains = []
     for step, scale in ((1, 1.0), (2, 3.0)):
-        rewards = np.random.default_rng(step).normal(size=(4, 4, 2)) ** scale
+        rewards = default_rng(step).normal(size=(4, 4, 2)) ** scale
         rows = [
             {"step": step, "prompt": str(p), "a": a, "b": b}
             for p, group in enumerate(rewards.tolist())
@@ -487,7 +484,7 @@ def test_what_makes_rewards_may_fail_in_any_way(refused, judges, folder):
 def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
     machine, summary, judges, folder, name, why, after
 ):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for step in range(1, 9):
         rows = [{"step": step, "prompt": str(i // 4), "r": float(rng.random())} for i in range(16)]
         written.lines(folder / f"step_{step}.jsonl", rows)
@@ -654,7 +651,7 @@ def test_what_is_followed_says_why_it_ended(analyze, folder, here):
 
 
 def test_of_a_total_alone_nothing_is_said_about_other_estimators(shown, folder, here):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     rows = [
         {"input": f"q{i // 4}", "output": "x", "gts": "", "score": float(s), "step": 1}
         for i, s in enumerate(rng.random(32))
@@ -673,7 +670,7 @@ def test_of_a_total_alone_nothing_is_said_about_other_estimators(shown, folder, 
 
 
 def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(shown, folder, here):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     scales = np.where(np.arange(64) // 4 % 2, 10.0, 0.1)
     rows = [
         {"prompt": f"q{i // 4}", "completion": "x", "reward": r, "step": 1}
@@ -701,7 +698,7 @@ def test_a_total_without_texts_is_not_offered_to_be_scored_anew(analyze, shown, 
 
 
 def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, folder):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     rewards = rng.random((8, 4, 2))
     advantages = grpo(rewards, [1.0, 0.1]).reshape(-1)
     rows = [

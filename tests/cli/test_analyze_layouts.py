@@ -6,7 +6,6 @@ right, or refused with a command to paste.
 
 import json
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -237,7 +236,7 @@ REFUSED = {
 }
 
 
-def written(path: Path, kind: str, records: list) -> Path:
+def written(path, kind, records):
     return write_rows(path.with_suffix(f".{kind}"), records)
 
 

@@ -12,32 +12,32 @@ from tests.checkout import environment, python
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "message"),
+    ("typed", "message"),
     [
-        ("--seeds", "many", "--seeds many"),
-        ("--seeds", "0", "--seeds 0"),
-        ("--reach", "1.5", "above 0 and at most 1"),
+        ("--seeds many", "--seeds many"),
+        ("--seeds 0", "--seeds 0"),
+        ("--reach 1.5", "above 0 and at most 1"),
         (
-            *("--vary", "rewards.formt.weight=1,2"),
+            "--vary rewards.formt.weight=1,2",
             "--vary rewards.formt.weight=1: there is no reward 'formt': did you mean 'format'",
         ),
         (
-            *("--vary", "rewards.format.weight={to: 1},1"),
+            "--vary rewards.format.weight={to: 1},1",
             "--vary rewards.format.weight={to: 1}: weight is {'to': 1}: write {from",
         ),
-        ("--estimators", "gpdo", "did you mean 'gdpo'"),
-        ("--estimators", ",", "--estimators"),
-        ("--estimators", "a=gdpo,a=grpo", "a twice"),
-        ("--estimators", "my mine=gdpo", "'my mine'"),
-        ("--estimators", "../a=gdpo", "'../a'"),
-        ("--estimators", "=gdpo", "''"),
-        ("--estimators", "mine=", "--estimators mine="),
-        ("--estimators", "grpo=gdpo", "'grpo'"),
-        ("--estimators", "recorded=gdpo", "'recorded'"),
+        ("--estimators gpdo", "did you mean 'gdpo'"),
+        ("--estimators ,", "--estimators"),
+        ("--estimators a=gdpo,a=grpo", "a twice"),
+        ("--estimators my mine=gdpo", "'my mine'"),
+        ("--estimators ../a=gdpo", "'../a'"),
+        ("--estimators =gdpo", "''"),
+        ("--estimators mine=", "--estimators mine="),
+        ("--estimators grpo=gdpo", "'grpo'"),
+        ("--estimators recorded=gdpo", "'recorded'"),
     ],
 )
-def test_a_wrong_option_is_named_before_anything_runs(option, value, message, mistake):
-    assert message in mistake("compare", "recipes/gsm8k", option, value)
+def test_a_wrong_option_is_named_before_anything_runs(typed, message, mistake):
+    assert message in mistake("compare", "recipes/gsm8k", *typed.split(maxsplit=1))
 
 
 def test_a_misspelt_recipe_is_named(mistake):

@@ -45,26 +45,26 @@ def plant(folder):
 
 
 MORE = (
-    ("--help",),
-    ("recipes", "ls"),
-    ("recipes", "show", "gsm8k"),
-    ("analyze", ".", "--estimators", "recorded,grpo", "--output", "json"),
-    ("analyze", ".", "--rescore", "gsm8k", "--output", "json"),
+    "--help",
+    "recipes ls",
+    "recipes show gsm8k",
+    "analyze . --estimators recorded,grpo --output json",
+    "analyze . --rescore gsm8k --output json",
 )
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ("report", "."),
-        ("analyze", "."),
+        "report .",
+        "analyze .",
         *(pytest.param(words, marks=pytest.mark.slow) for words in MORE),
     ],
 )
 def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command):
     run = a_run(tmp_path, **NAMED)
     plant(run)
-    done = shown(run, *command)
+    done = shown(run, *command.split())
     assert done.returncode == 0, done.stderr
     assert not (run / "EXECUTED").exists()
 
