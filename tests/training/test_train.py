@@ -36,6 +36,10 @@ from gdpo.rollouts.record import read_declared
 pytestmark = pytest.mark.slow
 
 
+def resumed(recipe, **options):
+    return train(recipe, resume=True, **options)
+
+
 def test_the_diagnosis_of_the_end_is_of_what_was_trained(load, own_rewards, tmp_path):
     """Every other prompt's group is dead, and replaced; the record has both."""
     (tmp_path / "own" / "half_dead.py").write_text(
@@ -115,7 +119,7 @@ def test_a_run_keeps_what_is_declared_of_its_rewards(load):
     assert read_declared(pq.read_schema(file)) == declared
     lengthened = load(gated, ranged, "trainer.max_steps=2")
     run.update_environment(rewards=None)  # as a run of an earlier version
-    train(lengthened, resume=True)
+    resumed(lengthened)
     assert read_environment(run)["rewards"] == declared
     assert "rewards" not in read_environment(run)["resumed"][0]
 
@@ -129,13 +133,13 @@ def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
 
 def test_a_folder_of_something_else_is_refused(recipe):
     with config_error(r"there is no run .*--resume"):
-        train(recipe, resume=True)
+        resumed(recipe)
     recipe.run_dir.mkdir(parents=True)
     (recipe.run_dir / "thesis.tex").write_text("years of work")
     with config_error("not a gdpo run"):
         train(recipe)
     with data_error("not a gdpo run"):
-        train(recipe, resume=True)
+        resumed(recipe)
     assert [p.name for p in recipe.run_dir.iterdir()] == ["thesis.tex"]
 
 
@@ -157,7 +161,7 @@ def test_a_checkpoint_that_would_run_code_is_reported_and_runs_none(begun, recip
     evil.write_bytes(pickle.dumps(Evil(marker), protocol=2))
     complete(evil.parent)  # as whoever wrote it would
     with pytest.raises(pickle.UnpicklingError):
-        train(recipe, resume=True)
+        resumed(recipe)
     assert not marker.exists()
 
 
@@ -216,7 +220,7 @@ def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
 
     before = contents(begun.path)
     with pytest.raises(ConfigError) as refused:
-        train(recipe, resume=True)
+        resumed(recipe)
     text = str(refused.value)
     assert "has logged 4 steps" in text
     assert "--set name=tiny-2" in text
@@ -227,7 +231,7 @@ def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
 def test_a_run_without_a_checkpoint_begins_again_where_that_is_asked_for(begun, recipe):
     whole = repeatable(begun)
     shutil.rmtree(begun.checkpoints)
-    result = train(recipe, resume=True, from_scratch=True)
+    result = resumed(recipe, from_scratch=True)
     assert result.started_at == 0
     assert repeatable(begun) == whole
     (aside,) = begun.path.glob("dropped-*")
@@ -237,11 +241,11 @@ def test_a_run_without_a_checkpoint_begins_again_where_that_is_asked_for(begun, 
 
 def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, load):
     shutil.rmtree(finished.run.checkpoints)
-    again = train(load(), resume=True)
+    again = resumed(load())
     assert (again.finished, again.steps) == (True, 4)
     assert "already finished: 4 steps" in again.conclusion
     with config_error("4 steps"):
-        train(load("trainer.max_steps=6"), resume=True)
+        resumed(load("trainer.max_steps=6"))
     assert len(read_metrics(finished.run)) == 4
 
 
@@ -252,7 +256,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(trained, load):
     forget_checkpoints_after(run, 3)
     (run.checkpoints / "checkpoint-3" / "optimizer.pt").unlink()
     printed = Console(file=io.StringIO(), width=10_000)
-    result = train(longer, resume=True, console=printed)
+    result = resumed(longer, console=printed)
     assert result.started_at == 2
     assert repeatable(run) == whole
     assert "checkpoint-3 is damaged: optimizer.pt is missing" in printed.file.getvalue()
@@ -272,7 +276,7 @@ def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
     (begun.path / ".lock").unlink()
     (begun.path / ".lock").mkdir()
     with config_error("Is a directory"):
-        train(recipe, resume=True)
+        resumed(recipe)
 
 
 def test_a_run_with_other_versions_and_lost_records_is_resumed(begun, recipe):
@@ -281,7 +285,7 @@ def test_a_run_with_other_versions_and_lost_records_is_resumed(begun, recipe):
     begun.metrics.unlink()
     shutil.rmtree(begun.rollouts)
     printed = Console(file=io.StringIO(), width=10_000)
-    assert train(recipe, resume=True, console=printed).finished
+    assert resumed(recipe, console=printed).finished
     text = printed.file.getvalue()
     assert f"resumed with gdpo {facts['gdpo']} (before: 0.0.3), torch" in text
     assert "8 rollouts per step on 1 process" in text
@@ -305,19 +309,19 @@ def test_what_is_finished_says_so_last(finished, recipe):
 
 
 def test_a_finished_run_can_be_made_longer(finished, load):
-    longer = train(load("trainer.max_steps=5"), resume=True)
+    longer = resumed(load("trainer.max_steps=5"))
     assert (longer.started_at, longer.steps) == (4, 5)
     assert [row["step"] for row in read_metrics(longer.run)] == [1, 2, 3, 4, 5]
-    longest = train(load("trainer.max_steps=6"), resume=True)
+    longest = resumed(load("trainer.max_steps=6"))
     assert load_recipe(longest.run.path).trainer["max_steps"] == 6
-    resumed = read_environment(longest.run)["resumed"]
-    assert [resumption["at_step"] for resumption in resumed] == [4, 5]
+    resumptions = read_environment(longest.run)["resumed"]
+    assert [each["at_step"] for each in resumptions] == [4, 5]
 
 
 def test_another_recipe_cannot_resume_a_run(finished, load):
     other = load("trainer.learning_rate=2e-2", "rewards.1.weight=2")
     with pytest.raises(ConfigError) as error:
-        train(other, resume=True)
+        resumed(other)
     text = str(error.value)
     assert "trainer.learning_rate: 0.01 → 0.02" in text
     assert "rewards.1.weight: 0.5 → 2.0" in text
@@ -330,7 +334,7 @@ def test_another_recipe_cannot_resume_a_run(finished, load):
 def test_other_data_cannot_resume_a_run(begun, recipe, rows, changed, message):
     rows.write_text("".join(changed(rows.read_text().splitlines(keepends=True))))
     with config_error(message):
-        train(recipe, resume=True)
+        resumed(recipe)
 
 
 def test_a_run_that_had_no_signal_says_that_nothing_was_learned(load):
@@ -346,13 +350,13 @@ def test_a_copied_run_directory_means_itself_when_resumed(begun, tmp_path, monke
     monkeypatch.chdir(copy if named == "from inside" else tmp_path)
     given = {"folder": copy, "recipe.yaml": copy / "recipe.yaml", "from inside": "."}[named]
 
-    result = train(load_recipe(given, resume=True), resume=True)
+    result = resumed(load_recipe(given, resume=True))
 
     assert result.run.path == copy
     assert (result.started_at, result.steps) == (3, 4)
     assert (begun.recipe.read_bytes(), begun.environment.read_bytes()) == untouched
     assert not (begun.checkpoints / "checkpoint-4").exists()
-    assert train(load_recipe(copy, resume=True), resume=True).started_at == 4
+    assert resumed(load_recipe(copy, resume=True)).started_at == 4
 
 
 def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
@@ -363,7 +367,7 @@ def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
     command = resume_command(run).split()
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    result = train(load_recipe(command[2], ["trainer.max_steps=2"], resume=True), resume=True)
+    result = resumed(load_recipe(command[2], ["trainer.max_steps=2"], resume=True))
     assert result.started_at == 1
     assert result.run.path == tmp_path / "runs" / "tiny"
     assert not list((tmp_path / "other").iterdir())
@@ -407,7 +411,7 @@ def test_a_resumption_that_cannot_be_built_keeps_the_run(begun, recipe_file):
     Path(recipe.model, "model.safetensors").write_bytes(b"cut")
     try:
         with config_error("the trainer cannot be built"):
-            train(recipe, resume=True)
+            resumed(recipe)
     finally:
         Path(recipe.model, "kept").replace(Path(recipe.model, "model.safetensors"))
     assert begun.environment.exists()
