@@ -60,8 +60,9 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
     assert not report.notices
 
 
-def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_path):
-    (table,), report = read(verl_v1(tmp_path / "1.jsonl", None), "gsm8k")
+@pytest.mark.parametrize("truth", [None, True])
+def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_path, truth):
+    (table,), report = read(verl_v1(tmp_path / "1.jsonl", truth), "gsm8k")
     assert_array_equal(table.rewards, [[np.nan, 1, 1], [np.nan, 1, 0]])
     found = told(report)
     assert found[NO_REFERENCE] == (1, 2)

@@ -20,7 +20,7 @@ from tests.checkout import python
 from tests.report.runs import trained
 from tests.rollouts.readers import written
 
-from gdpo.advantages import ESTIMATORS, grpo
+from gdpo.advantages import ESTIMATORS, grpo, rloo
 from gdpo.diagnostics import diagnose
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -712,6 +712,12 @@ def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(shown, fold
     out = shown(*asked, "--weights", "a=1,b=0.1")
     assert "rerun with --weights" not in flat(out)
     assert "no difference from the baseline, up to a factor: grpo" in out
+    for row, advantage in zip(rows, rloo(rewards, [1.0, 1.0]).reshape(-1), strict=True):
+        row["advantage"] = advantage
+    written.lines(folder / "step_1.jsonl", rows)
+    out = shown(*asked, "rloo")
+    assert "no difference from the baseline, up to a factor: rloo" in out
+    assert "rerun with --weights" not in flat(out)
 
 
 def test_a_learned_reward_of_our_own_record_is_no_warning(analyze, summary, folder):

@@ -19,15 +19,18 @@ def written(folder, rewards, advantages, step=1):
     write_rollouts(folder / f"step-{step}.parquet", rollouts)
 
 
-def recorded(folder, *, gate=False):
+def recorded(folder, *, gate=None):
     """Files with 2 steps of 16 groups of 4: right or wrong, and formed or not."""
     random = np.random.default_rng(0)
     for step in (1, 2):
         rewards = random.integers(0, 2, (16, 4, 2)).astype(float)
         if gate:
-            rewards[..., 1] *= rewards[..., 0]
+            rewards[rewards[..., 0] == 0, 1] = {"zero": 0, "missing": np.nan}[gate]
         advantages = AdvantageRule("gdpo", ["right", "format"])(rewards, [1.0, 1.0])
-        named = [[{"right": r, "format": f} for r, f in group] for group in rewards.tolist()]
+        named = [
+            [{"right": r, "format": f if f == f else None} for r, f in group]
+            for group in rewards.tolist()
+        ]
         written(folder, named, advantages, step)
     return folder
 
@@ -57,12 +60,18 @@ def test_the_weights_and_the_share_of_broken_groups_are_those_of_loops(tmp_path,
     assert found["gates"] == {}
 
 
-def test_a_gate_that_the_rollouts_show_counts(tmp_path, summary):
-    folder = recorded(tmp_path, gate=True)
+@pytest.mark.parametrize(
+    ("gate", "above"), [("zero", ("0", "0")), ("missing", ("0.6667", "0.5774"))]
+)
+def test_a_gate_that_the_rollouts_show_counts(tmp_path, machine, summary, gate, above):
+    folder = recorded(tmp_path, gate=gate)
+    (found,) = machine(folder, "--primary", "right")["priority"]
+    assert found["gates"]["format"]["otherwise"] == gate
     out = summary(folder, "--primary", "right")
     lines = out.splitlines()
     assert "rollouts with right below 1: a gate" in out
-    assert any(line.split() == ["right", "1", "0,", "1", *["above", "0"] * 2] for line in lines)
+    row = ["right", "1", "0,", "1", "above", above[0], "above", above[1]]
+    assert any(line.split() == row for line in lines)
     assert "in 0 of " in out
 
 

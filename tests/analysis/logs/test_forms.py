@@ -225,7 +225,10 @@ def means_of(file):
         ("_step reward/a/mean reward/b/mean critic/score/mean", "a b"),
         ("step rewards.a rewards.b rewards.total", "a b"),
         ("step acc_reward format_reward kl_penalty actor/reward_loss", "acc_reward format_reward"),
-        ("step accuracy_mean format_mean kl_mean response_length_mean", "accuracy format"),
+        (
+            "step accuracy_mean format_mean kl_mean gizmo_mean response_length_mean",
+            "accuracy format",
+        ),
         ("step reward_a reward_a_min reward_a_max best_reward worst_reward reward_b", "a b"),
         ("step reward_a reward_b eval_reward_c val-core/x/reward/mean@1", "a b"),
     ],

@@ -255,6 +255,11 @@ def test_numbers_with_a_decimal_comma_are_texts_and_no_rewards(tmp_path):
     table, report = read_one(path)
     assert table.names == ()
     assert any("'b_reward'" in notice for notice in notices(report))
+    path.write_text(f"prompt,accuracy,rewards\np,0,{'word ' * 99}\np,1,\n")
+    assert read_one(path)[0].names == ()  # however long the texts of `rewards` are
+    written.lines(path := tmp_path / "a.jsonl", [{**ROWS[0], "judge_reward": "word " * 99}])
+    table, report = read_one(path)
+    assert (table.names, notices(report)) == (("good_reward",), [])
 
 
 CLEAR = {
@@ -348,6 +353,18 @@ def test_an_arrow_file_with_another_name_is_read_and_an_old_one_refused(tmp_path
     packed = tmp_path / "c.arrow.gz"
     packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
     assert sum(map(len, read(packed)[0])) == 8
+
+
+def test_blank_lines_between_lines_named_json_are_no_end(tmp_path):
+    row = '{"reward": 1}'
+    path = text(tmp_path / "a.json", f"\n \n{row}" + "\n" * 2**21 + row)
+    assert len(read_one(path)[0]) == 2
+
+
+def test_long_integers_of_csv_are_numbers_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "HAS_PYARROW", False)
+    table, _ = read_one(text(tmp_path / "a.csv", f"prompt,n,b_reward\np,{'9' * 5000},{'9' * 30}\n"))
+    assert table.rewards.tolist() == [[1e30]]
 
 
 def test_other_json_files_of_a_folder_are_left_alone(tmp_path):

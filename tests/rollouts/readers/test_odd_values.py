@@ -320,19 +320,21 @@ def test_ids_that_are_missing_are_told_and_change_no_other(tmp_path, case):
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
     rows = {"step": pa.array([1, 1, 1]), "reward": pa.array([0.0, 1.0, 2.0])}
     rows |= {"reward_r": pa.array([1.0, None, np.nan]), "advantage": pa.array([np.nan, 0.5, 0.5])}
-    rows["step_rewards"] = pa.array([[1.0], None, None])
+    rows["step_rewards"] = pa.array([[1.0, None, 2.0], None, None])
+    rows["turn_rewards"] = pa.array([None, "[1, null]", "[0.5, 1]"])
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(rows), path)
     table, report = read_one(path)
-    assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
+    assert_array_equal(table.rewards, [[1, 3, nan], [nan, nan, 1], [nan, nan, 1.5]])
     assert {what: line for line, _, what in notices(report)} == {
         "reward 'reward_r' is NaN, and counts as missing": 2,
         "advantage is NaN, and counts as missing": 0,
     }
 
 
-def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):
-    path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": {"acc": 1.0}}])
+@pytest.mark.parametrize("value", [{"acc": 1.0}, '{"acc": 1.0}'])
+def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path, value):
+    path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": value}])
     table, report = read_one(path, rewards=["m.acc", "m.style"])
     assert_array_equal(table.rewards, [[1, nan]])
     assert "no column 'm.style'" in str(report)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gdpo.rollouts.readers.names import Layout, is_named_reward, spread
+from gdpo.rollouts.readers.names import Inner, Layout, is_named_reward, spread
 from gdpo.rollouts.readers.propose import (
     contradicting,
     explained,
@@ -55,6 +55,15 @@ def test_the_weights_of_a_total_are_those_of_the_rewards(case):
 
 
 NUMBERS = {
+    "an unknown name that does not add up to the total": ({"reward": STYLE, "gizmo": A}, "reward"),
+    "penalties and a field inside an object": (
+        {"a_penalty": A, "b_penalty": 1 - A, Inner("m.accuracy"): B},
+        "a_penalty b_penalty",
+    ),
+    "a penalty beside a measure": ({"length_penalty": A, "accuracy": B}, "length_penalty accuracy"),
+    "a rate of the dataset": ({"quality": STYLE, "pass_rate": PER_PROMPT}, "quality"),
+    "an unknown name of a constant": ({"accuracy": A, "style": B, "gizmo": ONES}, "accuracy style"),
+    "baselines in an object": ({**AB, "reward_baseline.a": C}, "a_reward b_reward"),
     "a reward that another one gives": ({"a_reward": A, "b_reward": 1 - A}, "a_reward b_reward"),
     "forms of all rewards": ({"raw_a_reward": A, "raw_b_score": B}, "raw_a_reward raw_b_score"),
     "a reward inside a total of another name": (
@@ -221,8 +230,9 @@ def test_names_that_do_not_show_what_they_are_are_rewards_if_the_user_named_the_
 
 
 def test_a_field_that_is_left_out_is_told_with_the_reason():
-    found = proposed({**AB, "c_reward": ONES, "quality": STYLE, "level": STYLE, "total": A + B})
-    assert found.left_out == {"c_reward": "constant", "quality": "name", "level": "name"}
+    others = {"c_reward": ONES, "quality": STYLE, "level": STYLE, "kl": ONES}
+    found = proposed({**AB, **others, "total": A + B})
+    assert found.left_out == {**dict.fromkeys(others, "name"), "c_reward": "constant"}
     assert proposed({"quality": STYLE, "clarity": PER_PROMPT}).left_out == {"clarity": "dataset"}
     clarity = PER_PROMPT.copy()
     clarity[0] += 1  # in every group but one
@@ -240,6 +250,11 @@ def test_a_list_with_a_value_for_each_turn_is_added_up(name, ragged):
     assert (name in found.names) == per_turn
     assert found.left_out[f"{name}.1" if per_turn else name] == "list"
     assert weights(["0", "1"], numbers | {"c_reward": A - 2 * B}) is None
+
+
+def test_a_list_that_is_longer_in_later_rollouts_has_no_further_rewards():
+    found = proposed({"rewards.0": A, "rewards.1": B})
+    assert [found.name_of(f"rewards.{name}") for name in "12c"] == ["1", None, "c"]
 
 
 FLAGS = ("reward_from_cache", "reward_is_final", "has_reward", "reward_clipped", "reward_ready")

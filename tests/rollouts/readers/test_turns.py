@@ -293,7 +293,7 @@ def test_a_metric_of_the_whole_trajectory_stands_at_the_last_turn_instead_of_tho
     tmp_path,
 ):
     steps = [(0.0, {"a": 1.0}), (0.0, {"a": 2.0})]
-    table, _ = only(tinker(tmp_path, [(steps, 0.0, {"a": 5.0})]))
+    table, _ = only(tinker(tmp_path, [(steps, 0.0, {"a": 5.0, "note": "x"})]))
     assert table.rewards.tolist() == [[5]]
     assert table.turns.rewards.tolist() == [[[0], [5]]]
 
