@@ -106,6 +106,7 @@ OF_PAIRS = {f"rewards/{name}": 0.5 for name in ("chosen", "rejected", "margins",
         ),
         ({"step": 1, "loss": 0.1, "grad_norm": 1.0, **OF_PAIRS, "logps/chosen": -5.0}, []),
         ({"step": 1, "loss": 0.1, "epoch": 1, "rewards/a/max": 0.5, "rewards/mean": 0.5}, []),
+        ({"step": 1, "loss": 0.1, "rewards/a/mean": 0.5, "prompt": None}, [[0.5]]),
     ],
 )
 def test_only_means_of_rewards_are_rewards(tmp_path, row, means):
@@ -224,6 +225,7 @@ def means_of(file):
         ("epoch reward reward_a reward_b", "a b"),
         ("_step reward/a/mean reward/b/mean critic/score/mean", "a b"),
         ("step rewards.a rewards.b rewards.total", "a b"),
+        ("step rewards/a rewards/a__MIN rewards/a__MAX rewards/b", "a b"),
         ("step acc_reward format_reward kl_penalty actor/reward_loss", "acc_reward format_reward"),
         (
             "step accuracy_mean format_mean kl_mean gizmo_mean response_length_mean",

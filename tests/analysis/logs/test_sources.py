@@ -229,6 +229,7 @@ TRAINED = {"step": 1, "rewards/a/mean": 0.5}
         ([TRAINED, {"step": 2, "eval/rewards/b/mean": 1.0}], [{"a": [0.5]}]),
         ([TRAINED, {"step": 3, "rewards/a/mean": None}], [{"a": [0.5]}]),
         ([TRAINED, {"rewards/a/mean": 3.0}], [{"a": [0.5]}]),
+        ([TRAINED, {"rewards/a/mean": 3.0, "step": 1e300}], [{"a": [0.5]}]),
         ([TRAINED, {**TRAINED, "rewards/a/mean": 0.75}], [{"a": [0.75]}]),
         ([{"step": 1, "rewards/my/own/mean": 1.0}], [{"my/own": [1.0]}]),
     ],

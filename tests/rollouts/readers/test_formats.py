@@ -245,11 +245,15 @@ def test_any_file_is_read_by_its_columns(tmp_path, kind):
 
 
 def test_a_dot_enters_an_object(tmp_path):
-    records = [{"prompt": "x", "m": {"acc": 1.0, "in": {"deep": i}}, "reward": 1} for i in range(2)]
+    same = {"reward": 1, "rewards": {"acc": 9.0}}
+    records = [
+        {"prompt": "x", "m": {"acc": 1.0, "in": {"deep": i}}, "acc": 5 + i, **same}
+        for i in range(2)
+    ]
     for kind in ("jsonl", "parquet"):
         path = written.rows(tmp_path / f"a.{kind}", records)
-        table, _ = only(path, rewards=["m.acc", "m.in.deep"], columns={"prompt": "prompt"})
-        assert table.rewards.tolist() == [[1, 0], [1, 1]]
+        table, _ = only(path, rewards=["m.acc", "m.in.deep", "acc"])
+        assert table.rewards.tolist() == [[1, 0, 5], [1, 1, 6]]
 
 
 def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):

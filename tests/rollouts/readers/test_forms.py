@@ -254,7 +254,7 @@ def test_numbers_with_a_decimal_comma_are_texts_and_no_rewards(tmp_path):
     path = text(tmp_path / "a.csv", "prompt;b_reward\np;0,5\np;1,5\n")
     table, report = read_one(path)
     assert table.names == ()
-    assert any("'b_reward'" in notice for notice in notices(report))
+    assert all(notice.startswith(f"{path}: 'b_reward'") for notice in notices(report)[:1])
     path.write_text(f"prompt,accuracy,rewards\np,0,{'word ' * 99}\np,1,\n")
     assert read_one(path)[0].names == ()  # however long the texts of `rewards` are
     written.lines(path := tmp_path / "a.jsonl", [{**ROWS[0], "judge_reward": "word " * 99}])
@@ -267,6 +267,7 @@ CLEAR = {
     "thousands of one column": "prompt;answer;b_reward\np;1,234;0.5\np;5,678;1.5\n",
     "a semicolon in a name": "prompt,answer;gold,b_reward\np,1,0.5\np,2,1.5\n",
     "a comma in a name": 'prompt;"answer,gold";b_reward\np;1;0.5\np;2;1.5\n',
+    "a comma in a name and in a value": "prompt;answer,gold;b_reward\np;1,2;0.5\np;3;1.5\n",
     "semicolons in a text": "prompt,b_reward\na;b;c,0.5\na;b;c,1.5\n",
     "commas in a text": "prompt;b_reward\na,b,c;0.5\na,b,c;1.5\n",
     "a quoted delimiter": 'prompt;b_reward\n"a;b\nc";0.5\n"a;b\nc";1.5\n',

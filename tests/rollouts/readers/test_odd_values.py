@@ -133,6 +133,8 @@ def test_a_reward_that_is_written_as_text_in_some_lines_is_read(tmp_path):
         (3, 2, "reward 'a' is not a number, and counts as missing"),
         (2, 1, "reward 'a' is the text of a number, and is read as that number"),
     ]
+    _, report = read(written.lines(tmp_path / "1.jsonl", records[:2]))
+    assert len(notices(report)) == 1  # also if all values are numbers
 
 
 def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
