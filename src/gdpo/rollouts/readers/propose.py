@@ -19,7 +19,6 @@ from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
     NOTHING_KNOWN,
-    Inner,
     Layout,
     container_of,
     fits_reward,
@@ -312,7 +311,7 @@ def _parts(rest: Sequence[str], kind: Where) -> tuple[Where, str, list[str]]:
     others = [path for path in rest if path not in named and is_likely(path)]
     if named and (any(map(names_reward, named)) or not any(map(is_vocabulary, others))):
         return "named", "", named
-    return "other", "", [p for p in rest if is_likely(p) and not isinstance(p, Inner)]
+    return "other", "", [p for p in rest if is_likely(p)]
 
 
 def _is_of_dataset(path: str, values: Values, groups: Int[np.ndarray, " rollout"]) -> bool:
@@ -391,7 +390,7 @@ def _explained_by(found: _Candidates, total: str) -> Proposal | None:
     pool = list[str]()
     for more in (found.parts, also, found.others, monitors):
         pool = [*pool, *more]
-        fit = explained(pool, found.numbers, total) if more else None
+        fit = explained(pool, found.numbers, total)
         if fit is None or not (fit.enough or pool == found.parts):
             continue
         carrying = [path for path in pool if fit.weights.get(path, 0.0) != 0]
