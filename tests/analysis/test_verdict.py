@@ -78,6 +78,8 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     ]
     assert (run["verdict"]["action"], run["verdict"]["groups"]) == ("unknown", 16)
     assert run["verdict"]["sentence"] == verdict.sentence
+    (missing,) = only_verdict(analyzed(run_with(1, 100, steps=1, size=(1, 8)))).unchecked
+    assert missing.reason.startswith("1 group is ")
     assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
