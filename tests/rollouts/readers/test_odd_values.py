@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_array_equal
+from pyarrow.csv import write_csv
 from tests.rollouts.built import rollout
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import notices, read, read_one
@@ -46,19 +47,23 @@ def test_no_id_has_the_key_of_nothing(tmp_path):
     assert table.groups.tolist() == [key_of(NO_KEY), NO_KEY]
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_file_with_two_columns_of_one_name_is_left_out(tmp_path, kind):
-    path = tmp_path / f"a.{kind}"
-    names = ["prompt", "reward", "reward"]
-    if kind == "csv":
-        path.write_text(",".join(names) + "\na,1,2\n")
-    else:
-        columns = [pa.array(["a"]), pa.array([1.0]), pa.array([2.0])]
-        pq.write_table(pa.Table.from_arrays(columns, names=names), path)
-    written.verl(tmp_path)
+def write_wandb(table, path):
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    path.write_text(json.dumps({"columns": table.schema.names, "data": rows}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [("csv", write_csv), ("parquet", pq.write_table), ("table.json", write_wandb)],
+)
+def test_a_file_with_two_columns_of_one_name_is_left_out(kind, write, tmp_path):
+    columns = [pa.array(["a"]), pa.array([1.0]), pa.array([2.0])]
+    for name, fields in (("0", ["prompt", "reward"]), ("a", ["prompt", "reward", "reward"])):
+        table = pa.Table.from_arrays(columns[: len(fields)], names=fields)
+        write(table, tmp_path / f"{name}.{kind}")
     tables, report = read(tmp_path)
     assert len(tables) == 1
-    assert "several columns are called 'reward'" in report.left_out[path]
+    assert "several columns are called 'reward'" in report.left_out[tmp_path / f"a.{kind}"]
 
 
 @pytest.mark.parametrize("ending", ["csv.gz", "parquet.gz"])
@@ -360,3 +365,11 @@ def test_samples_of_pt_files_that_are_no_list_are_none(tmp_path):
     path = tmp_path / "a_1.pt"
     torch.save({"rollout_id": 1, "samples": 3}, path)
     assert read(path)[1].left_out[path].endswith("its 'samples' are not a list")
+
+
+def test_a_field_with_a_very_long_name_is_left_out_and_told(tmp_path):
+    path, long = tmp_path / "a.jsonl", "a" * 300 + "_reward"
+    path.write_text(json.dumps({"prompt": "p", "b_reward": 1, long: 0.5}))
+    table, report = read_one(path)
+    assert table.names == ("b_reward",)
+    assert [notice.problem for notice in report.notices.values()] == [ReadProblem.LONG_NAME]

@@ -570,13 +570,13 @@ def cut_of(reason: Any) -> float:
 
 
 def entered(batch: Any, path: str) -> Any:
-    """Return the column with this name or at this dotted path, or None."""
-    if path in batch.schema.names:
-        return batch.column(path)
+    """Return the column with this name or at this dotted path, or None if there is not one."""
+    place = batch.schema.get_field_index(path)
+    if place >= 0:
+        return batch.column(place)
     name, dot, rest = path.partition(".")
-    if not dot or name not in batch.schema.names:
-        return None
-    return inside(batch.column(name), rest, names_in(batch))
+    place = batch.schema.get_field_index(name)
+    return inside(batch.column(place), rest, names_in(batch)) if dot and place >= 0 else None
 
 
 def names_in(batch: Any) -> Any:

@@ -70,6 +70,10 @@ class ReadProblem(Enum):
         "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
         {"name the rewards": Setting.REWARDS},
     )
+    LONG_NAME = (
+        "fields whose names have more than {most} characters are not read as rewards",
+        {"name the rewards": Setting.REWARDS},
+    )
     TEXTS = (
         "{path!r} contains text, not numbers, and is not read as a reward: write numbers, with a "
         "decimal point"

@@ -211,9 +211,11 @@ def _later(
 
 
 def _bounded(names: Mapping[str, str], file: FileReport) -> dict[str, str]:
-    """Return as many rewards as may be inferred, and report if there are more."""
+    """Return as many rewards as may be inferred, and report which are left out."""
     short = {name: path for name, path in names.items() if len(name) <= _LONGEST_NAME}
-    if len(short) < len(names) or len(short) > MOST:
+    if len(short) < len(names):
+        file.note_once(ReadProblem.LONG_NAME, {"most": _LONGEST_NAME})
+    if len(short) > MOST:
         file.note_once(ReadProblem.MANY, _MANY_FIELDS)
     return dict(islice(short.items(), MOST))
 

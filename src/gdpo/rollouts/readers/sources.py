@@ -133,12 +133,12 @@ def wandb_table(file: FileReport) -> Iterator[Any]:
         found: Any = json.loads(raw)
         names, rows = [str(name) for name in found["columns"]], found["data"]
         values = zip(*rows, strict=True) if rows else [[] for _ in names]
-        columns = {name: pa.array(each) for name, each in zip(names, values, strict=True)}
+        table = pa.RecordBatch.from_arrays(list(map(pa.array, values)), names=names)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError("not a W&B table: it has no columns and data") from error
     if rows:
         file.rows += len(rows)
-        yield pa.RecordBatch.from_pydict(columns)
+        yield table
 
 
 def csv_records(file: FileReport) -> Iterator[tuple[int, Record]]:
