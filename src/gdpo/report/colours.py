@@ -50,8 +50,6 @@ class Style:
     """Number of the style, from 0. On pages, the CSS class of the style is `a<number>`."""
     light: str
     """Colour on a light background, as `#rrggbb`."""
-    dark: str
-    """Colour on a dark background, as `#rrggbb`."""
     dashes: Dashes
 
     @property
@@ -83,7 +81,7 @@ def style_at(place: int) -> Style:
     family = (place - hue) // _SHARED
     # Styles of one colour differ in their dashes, and so do the styles of one family.
     pattern = hue if hue < 2 else 2 + (hue - 2 + family) % _SHARED
-    return Style(place, LIGHT[hue], DARK[hue], _DASHES[pattern])
+    return Style(place, LIGHT[hue], _DASHES[pattern])
 
 
 def css() -> str:
