@@ -119,13 +119,11 @@ def check_estimator(
     for library in libraries:
         _check_fixed(subject, library)
     # A few batches find most mistakes within a second. Hypothesis looks for the shortest example.
-    for case in _drawn(subject, min(examples, _AT_ONCE)):
+    searches = find_spec("hypothesis")  # optional here
+    for case in _drawn(subject, min(examples, _AT_ONCE) if searches else examples):
         _check(subject, oracle, *case)
-    if find_spec("hypothesis"):  # optional here
+    if searches:
         _search(subject, oracle, examples)
-    else:
-        for case in _drawn(subject, examples):
-            _check(subject, oracle, *case)
 
 
 def _check_fixed(subject: "_Subject", library: str) -> None:
