@@ -12,6 +12,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, TypeVar
 
+from gdpo._text import counted
 from gdpo.errors import RewardError
 from gdpo.rewards import Reference, Reward
 from gdpo.rewards.calls import Result, RewardFailure, score_one
@@ -133,7 +134,7 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
         _search(reward, references, texts, seconds)
 
 
-def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
+def hostile_texts(reward: Reward, count: int, seed: int = 0) -> Iterator[str]:
     """Yield texts on which careless rewards fail, and `count` recombined examples."""
     examples = _texts(reward)
     tags = sorted({tag for text in examples for tag in re.findall(r"</?\w+>", text)})
@@ -185,8 +186,7 @@ def _score(
     before = deepcopy(reference)
 
     def broken(what: str) -> str:
-        length = len(completion) if isinstance(completion, str) else None
-        size = "" if length is None else f" of {length:,} character{'s' * (length != 1)}"
+        size = f" of {counted(len(completion), 'character')}" if isinstance(completion, str) else ""
         return (
             f"reward {reward.name!r} {what}; completion{size}: {_shown(completion)}; "
             f"reference: {_shown(before)}"
