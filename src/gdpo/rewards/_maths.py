@@ -311,8 +311,10 @@ def _same_parts(gold: Any, answer: Any) -> bool | None:
         ends = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
         return bool(ends) and same(gold.start, answer.start) and same(gold.end, answer.end)
     ours, theirs = _components(gold), _components(answer)
-    if ours is None or theirs is None or len(ours) != len(theirs):
-        return None if ours is None or theirs is None else False
+    if ours is None or theirs is None:
+        return None
+    if len(ours) != len(theirs):
+        return False
     if isinstance(gold, sp.FiniteSet | _Either):
         return _same_in_any_order(ours, theirs)
     return all(map(same, ours, theirs))

@@ -99,7 +99,7 @@ class RewardCall:
             return raised(self.reward, error)
         return score_one(self.reward, given, reference)
 
-    def timed_out(self, seconds: float, why: str = "") -> RewardFailure:
+    def timed_out(self, seconds: float, why: str) -> RewardFailure:
         """Return the failure of a call that took longer than `seconds`.
 
         `why` is the end of the message, with its leading space or comma.
@@ -115,7 +115,7 @@ def score_one(reward: Reward, completion: str | int | Messages, reference: Refer
     """
     process = os.getpid()
     try:
-        value: Any = reward.function(completion, reference)
+        value = reward.function(completion, reference)
         if inspect.isawaitable(value):
             value = wait_for(_awaited(value))
         return checked(reward, value)

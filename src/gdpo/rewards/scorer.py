@@ -236,7 +236,7 @@ class Scorer:
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
         failed = {(f.reward, f.kind, f.index) for f in failures}
-        seen: Counter[tuple[str, str]] = Counter((reward, kind) for reward, kind, _ in failed)
+        seen = Counter((reward, kind) for reward, kind, _ in failed)
         for failure in failures:
             count = seen.pop((failure.reward, failure.kind), 0)
             if count:  # the first of its kind
