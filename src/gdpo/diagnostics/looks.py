@@ -287,7 +287,7 @@ def findings_at_once(
     ranges: Ranges,
     thresholds: Thresholds,
     *,
-    hidden: Collection[tuple[Kind, tuple[str, ...]]] = (),
+    hidden: Collection[tuple[Kind, tuple[str, ...]]],
     since: int | None = None,
     sizes: Ranges | None = None,
 ) -> Iterator[Finding]:
@@ -363,7 +363,7 @@ def _less_effect(
 ) -> Finding:
     severity = severity_of(kind, influence, reward.name, thresholds)
     factors = _factors(influence, reward.name)
-    causes = sorted(factors, key=lambda cause: factors[cause])
+    causes = sorted(factors, key=factors.__getitem__)
     causes = tuple(cause for cause in causes if factors[cause] < _CAUSE) or tuple(causes[:1])
     trained = [influence.names[k] for k in np.flatnonzero(influence.sums.weight)]
     others = (reward_of(influence, name) for name in trained if name != reward.name)

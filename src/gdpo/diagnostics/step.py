@@ -122,7 +122,6 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     related, degrees = _correlations(batch.z, batch.std)
     conflict, chance_conflict = _conflict(batch.z, batch.weights)
     influence = influence_of(a, batch, names)
-    scored = Scored(tuple(names), r, w)
     diagnosis = Diagnosis(
         estimator=called,
         prompts=x.shape[0],
@@ -137,7 +136,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         **_of_advantages(a, sum_first, applies),
         influence=influence,
         no_interval=influence.no_interval,
-        scored=scored,
+        scored=Scored(tuple(names), r, w),
         ranges=ranges,
         precision=r.dtype.name if r.dtype.kind == "f" else "float64",
     )
@@ -289,7 +288,7 @@ def _of_advantages(
     advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> dict[str, Any]:
     live = np.any(advantages != 0, axis=SAMPLES)
-    numbers: dict[str, Any] = {
+    numbers = {
         "zero_advantage_groups": float(np.mean(~live)),
         "largest": float(np.max(np.abs(advantages), where=applies, initial=0.0)),
         **dict.fromkeys(("signal_rms", "distinct", "distinct_grpo", "same_as_grpo")),

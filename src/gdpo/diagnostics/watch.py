@@ -197,7 +197,7 @@ class FindingHistory:
         for finding in [held.finding for held in self._held.values()]:
             if finding.kind is not Kind.SATURATED and learned.intersection(finding.rewards):
                 continue
-            if finding.kind in OF_SUMS and holds(finding, window, self._thresholds):
+            if finding.kind in OF_SUMS and holds(finding, window, thresholds):
                 self._hold(finding, self.steps)
                 in_force.append(finding)
         return window, tuple(sorted([*of_batch, *in_force], key=attrgetter("rank")))
@@ -333,7 +333,7 @@ class FindingHistory:
                 measuring.since, measuring.influence = number, step
             else:
                 measuring.influence = pooled([measuring.influence, step])
-            influence, since = measuring.influence, measuring.since
+            influence = measuring.influence
             if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[rewards]
@@ -343,11 +343,7 @@ class FindingHistory:
             if shown is None:
                 continue
             found = described(
-                shown,
-                influence,
-                self.ranges,
-                self._thresholds,
-                since=since,
+                shown, influence, self.ranges, self._thresholds, since=measuring.since
             )
             lost = self._held.get((Kind.BELOW_RESOLUTION, found.rewards))
             if found.kind in CONSTANT and lost is not None:
