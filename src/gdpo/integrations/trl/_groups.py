@@ -139,7 +139,7 @@ def assemble(generated: Sequence[GeneratedGroups], ranks: Ranks, padding: int) -
         start = starts[i] + (group - before) * samples
         rows += range(start, start + samples)
     return GeneratedGroups(
-        rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
+        rewards=stacked([groups.rewards for groups in generated]),
         token_counts=stacked([groups.token_counts for groups in generated]),
         closed_gates=generated[0].closed_gates,
         rollouts={},
@@ -211,10 +211,9 @@ class GroupFilter:
         # a resumed run.
         seed = (trainer.args.seed, state.global_step, int(state.num_input_tokens_seen))
         drawn = further_rows(trainer.train_dataset, count * self._ranks.count, seed)
-        rows = self._ranks.own(drawn)
         logged = copy.deepcopy((trainer._metrics["train"], trainer._logs))
         groups = trainer._generate_groups(
-            [dict(row) for row in rows for _ in range(trainer.num_generations)]
+            [dict(row) for row in self._ranks.own(drawn) for _ in range(trainer.num_generations)]
         )
         trainer._metrics["train"], trainer._logs = logged
         trainer._metrics["train"]["num_tokens"] = [state.num_input_tokens_seen]

@@ -175,7 +175,7 @@ class Packer(SpeedUp):
 
     def __init__(self, trainer: Any, *, regroups: bool) -> None:
         super().__init__(trainer)
-        model: Any = trainer.model
+        model = trainer.model
         adapters = getattr(model, "peft_config", {}).values()
         virtual_tokens = any(adapter.is_prompt_learning for adapter in adapters)
         self.regroups = regroups
@@ -195,7 +195,7 @@ class Packer(SpeedUp):
             self.say(f"they contain {', '.join(unknown)}", instead=_STAY)
             return inputs
         if not self._packed:
-            buffered: Any = self._trainer._buffered_inputs
+            buffered = self._trainer._buffered_inputs
             first = self._trainer._step % len(buffered)
             # Outside the Trainer's loop the window is unknown: pack each micro-batch separately.
             window = buffered[first : first + max(1, self._left_of_window)]
