@@ -296,7 +296,7 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
     rows = [(run, reward) for run in analysis.runs for reward in run.rewards]
     if not rows:
         return []
-    columns: dict[str, list[str]] = {
+    columns = {
         "run": [one_line(run.run) for run, _ in rows],
         "reward": [one_line(reward.name) for _, reward in rows],
         "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for _, r in rows],
@@ -490,8 +490,9 @@ def _columns(rewards: Sequence[RewardTrend]) -> dict[str, list[str]]:
         "trend": [as_trend(r.change, r.margin) for r in rewards],
     }
     if has_std:
-        ends = [(as_number(r.first_std), as_number(r.last_std)) for r in rewards]
-        columns["std: first → last"] = list(map(" → ".join, ends))
+        columns["std: first → last"] = [
+            f"{as_number(r.first_std)} → {as_number(r.last_std)}" for r in rewards
+        ]
     columns["weight share"] = [percent(r.weight_share) for r in rewards]
     if has_influence:
         columns["zero variance"] = [percent(r.zero_variance_groups) for r in rewards]
