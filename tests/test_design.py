@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_394,
+        "core": 208_408,
         "lab": 113_553,
-        "tests": 418_739,
+        "tests": 418_727,
         "benchmarks": 96_965,
         "files": 264,
         "functions": 2_664,

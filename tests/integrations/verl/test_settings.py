@@ -8,8 +8,8 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.integrations.verl.settings import check_fields, read_settings, remarks, uses_gdpo, watches
 
 
-def read(of=lambda algorithm: read_settings(algorithm, {}), **more):
-    return of({"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["a", "b"], **more})
+def read(read_settings=read_settings, **more):
+    return read_settings({"adv_estimator": "gdpo/gdpo", "gdpo_reward_keys": ["a", "b"], **more})
 
 
 @pytest.mark.parametrize("name", ["gdpo", "gae", "grpo", "rloo", "gdpo_other"])
@@ -20,7 +20,7 @@ def test_the_estimators_of_verl_and_of_others_stay_theirs(name):
 def test_the_plain_name_is_taken_if_asked_for():
     replaced = {"adv_estimator": "gdpo", "gdpo_replace": True, "gdpo_reward_keys": ["a"]}
     assert uses_gdpo(replaced)
-    assert read_settings(replaced, {}).rule.name == "gdpo"
+    assert read_settings(replaced).rule.name == "gdpo"
     assert not uses_gdpo({**replaced, "gdpo_replace": False})
 
 

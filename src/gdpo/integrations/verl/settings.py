@@ -63,7 +63,7 @@ def watches(algorithm: Any) -> bool:
     return algorithm.get(WATCH) is True and not uses_gdpo(algorithm)
 
 
-def read_settings(algorithm: Any, known: dict[str, Settings]) -> Settings:
+def read_settings(algorithm: Any, known: dict[str, Settings] | None = None) -> Settings:
     """Return the settings in the `algorithm` section of verl's configuration.
 
     If gdpo only watches, the settings contain names and weights of the rewards. New settings are
@@ -81,6 +81,7 @@ def read_settings(algorithm: Any, known: dict[str, Settings]) -> Settings:
                 f"{why}"
             )
     name = name if uses_gdpo(algorithm) else NAME
+    known = {} if known is None else known
     described = json.dumps([name, keys, weights, options, detail])
     if described not in known:
         known[described] = make_settings(
