@@ -390,7 +390,7 @@ def _explained_by(found: _Candidates, total: str) -> Proposal | None:
     pool = list[str]()
     for more in (found.parts, also, found.others, monitors):
         pool = [*pool, *more]
-        fit = explained(pool, found.numbers, total)
+        fit = explained(pool, found.numbers, total) if more else None
         if fit is None or not (fit.enough or pool == found.parts):
             continue
         carrying = [path for path in pool if fit.weights.get(path, 0.0) != 0]
