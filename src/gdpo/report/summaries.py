@@ -225,13 +225,16 @@ def read_sentences(report: ReadReport) -> Iterator[str]:
     more = f"; {left} not read" if left else ""
     yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
-        file.given.rewards.how(options=True)
+        found.how(options=True)
         for file in report.files
         if file.given.names
-        and (file.guessed or file.given.rewards.kind in SCALAR or file.format in NAMED)
+        and (
+            (found := file.given.rewards).left_out
+            or found.kind in SCALAR
+            or file.guessed
+            or file.format in NAMED
+        )
     ]
-    given = [file.given for file in report.files if file.given.names]
-    sources += [each.rewards.how(options=True) for each in given if each.rewards.left_out]
     remedy = ""
     if report.scalar_only:
         remedy = "; --rescore recomputes the components from the texts"

@@ -185,16 +185,16 @@ def _of_records(
         given = given_by_records(asked, form, file, first[0], more, run)
         file.given = given
         chunks = chain(iter([first]), chunks)  # which does not keep the first
-    return given, _record_parts(asked, file, given, chunks)
+    return given, _record_parts(asked, file, given, chunks, run)
 
 
 def _record_parts(
-    asked: ReaderOptions, file: FileReport, given: Given, chunks: Iterator[_Rows]
+    asked: ReaderOptions, file: FileReport, given: Given, chunks: Iterator[_Rows], run: Run
 ) -> Iterator[Part]:
     checked = file.format == "columns"
     for every, numbers in chunks:
         # A reward counts from the first rollout on that has it.
-        more, first = (given, 0) if asked.texts else with_later(given, every, file)
+        more, first = (given, 0) if asked.texts else with_later(given, every, file, run)
         if more is not given:
             file.given = more
         for known, some in ((given, slice(first)), (more, slice(first, None))):

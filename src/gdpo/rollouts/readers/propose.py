@@ -201,7 +201,8 @@ class Given:
     """Name of the scalar reward of a record. `known.total` may be another number."""
     rewards: Proposal = NOTHING_PROPOSED
     names: Mapping[str, str] = field(default_factory=dict)
-    """Path of each reward by name."""
+    """Path of each reward by name. A reward of the run counts from the first file that names it: in
+    later files that do not, it is missing."""
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Ranges that the file declares, by reward name."""
 

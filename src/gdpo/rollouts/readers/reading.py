@@ -339,8 +339,9 @@ def _table_of(
 
 
 def _report_absent(columns: Columns, rows: Rows, given: Given, file: FileReport) -> None:
-    """Report the rewards that no record of a step has."""
-    has = {name: bool(there[rows].any()) for name, there in columns.there.items()}
+    """Report the rewards of the run that no record of a step has."""
+    has = dict.fromkeys(given.rewards.names, False)
+    has |= {name: bool(there[rows].any()) for name, there in columns.there.items()}
     numbers = list(file.numbers)
     if file.format != "columns":
         numbers.sort(key=lambda name: name == given.known.total)
@@ -365,15 +366,17 @@ def _recorded_weights(
     groups: Int[np.ndarray, " rollout"],
     file: FileReport,
 ) -> Float[np.ndarray, "rollout reward"] | None:
-    """Return the recorded weights of a step, or None if a reward has none."""
-    given = [column[rows] for column in columns.weights.values() if column is not None]
-    if not given or len(given) < len(columns.rewards):
+    """Return the recorded weights of a step, or None if one of its rewards has none."""
+    given = columns.weights.values()
+    if not any(column is not None for column in given):
         return None
-    lines, weights = columns.lines[rows], np.stack(given, axis=-1)
-    known = ~np.isnan(weights)
+    lines, weights = columns.lines[rows], np.full(rewards.shape, nan)
+    for place, column in enumerate(given):
+        weights[:, place] = nan if column is None else column[rows]
+    known, missing = ~np.isnan(weights), np.isnan(rewards)
     first = weights[np.argmax(known, axis=0), np.arange(len(given))]
-    weights = np.where(known | np.isnan(rewards), weights, first)
-    if np.any(np.isnan(first)) or np.any(np.abs(weights) > LARGEST):
+    weights = np.where(known | missing, weights, first)
+    if np.any(np.isnan(weights) & ~missing) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
         return None
     _, first_rows, group = np.unique(groups, return_index=True, return_inverse=True)

@@ -98,6 +98,8 @@ class Run:
 
     files: Sequence[RolloutFile] = ()
     proposals: dict[tuple[str, ...], Proposal] = field(default_factory=dict)
+    counted: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Path of each reward by name that files of each format have named so far."""
 
     def after(self, file: FileReport) -> list[RolloutFile]:
         """Return the next files, whose rows are looked at if a file has few."""
@@ -114,6 +116,11 @@ class Run:
             found = propose()
             self.proposals[keys[bool(found.refused)]] = found
         return found
+
+    def counting(self, form: str, here: Mapping[str, str]) -> dict[str, str]:
+        """Return the rewards of a file that names some: also those that an earlier file named."""
+        self.counted[form] = {**self.counted.get(form, {}), **here}
+        return self.counted[form]
 
 
 def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileReport) -> None:
@@ -160,7 +167,11 @@ def given_by_records(
             return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
 
         found = run.proposed(form.name, file.numbers, proposed)
-    names = found.names if asked.rewards is not None else _bounded(found.names, file)
+    if asked.rewards is None:
+        found = replace(found, names=_bounded(found.names, file))
+    there = {*paths_of(rows), known.total}
+    here = {name: path for name, path in found.names.items() if path in there}
+    names = run.counting(form.name, here) or found.names
     return Given(_with_total(known, found), known.total, found, names)
 
 
@@ -181,7 +192,9 @@ def _of_format(asked: ReaderOptions, rows: Sequence[ParsedRollout], total: str) 
     return Proposal("scalar", {total: total} if scored else {})
 
 
-def with_later(given: Given, rows: Sequence[ParsedRollout], file: FileReport) -> tuple[Given, int]:
+def with_later(
+    given: Given, rows: Sequence[ParsedRollout], file: FileReport, run: Run
+) -> tuple[Given, int]:
     """Return what is given with the rewards that first occur in these rows, and where they do."""
     later = _later(given.rewards, given.names, rows)
     names = _bounded({**given.names, **later}, file) if later else given.names
@@ -189,7 +202,7 @@ def with_later(given: Given, rows: Sequence[ParsedRollout], file: FileReport) ->
         return given, 0
     paths = {*names.values()} - {*given.names.values()}
     first = next(place for place, row in enumerate(rows) if not paths.isdisjoint(row.rewards))
-    return replace(given, names=names), first
+    return replace(given, names=run.counting(file.format, names)), first
 
 
 def _later(
@@ -200,13 +213,13 @@ def _later(
     fitting = {path: name for path in unknown if (name := found.name_of(path)) is not None}
     if not fitting:
         return {}
-    may_be_null = found.kind not in GUESSED
+    may_be_null, known = found.kind not in GUESSED, {*found.names.values()}
     return {
         fitting[path]: path
         for row in rows
         for path, value in row.rewards.items()
-        if path in fitting and type(value) is not DoubtfulText
-        if value is not None or may_be_null
+        if path in fitting
+        if path in known or (type(value) is not DoubtfulText and (value is not None or may_be_null))
     }
 
 
@@ -256,7 +269,8 @@ def given_by_table(
 ) -> Given:
     """Return what a table is read with. `first` is its first batch, or None if it is parquet."""
     table = _opened_table(asked, file, form, schema, first, run)
-    own, found = table.of_kind("number", "empty"), Proposal(form.rewards)
+    own = table.of_kind("number", "empty")
+    found = Proposal(form.rewards if asked.rewards is None else "asked")
     if form.name == "trl" and asked.rewards is None:
         own = _floats(schema, table.known, file.path)
     if form.rewards != "record":
@@ -264,7 +278,6 @@ def given_by_table(
             form.name, file.numbers, lambda: _proposed_columns(table, asked, form, file, own)
         )
     if asked.rewards is not None:
-        found = replace(found, kind="asked")
         names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
     elif form.rewards == "record":
         record = schema.field("rewards").type
@@ -272,19 +285,30 @@ def given_by_table(
         names = {name: f"rewards.{name}" for name in inner}
     else:
         names = _names_among(found, own, table, file)
+    there = [f"{path}." for path in (*table.kinds, *schema.names)]
     has = {
-        name: any(
-            each == path or each.startswith(f"{path}.") for each in (*table.kinds, *schema.names)
-        )
-        for name, path in names.items()
+        name: any(each.startswith(f"{path}.") for each in there)
+        for name, path in {**found.names, **names}.items()
     }
+    # A text or a list may name it in a later row.
+    opened = {path for path, kind in paths_in(schema).items() if kind in ("text", "other")}
+    here = {n: path for n, path in names.items() if has[n] or path.partition(".")[0] in opened}
+    names = run.counting(form.name, here) or names
     numbers = table.of_kind("number")
     file.report_sought(
-        has, None, ReadProblem.NO_COLUMN, schema.names, numbers, asked=asked.rewards is not None
+        dict.fromkeys(names, False) | has,
+        None,
+        ReadProblem.NO_COLUMN,
+        schema.names,
+        numbers,
+        asked=asked.rewards is not None,
     )
     ranges = described_ranges(read_declared(schema))
-    by_name = {name: ranges.get(path.removeprefix("rewards.")) for name, path in names.items()}
-    declared = {name: each for name, each in by_name.items() if each is not None}
+    declared = {
+        name: each
+        for name, path in names.items()
+        if (each := ranges.get(path.removeprefix("rewards."))) is not None
+    }
     return Given(_with_total(table.known, found), None, found, names, declared)
 
 
@@ -419,8 +443,7 @@ def _names_among(
         if path in table.numeric:
             file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
     names = {name: path for name, path in found.names.items() if path in table.kinds}
-    known = [*names.values(), *found.left_out]
-    more = {path: found.name_of(path) for path in (*own, *table.numeric) if path not in known}
+    more = {path: found.name_of(path) for path in (*own, *table.numeric)}
     names |= {name: path for path, name in more.items() if name is not None}
     if len(names) > MOST:
         file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
