@@ -16,7 +16,6 @@ from gdpo.rollouts.readers.columns import (
     Part,
     forget_texts,
     kind_of_type,
-    numeric,
     of_records,
     of_table,
     texts_in,
@@ -50,16 +49,15 @@ from gdpo.rollouts.readers.rewards import (
     given_by_records,
     given_by_table,
     narrow,
+    opened_table,
     with_later,
 )
 from gdpo.rollouts.readers.sources import (
-    csv_batches,
     csv_records,
     open_parquet,
     parts,
     saved_samples,
     unreadable,
-    wandb_table,
 )
 from gdpo.rollouts.readers.text import json_lines
 
@@ -98,15 +96,9 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = format_of(asked, file, fields, numbers, paths, record[1])
         return _of_records(asked, file, form, chain([record], source), run)
-    first, blocks = None, iter(())
-    if file.kind == "parquet":
-        parquet = open_parquet(file.path)
-        schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
-    else:
-        blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
-        if (first := next(blocks, None)) is None:
-            return None
-        schema, rows = numeric(first), 0
+    if (table := opened_table(file)) is None:
+        return None
+    schema, rows, first, blocks = table
     form = format_of_table(asked, file, schema)
     if form.numbers:
         file.expected = rows

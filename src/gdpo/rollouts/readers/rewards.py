@@ -5,14 +5,14 @@ It is determined before any row is read, from the first rows of a run, and stand
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from gdpo.rollouts.readers.columns import (
     entered,
     holds_numbers,
     names_in,
+    numeric,
+    numeric_paths,
     of_records,
     of_table,
     paths_in,
@@ -33,7 +35,7 @@ from gdpo.rollouts.readers.columns import (
     spread_column,
 )
 from gdpo.rollouts.readers.files import RolloutFile
-from gdpo.rollouts.readers.formats import Format, ReaderOptions
+from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of_table
 from gdpo.rollouts.readers.keys import Key, grouping, pair
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
@@ -75,7 +77,13 @@ from gdpo.rollouts.readers.records import (
     number,
 )
 from gdpo.rollouts.readers.report import NAMED, FileReport, ReadProblem
-from gdpo.rollouts.readers.sources import csv_batches, open_parquet, parts, unreadable
+from gdpo.rollouts.readers.sources import (
+    csv_batches,
+    open_parquet,
+    parts,
+    unreadable,
+    wandb_table,
+)
 from gdpo.rollouts.record import read_declared
 from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY
 
@@ -233,6 +241,12 @@ def _bounded(names: Mapping[str, str], file: FileReport) -> dict[str, str]:
     return dict(islice(short.items(), MOST))
 
 
+_FirstTable: TypeAlias = tuple[FileReport, Any, Any]
+"""A report of its own, the schema and the first batch of a table, which is None for parquet."""
+_FirstRows: TypeAlias = tuple[Any, FileReport, list[str]]
+"""First rows of a table, their report, and the numbers that the first table of the run lacks."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Table:
     """Stores what the schema and the first rows of a table show."""
@@ -244,8 +258,7 @@ class _Table:
     """Columns with texts of numbers."""
     unread: Sequence[str]
     """Columns named as rewards that contain none."""
-    batches: Iterator[tuple[Any, FileReport]]
-    """First rows of the run, as in `_first_rows`."""
+    batches: Iterable[_FirstRows]
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Return the columns of some kinds."""
@@ -255,7 +268,7 @@ class _Table:
         """Return some columns of the first rows of the run."""
         given = Given(self.known, names={path: path for path in paths})
         return [
-            of_table(rows, np.arange(len(rows)), given, report) for rows, report in self.batches
+            of_table(rows, np.arange(len(rows)), given, report) for rows, report, _ in self.batches
         ]
 
 
@@ -268,7 +281,7 @@ def given_by_table(
     run: Run,
 ) -> Given:
     """Return what a table is read with. `first` is its first batch, or None if it is parquet."""
-    table = _opened_table(asked, file, form, schema, first, run)
+    table = _opened_table(asked, form, schema, _first_tables(asked, file, form, schema, first, run))
     own = table.of_kind("number", "empty")
     found = Proposal(form.rewards if asked.rewards is None else "asked")
     if form.name == "trl" and asked.rewards is None:
@@ -313,7 +326,7 @@ def given_by_table(
 
 
 def _opened_table(
-    asked: ReaderOptions, file: FileReport, form: Format, schema: Any, first: Any, run: Run
+    asked: ReaderOptions, form: Format, schema: Any, tables: Iterable[_FirstTable]
 ) -> _Table:
     kinds, known = paths_in(schema), form.known
     if form.rewards == "record":  # the rewards are known
@@ -327,7 +340,8 @@ def _opened_table(
     numbers = [path for path, kind in kinds.items() if kind in ("number", "empty")]
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
-    batches = _first_rows(file, run, known, first, [*looked, *inside, *texts, *others])
+    looked += [*inside, *texts, *others]
+    batches = _first_rows(asked, form, tables, looked, kinds)
     texts = texts if asked.rewards is None else []
     numeric, unread = list[str](), list[str]()
     if inside or texts:
@@ -341,31 +355,57 @@ def _opened_table(
     return _Table(known, kinds, numeric, unread, batches)
 
 
-def _first_rows(
-    file: FileReport,
-    run: Run,
-    known: Layout,
-    first: Any,
-    paths: Sequence[str],
-) -> Iterator[tuple[Any, FileReport]]:
-    """Yield some columns of the first rows of a table and of later files of its run.
+def opened_table(file: FileReport) -> tuple[Any, int, Any, Iterator[Any]] | None:
+    """Return the schema of a table, its number of rows as far as known, and its batches.
 
-    Each part has a report of its own. `first` is the first batch of the file, if it was read.
+    The first batch is returned apart. It is None for parquet, of which only some columns are read.
     """
+    if file.kind == "parquet":
+        parquet = open_parquet(file.path)
+        return parquet.schema_arrow, parquet.metadata.num_rows, None, iter(())
+    blocks = csv_batches(file) if file.kind == "csv" else wandb_table(file)
+    first = next(blocks, None)
+    return None if first is None else (numeric(first), 0, first, blocks)
+
+
+def _first_tables(
+    asked: ReaderOptions, file: FileReport, form: Format, schema: Any, first: Any, run: Run
+) -> Iterator[_FirstTable]:
+    """Yield a table, and the later ones of its run and format."""
+    yield FileReport(file.path, format="columns", number=0), schema, first
+    for place, each in enumerate(run.after(file), 1):
+        report = FileReport(each.path, format="columns", number=place)
+        with suppress(*unreadable()):  # which is reported when the file is read
+            if (table := opened_table(report)) is not None:
+                fields, _, first, _ = table
+                if format_of_table(asked, FileReport(each.path), fields).name == form.name:
+                    yield report, fields, first
+
+
+def _first_rows(
+    asked: ReaderOptions,
+    form: Format,
+    tables: Iterable[_FirstTable],
+    paths: Sequence[str],
+    own: Collection[str],
+) -> Iterator[_FirstRows]:
+    """Yield some columns of the first rows of tables, and the numbers that are not `own`."""
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
-    for place, each in enumerate((file, *run.after(file))):
-        scratch = FileReport(each.path, format="columns", number=place)
-        batch = first if each is file else None
-        with suppress(*unreadable()):  # which is reported when the file is read
-            if each.kind == "parquet":
-                parquet = open_parquet(each.path, known.prompt)
-                names = [name for name in parquet.schema_arrow.names if name in wanted]
+    for report, schema, batch in tables:
+        numbers = numeric_paths(schema)
+        if form.name == "trl" and asked.rewards is None:
+            numbers = _floats(schema, form.known, report.path)
+        more = [path for path in numbers if path not in own]
+        more = sorted(more, key=unlikelihood)[:_MOST_LOOKED_AT]
+        if batch is None:
+            tops = {*wanted, *(path.partition(".")[0] for path in more)}
+            names = [name for name in schema.names if name in tops]
+            with suppress(*unreadable()):
+                parquet = open_parquet(report.path, form.known.prompt)
                 batch = next(parts(parquet, left, names), None)
-            elif each.kind == "csv" and each is not file:
-                batch = next(csv_batches(scratch), None)
         if batch is not None:
-            yield batch[:left], scratch
+            yield batch[:left], report, more
             left -= min(batch.num_rows, left)
         if left <= 0:
             return
@@ -374,10 +414,11 @@ def _first_rows(
 def _proposed_columns(
     table: _Table, asked: ReaderOptions, form: Format, file: FileReport, own: Sequence[str]
 ) -> Proposal:
-    """Return the proposal among some columns with numbers, and texts of numbers."""
-    known = table.known
+    """Return the proposal among the numbers, and texts of numbers, in the first rows of a run."""
+    known, table = table.known, replace(table, batches=list(table.batches))
+    later = chain.from_iterable(more for _, _, more in table.batches)
     total = [known.total] if known.total is not None and known.total not in own else []
-    paths = [*own, *total, *table.numeric]
+    paths = list(dict.fromkeys([*own, *total, *table.numeric, *later]))
     found = _proposed(asked, file, form.rewards, known, table.columns, paths, table.unread)
     if form.name != "trl":
         return found
