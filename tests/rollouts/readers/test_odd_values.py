@@ -383,4 +383,4 @@ def test_the_recorded_weights_count_in_a_step_that_lacks_a_reward(kind, tmp_path
     reading = read_rollout_files(tmp_path)
     *_, last = reading
     assert "'b'" in str(reading.report)
-    assert_array_equal(last.weights, [[3, nan]] * 2)
+    assert_array_equal(last.weights, [[3, 0.5]] * 2)

@@ -242,7 +242,7 @@ def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[Rollou
         checked = _checked(columns, given, groups, file)
         for rows in _by_step(columns.steps):
             of_step = {name: column[rows] for name, column in checked.items()}
-            table = _table_of(columns, rows, of_step, given, groups, file)
+            table = _table_of(columns, rows, of_step, given, groups, file, run)
             if table.steps[0] < 0:
                 file.lose(int(columns.lines[rows][0]), ReadProblem.NO_STEP, rows=len(table))
             else:
@@ -295,6 +295,7 @@ def _table_of(
     given: Given,
     groups: GroupReader,
     file: FileReport,
+    run: Run,
 ) -> RolloutTable:
     """Return the rollouts of a step as a table."""
     lines, names = columns.lines[rows], tuple(columns.rewards)
@@ -305,7 +306,7 @@ def _table_of(
     for place, (name, column) in enumerate(columns.rewards.items()):
         values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
     weights, weights_from = (
-        _recorded_weights(columns, rows, values, of_step["groups"], file),
+        _recorded_weights(columns, rows, values, of_step["groups"], file, run),
         RECORDED,
     )
     found = given.rewards.in_total
@@ -365,20 +366,28 @@ def _recorded_weights(
     rewards: Float[np.ndarray, "rollout reward"],
     groups: Int[np.ndarray, " rollout"],
     file: FileReport,
+    run: Run,
 ) -> Float[np.ndarray, "rollout reward"] | None:
-    """Return the recorded weights of a step, or None if one of its rewards has none."""
+    """Return the recorded weights of a step, or None if a reward with values has none.
+
+    A reward with neither values nor weights in the step keeps its last weight, or has weight 1.
+    """
     given = columns.weights.values()
     if not any(column is not None for column in given):
         return None
     lines, weights = columns.lines[rows], np.full(rewards.shape, nan)
     for place, column in enumerate(given):
         weights[:, place] = nan if column is None else column[rows]
-    known, missing = ~np.isnan(weights), np.isnan(rewards)
+    absent = np.isnan(rewards).all(axis=0) & np.isnan(weights).all(axis=0)
+    last = np.array([run.weights.get(name, 1.0) for name in columns.rewards])
+    weights = np.where(absent, last, weights)
+    known = ~np.isnan(weights)
     first = weights[np.argmax(known, axis=0), np.arange(len(given))]
-    weights = np.where(known | missing, weights, first)
-    if np.any(np.isnan(weights) & ~missing) or np.any(np.abs(weights) > LARGEST):
+    weights = np.where(known | np.isnan(rewards), weights, first)
+    if np.any(np.isnan(first)) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
         return None
+    run.weights.update(zip(columns.rewards, first.tolist(), strict=True))
     _, first_rows, group = np.unique(groups, return_index=True, return_inverse=True)
     # NaN is not larger than anything.
     differ = np.any(np.abs(weights - weights[first_rows][group]) > 0, axis=-1)

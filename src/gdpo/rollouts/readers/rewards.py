@@ -108,6 +108,8 @@ class Run:
     proposals: dict[tuple[str, ...], Proposal] = field(default_factory=dict)
     counted: dict[str, dict[str, str]] = field(default_factory=dict)
     """Path of each reward by name that files of each format have named so far."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Last recorded weight of each reward."""
 
     def after(self, file: FileReport) -> list[RolloutFile]:
         """Return the next files, whose rows are looked at if a file has few."""
@@ -124,11 +126,6 @@ class Run:
             found = propose()
             self.proposals[keys[bool(found.refused)]] = found
         return found
-
-    def counting(self, form: str, here: Mapping[str, str]) -> dict[str, str]:
-        """Return the rewards of a file that names some: also those that an earlier file named."""
-        self.counted[form] = {**self.counted.get(form, {}), **here}
-        return self.counted[form]
 
 
 def narrow(row: ParsedRollout, asked: ReaderOptions, form: Format, file: FileReport) -> None:
@@ -179,7 +176,7 @@ def given_by_records(
         found = replace(found, names=_bounded(found.names, file))
     there = {*paths_of(rows), known.total}
     here = {name: path for name, path in found.names.items() if path in there}
-    names = run.counting(form.name, here) or found.names
+    names = _counting(found, here, file, run) or found.names
     return Given(_with_total(known, found), known.total, found, names)
 
 
@@ -210,7 +207,7 @@ def with_later(
         return given, 0
     paths = {*names.values()} - {*given.names.values()}
     first = next(place for place, row in enumerate(rows) if not paths.isdisjoint(row.rewards))
-    return replace(given, names=run.counting(file.format, names)), first
+    return replace(given, names=_counting(given.rewards, names, file, run)), first
 
 
 def _later(
@@ -229,6 +226,21 @@ def _later(
         if path in fitting
         if path in known or (type(value) is not DoubtfulText and (value is not None or may_be_null))
     }
+
+
+def _counting(
+    found: Proposal, here: Mapping[str, str], file: FileReport, run: Run
+) -> Mapping[str, str]:
+    """Return the rewards of a file that names those in `here`: also those of earlier files.
+
+    They are in the order of the proposal. Where the format defines them, each file has its own.
+    """
+    if found.kind in ("format", "weighted", "scalar"):
+        return here
+    counted = {**run.counted.get(file.format, {}), **here}
+    names = {name: path for name, path in {**found.names, **counted}.items() if name in counted}
+    run.counted[file.format] = names if found.kind == "asked" else _bounded(names, file)
+    return run.counted[file.format]
 
 
 def _bounded(names: Mapping[str, str], file: FileReport) -> dict[str, str]:
@@ -306,7 +318,7 @@ def given_by_table(
     # A text or a list may name it in a later row.
     opened = {path for path, kind in paths_in(schema).items() if kind in ("text", "other")}
     here = {n: path for n, path in names.items() if has[n] or path.partition(".")[0] in opened}
-    names = run.counting(form.name, here) or names
+    names = _counting(found, here, file, run) or names
     numbers = table.of_kind("number")
     file.report_sought(
         dict.fromkeys(names, False) | has,
