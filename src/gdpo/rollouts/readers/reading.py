@@ -372,17 +372,18 @@ def _recorded_weights(
 
     A reward with neither values nor weights in the step keeps its last weight, or has weight 1.
     """
-    given = columns.weights.values()
-    if not any(column is not None for column in given):
-        return None
     lines, weights = columns.lines[rows], np.full(rewards.shape, nan)
-    for place, column in enumerate(given):
+    there = np.array([column is not None for column in columns.weights.values()], np.bool_)
+    missing = np.isnan(rewards).all(axis=0)
+    if not there.any() or not np.all(there | missing):
+        return None
+    for place, column in enumerate(columns.weights.values()):
         weights[:, place] = nan if column is None else column[rows]
-    absent = np.isnan(rewards).all(axis=0) & np.isnan(weights).all(axis=0)
+    absent = missing & np.isnan(weights).all(axis=0)
     last = np.array([run.weights.get(name, 1.0) for name in columns.rewards])
     weights = np.where(absent, last, weights)
     known = ~np.isnan(weights)
-    first = weights[np.argmax(known, axis=0), np.arange(len(given))]
+    first = weights[np.argmax(known, axis=0), np.arange(len(there))]
     weights = np.where(known | np.isnan(rewards), weights, first)
     if np.any(np.isnan(first)) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)

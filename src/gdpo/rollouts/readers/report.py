@@ -91,7 +91,7 @@ class ReadProblem(Enum):
         "{total!r} contradicts the recorded weights, so its own weights {weights} are used",
         {"to use the recorded weights, pass them": Setting.WEIGHTS},
     )
-    NO_WEIGHTS = "some weights are missing or not usable: weight 1 is used for each reward"
+    NO_WEIGHTS = "some weights are not usable numbers: weight 1 is used for each reward"
     WEIGHTS_DIFFER = (
         "weights differ from an earlier rollout of the group: the earlier weights are used"
     )

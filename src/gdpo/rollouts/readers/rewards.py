@@ -318,7 +318,7 @@ def given_by_table(
     # A text or a list may name it in a later row.
     opened = {path for path, kind in paths_in(schema).items() if kind in ("text", "other")}
     here = {n: path for n, path in names.items() if has[n] or path.partition(".")[0] in opened}
-    names = _counting(found, here, file, run) or names
+    names = _counting(found, here, file, run) or names or found.names
     numbers = table.of_kind("number")
     file.report_sought(
         dict.fromkeys(names, False) | has,
@@ -353,7 +353,7 @@ def _opened_table(
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
     looked += [*inside, *texts, *others]
-    batches = _first_rows(asked, form, tables, looked, kinds)
+    batches = _first_rows(asked, form, tables, looked, {*numbers})
     texts = texts if asked.rewards is None else []
     numeric, unread = list[str](), list[str]()
     if inside or texts:
@@ -388,7 +388,8 @@ def _first_tables(
     for place, each in enumerate(run.after(file), 1):
         report = FileReport(each.path, format="columns", number=place)
         with suppress(*unreadable()):  # which is reported when the file is read
-            if (table := opened_table(report)) is not None:
+            # W&B tables, which are read whole, are not looked at.
+            if each.kind != "table" and (table := opened_table(report)) is not None:
                 fields, _, first, _ = table
                 if format_of_table(asked, FileReport(each.path), fields).name == form.name:
                     yield report, fields, first
@@ -410,14 +411,14 @@ def _first_rows(
             numbers = _floats(schema, form.known, report.path)
         more = [path for path in numbers if path not in own]
         more = sorted(more, key=unlikelihood)[:_MOST_LOOKED_AT]
+        kept = {*wanted, *more, *(path.partition(".")[0] for path in more)}
+        names = [name for name in schema.names if name in kept]
         if batch is None:
-            tops = {*wanted, *(path.partition(".")[0] for path in more)}
-            names = [name for name in schema.names if name in tops]
             with suppress(*unreadable()):
                 parquet = open_parquet(report.path, form.known.prompt)
                 batch = next(parts(parquet, left, names), None)
         if batch is not None:
-            yield batch[:left], report, more
+            yield batch.select(names)[:left], report, more
             left -= min(batch.num_rows, left)
         if left <= 0:
             return
