@@ -135,13 +135,13 @@ def test_a_renamed_column_is_named_and_the_other_files_have_it(tmp_path):
     assert [np.isnan(table.rewards).all() for table in tables] == [False, True]
     (notice,) = report.notices.values()
     assert notice.file.name == "completions_00002.parquet"
-    assert "no column 'acc'" in notice.what
+    assert "no reward 'acc'" in notice.what
     assert "'accuracy'" in notice.what
 
 
 def test_a_reward_that_no_record_has_is_named(tmp_path):
     _, report = read(written.verl(tmp_path), rewards=["acc", "style"])
-    assert "7.jsonl:1: no reward 'style'; the numeric fields are 'acc', 'format', 'score'" in str(
+    assert "7.jsonl:1: no reward 'style'; the numeric fields are 'score', 'acc', 'format'" in str(
         report
     )
 

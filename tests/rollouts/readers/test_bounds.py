@@ -149,7 +149,7 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
         assert notice[2].startswith("more than 64 fields")
     table, report = read_one(wide)
     assert table.names == tuple(scores[:64])
-    assert "more than 64 columns" in str(report)
+    assert "more than 64 fields" in str(report)
 
 
 @pytest.mark.slow

@@ -344,7 +344,8 @@ def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path, value):
     path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": value}])
     table, report = read_one(path, rewards=["m.acc", "m.style"])
     assert table.rewards[:, 0].tolist() == [1]
-    assert "no column 'm.style'" in str(report)
+    assert "no reward 'm.style'" in str(report)
+    assert "no reward 'm.acc'" not in str(report)
 
 
 def test_a_record_without_rollouts_is_told(tmp_path):
@@ -367,12 +368,29 @@ def test_samples_of_pt_files_that_are_no_list_are_none(tmp_path):
     assert read(path)[1].left_out[path].endswith("its 'samples' are not a list")
 
 
-def test_a_field_with_a_very_long_name_is_left_out_and_told(tmp_path):
-    path, long = tmp_path / "a.jsonl", "a" * 300 + "_reward"
-    path.write_text(json.dumps({"prompt": "p", "b_reward": 1, long: 0.5}))
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_field_with_a_very_long_name_is_left_out_and_told(kind, tmp_path):
+    row = {"prompt": "p", "b_reward": 1, "a" * 300 + "_reward": 0.5}
+    path = written.rows(tmp_path / f"a.{kind}", [row])
     table, report = read_one(path)
     assert table.names == ("b_reward",)
     assert [notice.problem for notice in report.notices.values()] == [ReadProblem.LONG_NAME]
+
+
+@pytest.mark.parametrize("asked", [None, ["a_reward", "b_reward"]])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_reward_counts_from_the_first_file_that_names_it(kind, asked, tmp_path):
+    both, one = ("a_reward", "b_reward"), ("a_reward",)
+    for step, names in enumerate((one, both, one)):
+        rows = [{"step": step, "prompt": "p", **dict.fromkeys(names, i)} for i in range(2)]
+        written.rows(tmp_path / f"{step}.{kind}", rows)
+    reading = read_rollout_files(tmp_path, rewards=asked)
+    tables = list(reading)
+    assert [table.names for table in tables] == [one, both, both]
+    assert np.isnan(tables[2].rewards[:, 1]).all()
+    missed = [n.values for n in reading.report.notices.values() if "b_reward" in n.what]
+    assert missed
+    assert not any(values["name"] in str(values["fields"]) for values in missed)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -195,8 +195,7 @@ class Columns:
     lines: Lines
     rewards: Mapping[str, Column]
     there: Mapping[str, Bool[np.ndarray, " rollout"]]
-    """Whether a record has the field of the reward, even if the field is empty. Empty for a table,
-    whose rows have the same fields."""
+    """Whether a rollout has the field of the reward, even if the field is empty."""
     weights: Mapping[str, Values | None]
     """Weights of the rewards, NaN where unknown."""
     steps: Key
@@ -276,10 +275,7 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
     known, none, no_key = given.known, absent(len(table)), np.full(len(table), NO_KEY)
     paths = known.places()
     found = {meaning: entered(table, path) for meaning, path in paths.items()}
-
-    def numbers(path: str) -> Column:
-        column = entered(table, path)
-        return none if column is None else column_in(_added_up(column))
+    rewards = {name: entered(table, path) for name, path in given.names.items()}
 
     def meant(meaning: str) -> Column:
         column = found.get(meaning)
@@ -301,8 +297,11 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
     turn = meant("turn") if found.get("rollout") is not None else none
     return Columns(
         lines,
-        rewards={name: numbers(path) for name, path in given.names.items()},
-        there={},
+        rewards={
+            name: none if column is None else column_in(_added_up(column))
+            for name, column in rewards.items()
+        },
+        there={name: np.full(len(table), column is not None) for name, column in rewards.items()},
         weights=weights,
         steps=_steps_in(found.get("step"), lines, file),
         prompts=keys("prompt") if checked else no_key,

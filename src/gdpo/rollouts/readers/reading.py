@@ -29,6 +29,7 @@ from gdpo.rollouts.readers.columns import (
 from gdpo.rollouts.readers.files import ENDINGS, KINDS_READ, RolloutFile, find_files, without_twins
 from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.keys import GroupReader, mostly_shared, pair
+from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
 from gdpo.rollouts.readers.report import (
     FileReport,
@@ -216,8 +217,8 @@ def _read_file(
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         told = isinstance(error, DataError)
         file.end(Oddity(error.what[:_LONGEST], error.remedy) if told else Oddity(why[:_LONGEST]))
-    listed = any(each is file for each in report.files)
-    assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
+    is_listed = any(each is file for each in report.files)
+    assert not is_listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
 
 def _tables(asked: ReaderOptions, file: FileReport, run: Run) -> Iterator[RolloutTable]:
@@ -340,15 +341,19 @@ def _table_of(
 
 
 def _report_absent(columns: Columns, rows: Rows, given: Given, file: FileReport) -> None:
-    """Report the rewards of the run that no record of a step has."""
-    has = dict.fromkeys(given.rewards.names, False)
-    has |= {name: bool(there[rows].any()) for name, there in columns.there.items()}
-    numbers = list(file.numbers)
-    if file.format != "columns":
-        numbers.sort(key=lambda name: name == given.known.total)
-    line = int(columns.lines[rows][0])
-    asked = given.rewards.kind == "asked"
-    file.report_sought(has, line, ReadProblem.NO_REWARD, numbers, numbers, asked=asked)
+    """Report the rewards of the run that no rollout of a step has.
+
+    Of those that the user named, remember which are in some file.
+    """
+    report, line = file.report, int(columns.lines[rows][0])
+    for name in {**given.rewards.names, **columns.there}:
+        there = columns.there.get(name)
+        is_there = there is not None and bool(there[rows].any())
+        if given.rewards.kind == "asked":
+            report.sought[name] = is_there or report.sought.get(name, False)
+        if not is_there:
+            file.note(line, ReadProblem.NO_REWARD, {"name": name, "fields": listed(file.numbers)})
+            report.offered |= dict.fromkeys(file.numbers)
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:

@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -65,9 +65,8 @@ class ReadProblem(Enum):
     REPEATED_STEP = "the rollouts of the previous step again: skipped"
 
     NO_REWARD = "no reward {name!r}; the numeric fields are {fields}"
-    NO_COLUMN = "no column {name!r}; the columns are {fields}"
     MANY = (
-        "more than {most} {which} contain numbers and may be rewards; the first {most} are read",
+        "more than {most} fields contain numbers and may be rewards; the first {most} are read",
         {"name the rewards": Setting.REWARDS},
     )
     LONG_NAME = (
@@ -204,7 +203,7 @@ class FileReport:
     given: Given = NOTHING_GIVEN
     """What the file is read with."""
     numbers: tuple[str, ...] = ()
-    """Paths of the numeric fields, according to the first rollouts."""
+    """Paths of the numeric fields, according to the first rollouts of the file."""
     inferred: Mapping[str, str] = field(default_factory=dict)
     """Column of each meaning that was inferred from its name, and that groups or rewards need."""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -286,28 +285,6 @@ class FileReport:
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
         self.lose(done, ReadProblem.UNREADABLE, {"why": why.what}, rows=max(self.rows - done, 0))
-
-    def report_sought(
-        self,
-        found: Mapping[str, bool],
-        line: int | None,
-        problem: ReadProblem,
-        fields: Collection[str],
-        numbers: Sequence[str],
-        *,
-        asked: bool,
-    ) -> None:
-        """Report rewards that were not found, with the existing fields.
-
-        `asked`: the user named them, so that one of them must be in some file.
-        """
-        for name, is_there in found.items():
-            if not is_there:
-                self.note(line, problem, {"name": name, "fields": listed(fields)})
-            if asked:
-                sought = self.report.sought
-                sought[name] = is_there or sought.get(name, False)
-                self.report.offered |= {} if is_there else dict.fromkeys(numbers)
 
 
 @dataclass(slots=True)

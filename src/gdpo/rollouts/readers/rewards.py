@@ -89,7 +89,7 @@ from gdpo.rollouts.table import BY_BOTH, BY_PROMPT, NO_KEY
 
 _SIBLINGS = 64
 """Maximum number of further files of a run whose values are used to infer its rewards."""
-_MANY_FIELDS = {"most": MOST, "which": "fields of its records"}
+_MANY_FIELDS = {"most": MOST}
 _MOST_LOOKED_AT = 256
 """Maximum number of numeric fields to examine in a file in an unrecognized format."""
 _LONGEST_NAME = 200
@@ -154,6 +154,7 @@ def given_by_records(
 ) -> Given:
     """Return what a file of records is read with. `more` returns rows of later files."""
     known, first = form.known, rows[:LOOKED_AT]
+    there = {*paths_of(rows), known.total}
     if form.rewards == "format":
         found = _of_format(asked, first, str(known.total))
         file.numbers = tuple({**found.names, str(known.total): ""})
@@ -162,7 +163,7 @@ def given_by_records(
         def proposed() -> Proposal:
             looked = [*first, *more(LOOKED_AT - len(first))]
             numbers, texts = _looked_at(looked, known)
-            file.numbers = tuple(islice(numbers, MOST))
+            file.numbers = tuple([path for path in numbers if path in there][:MOST])
 
             def columns(paths: Sequence[str]) -> list[Columns]:
                 given = Given(known, known.total, names={path: path for path in paths})
@@ -174,7 +175,6 @@ def given_by_records(
         found = run.proposed(form.name, file.numbers, proposed)
     if asked.rewards is None:
         found = replace(found, names=_bounded(found.names, file))
-    there = {*paths_of(rows), known.total}
     here = {name: path for name, path in found.names.items() if path in there}
     names = _counting(found, here, file, run) or found.names
     return Given(_with_total(known, found), known.total, found, names)
@@ -302,6 +302,8 @@ def given_by_table(
         found = run.proposed(
             form.name, file.numbers, lambda: _proposed_columns(table, asked, form, file, own)
         )
+        if asked.rewards is None:
+            found = replace(found, names=_bounded(found.names, file))
     if asked.rewards is not None:
         names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
     elif form.rewards == "record":
@@ -311,23 +313,14 @@ def given_by_table(
     else:
         names = _names_among(found, own, table, file)
     there = [f"{path}." for path in (*table.kinds, *schema.names)]
-    has = {
-        name: any(each.startswith(f"{path}.") for each in there)
-        for name, path in {**found.names, **names}.items()
-    }
     # A text or a list may name it in a later row.
     opened = {path for path, kind in paths_in(schema).items() if kind in ("text", "other")}
-    here = {n: path for n, path in names.items() if has[n] or path.partition(".")[0] in opened}
+    here = {
+        name: path
+        for name, path in names.items()
+        if path.partition(".")[0] in opened or any(each.startswith(f"{path}.") for each in there)
+    }
     names = _counting(found, here, file, run) or names or found.names
-    numbers = table.of_kind("number")
-    file.report_sought(
-        dict.fromkeys(names, False) | has,
-        None,
-        ReadProblem.NO_COLUMN,
-        schema.names,
-        numbers,
-        asked=asked.rewards is not None,
-    )
     ranges = described_ranges(read_declared(schema))
     declared = {
         name: each
@@ -499,9 +492,7 @@ def _names_among(
     names = {name: path for name, path in found.names.items() if path in table.kinds}
     more = {path: found.name_of(path) for path in (*own, *table.numeric)}
     names |= {name: path for path, name in more.items() if name is not None}
-    if len(names) > MOST:
-        file.note(None, ReadProblem.MANY, {"most": MOST, "which": "columns"})
-    return dict(islice(names.items(), MOST))
+    return _bounded(names, file)
 
 
 def _proposed(
