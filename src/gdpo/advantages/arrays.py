@@ -21,6 +21,7 @@ from gdpo.advantages.stages import (
     mean,
     namespace,
     rounding,
+    standardize,
     used_rewards,
 )
 from gdpo.errors import ConfigError, DataError
@@ -233,6 +234,12 @@ def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | Non
     if bool(xp.any(array < 0)):
         raise ConfigError(f"noise_floor must be 0 or more, got {[float(v) for v in array]}")
     return xp.where(xp.isnan(array), 0.0, array)
+
+
+def z_scores(r: Rounded, noise_floor: PerReward) -> Rounded:
+    """Return the scores $z_k$: each reward standardized within its group, with this noise floor."""
+    floor = None if noise_floor is None else floors(noise_floor, r.values)
+    return standardize(r, over=SAMPLES, floor=floor)
 
 
 def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt sample"]:
