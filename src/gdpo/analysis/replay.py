@@ -216,7 +216,7 @@ class Replay:
             if not np.any(np.isnan(here)):
                 each = self._compared.setdefault(name, _Compared())
                 step = influence_of(here, prepared, batch.table.names)
-                each.influence = pooled([each.influence, step] if each.influence else [step])
+                each.influence = pooled([each.influence, step])
                 if not np.any(np.isnan(baseline)):
                     tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
                     each.add(baseline, here, batch.there, tolerance=tolerance)

@@ -7,7 +7,7 @@ standard deviation within a group.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import cos, pi, sin, sqrt, tan
@@ -285,10 +285,11 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
         return Influence(tuple(names), len(pushes), of_step, pushes.T @ pushes)
 
 
-def pooled(steps: Sequence[Influence]) -> Influence:
-    """Return the sums over several steps. A reward that a step lacks adds 0."""
-    names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]
+def pooled(steps: Iterable[Influence | None]) -> Influence:
+    """Return the sums over several steps. None adds nothing, and a reward that a step lacks, 0."""
+    known = [step for step in steps if step is not None]
+    names = tuple(dict.fromkeys(name for step in known for name in step.names))
+    fitted = [step if step.names == names else _with_rewards(step, names) for step in known]
     with np.errstate(all="ignore"):
         sums = Sums(*np.sum([step.sums for step in fitted], axis=0))
         products = np.sum([step.products for step in fitted], axis=0)

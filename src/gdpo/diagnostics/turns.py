@@ -225,8 +225,7 @@ def pooled_turns(steps: Sequence[TurnsDiagnosis]) -> TurnsDiagnosis:
     influences: list[Influence | None] = []
     for turn in range(longest):
         at_turn = [step.influences[turn] for step in steps if turn < len(step.influences)]
-        known = [each for each in at_turn if each is not None]
-        influences.append(pooled(known) if known else None)
+        influences.append(pooled(at_turn) if any(at_turn) else None)
     rollouts = np.sum([np.pad(s.rollouts, (0, longest - len(s.rollouts))) for s in steps], axis=0)
     names = dict.fromkeys(name for step in steps for name in step.names)
     return TurnsDiagnosis(tuple(names), tuple(rollouts.tolist()), tuple(influences))
