@@ -100,7 +100,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report)
-    sample = GroupSampler() if sampled else None
+    sample = GroupSampler()
     names: dict[str, None] = {}
     steps: dict[str, RunSteps] = {}
     for table in reading:
@@ -118,7 +118,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
-        if sample is not None:
+        if sampled:
             sample.look(batch, found)
     _refuse_absent(reading.report, names, primary)
     refuse_unnamed({"weights": weights, "range": (*(low or ()), *(high or ()))}, names)
@@ -128,7 +128,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         run.run: verdict_of(run, done.report, weighted=weights or (), primary=primary)
         for run in done.runs
     }
-    done.sample = [] if sample is None else sample.groups
+    done.sample = sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
 
