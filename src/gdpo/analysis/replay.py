@@ -42,7 +42,7 @@ class _Compared:
     count: int = 0
     flips: int = 0
     zeros: int = 0
-    _sums: tuple[float, ...] = (0.0,) * 5
+    _sums: Float[np.ndarray, " 5"] = field(default_factory=lambda: np.zeros(5))
 
     def add(
         self,
@@ -68,8 +68,7 @@ class _Compared:
         self.count += len(a)
         self.flips += int(np.sum(a * b < 0))
         self.zeros += int(np.sum(b == 0))
-        sums = (np.sum(a), np.sum(b), np.sum(a * a), np.sum(b * b), np.sum(a * b))
-        self._sums = tuple(old + float(new) for old, new in zip(self._sums, sums, strict=True))
+        self._sums += [np.sum(a), np.sum(b), np.sum(a * a), np.sum(b * b), np.sum(a * b)]
 
     def result(self, estimator: str, baseline: str, problem: str) -> "Replayed":
         """Return the comparison. Shares of rollouts are NaN if no step was compared."""
@@ -94,7 +93,7 @@ class _Compared:
 
     def _correlation(self) -> float:
         """Return Pearson's correlation over all rollouts, or NaN if one set never varies."""
-        a, b, aa, bb, ab = (value / (self.count or nan) for value in self._sums)
+        a, b, aa, bb, ab = self._sums / (self.count or nan)
         spreads = (aa - a * a, bb - b * b)
         if not (spreads[0] > 1e-12 * aa and spreads[1] > 1e-12 * bb):
             return nan
