@@ -97,7 +97,7 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         ConfigError: If a requested reward is in no file, a weight or bound names an unknown reward,
             a range does not have low < high, or an estimator is unknown.
     """
-    replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
+    replay = None if replayed is None else Replay(replayed, low=low, high=high)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report)
     sample = GroupSampler()

@@ -181,18 +181,18 @@ class Replay:
 
     def __init__(
         self,
-        estimators: Sequence[str] | None = None,
+        estimators: Sequence[str] = (),
         *,
         low: Mapping[str, float] | None = None,
         high: Mapping[str, float] | None = None,
         trained: Mapping[str, TrainedWith] | None = None,
     ) -> None:
         self._trained = trained or {}
-        for name in estimators or ():
+        for name in estimators:
             if name != RECORDED and name not in self._trained:
                 resolve_estimator(name)
         self._bounds = (low, high)
-        self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators))
         self.problems: dict[str, str] = {}
         """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
