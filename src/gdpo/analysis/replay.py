@@ -197,7 +197,8 @@ class Replay:
         """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
         """Largest difference from the recorded advantages, by the estimator of a training run."""
-        self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
+        self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule] = {}
+        """The rule of an estimator for a run and its rewards, with its state."""
         self._compared: dict[str, _Compared] = {}
 
     def add(self, batch: RewardArrays) -> dict[str, Advantages]:
@@ -242,34 +243,25 @@ class Replay:
         if name == RECORDED or (trained is not None and trained.own_code):
             theirs = trained is not None and run not in trained.runs
             return missing if theirs or batch.advantages is None else batch.advantages
-        key = (run, batch.table.names, name)
-        if key not in self._rules:
-            self._rules[key] = self._rule(name, batch)
-        rule = self._rules[key]
-        if rule is None or name in self.problems:
+        if name in self.problems:
             return missing
         tokens = np.where(batch.there, batch.num_tokens, 0.0)
         counts = None if np.any(np.isnan(tokens)) else tokens
+        names = batch.table.names
         try:
+            if (key := (run, names, name)) not in self._rules:
+                estimator, options = (trained.estimator, trained.options) if trained else (name, {})
+                low, high = batch.table.bounds(*self._bounds)
+                self._rules[key] = AdvantageRule(estimator, names, options, low=low, high=high)
+            rule = self._rules[key]
             with boundary(ConfigError):
                 weights = np.array(batch.weights)
                 found = rule(batch.rewards, weights, token_counts=counts)
                 rule.update(batch.rewards, weights)
-        except ConfigError as error:
-            self.problems.setdefault(name, str(error))
+        except GdpoError as error:
+            self.problems[name] = str(error)
             return missing
         return np.asarray(found, dtype=np.float64)
-
-    def _rule(self, name: str, batch: RewardArrays) -> AdvantageRule | None:
-        """Return an estimator's advantage rule for a run, with its state."""
-        trained = self._trained.get(name)
-        estimator, options = (trained.estimator, trained.options) if trained else (name, {})
-        low, high = batch.table.bounds(*self._bounds)
-        try:
-            return AdvantageRule(estimator, batch.table.names, options, low=low, high=high)
-        except GdpoError as error:
-            self.problems.setdefault(name, str(error))
-            return None
 
 
 VIEWED = ("grpo", "gdpo")
