@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import iscoroutinefunction
 from math import inf, isfinite
 from numbers import Real
@@ -105,8 +106,7 @@ class Reward:
     @property
     def asks_elsewhere(self) -> bool:
         """Return whether the function is a coroutine function."""
-        call = getattr(self.function, "__call__", None)  # noqa: B004  an object with `__call__`
-        return iscoroutinefunction(self.function) or iscoroutinefunction(call)
+        return is_async_callable(self.function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,13 @@ def _problems_of_examples(reward: Reward) -> Iterator[str]:
                 f"the score of examples[{i}] must be a number in [{reward.low}, {reward.high}], or "
                 f"None if the reward does not apply; got {describe(score)}"
             )
+
+
+def is_async_callable(function: Any) -> bool:
+    """Return whether a function, or the `__call__` of an object, is a coroutine function."""
+    while isinstance(function, partial):
+        function = function.func
+    return iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
 
 
 def is_number(value: object) -> bool:
