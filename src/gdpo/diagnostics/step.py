@@ -288,16 +288,15 @@ def _of_advantages(
     advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> dict[str, Any]:
     live = np.any(advantages != 0, axis=SAMPLES)
+    largest = float(np.max(np.abs(advantages), where=applies, initial=0.0))
     numbers = {
         "zero_advantage_groups": float(np.mean(~live)),
-        "largest": float(np.max(np.abs(advantages), where=applies, initial=0.0)),
+        "largest": largest,
         **dict.fromkeys(("signal_rms", "distinct", "distinct_grpo", "same_as_grpo")),
     }
-    with_signal = applies & live[:, None]
-    largest = np.max(np.abs(advantages), where=with_signal, initial=0.0)
     if largest > 0:
-        ratios = np.where(with_signal, advantages / largest, np.nan)
-        numbers["signal_rms"] = float(largest) * float(np.sqrt(np.nanmean(ratios * ratios)))
+        ratios = np.where(applies & live[:, None], advantages / largest, np.nan)
+        numbers["signal_rms"] = largest * float(np.sqrt(np.nanmean(ratios * ratios)))
     for name, each in (("distinct", advantages), ("distinct_grpo", sum_first)):
         if np.any(live):
             ordered = np.sort(np.where(applies, each, np.nan), axis=SAMPLES)
