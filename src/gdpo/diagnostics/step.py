@@ -153,18 +153,19 @@ def _reward_diagnoses(
     batch: PreparedStep, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
 ) -> tuple[RewardDiagnosis, ...]:
     (low, high), values, std, weights = bounds, batch.values, batch.std, batch.prompt_weights
-    missing = np.isnan(values)
-    applies, never = np.any(~missing, axis=SAMPLES), np.all(missing, axis=BATCH)
+    missing, applies = np.isnan(values), ~np.isnan(std)
+    groups = np.sum(applies, axis=0)
+    never = groups == 0
     rollouts = max(int(np.sum(~np.all(missing, axis=-1))), 1)
     # Each reward's weight is averaged over the prompts that it applies to.
-    weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(np.sum(applies, 0), 1)
+    weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(groups, 1)
     highest = np.max(np.where(missing, -np.inf, values), axis=SAMPLES)
     lowest = np.min(np.where(missing, np.inf, values), axis=SAMPLES)
     live = np.sort(np.where(std > 0, std, nan), axis=0)
     count, means = np.sum(std > 0, axis=0), mean(values, over=BATCH)[0, 0]
     middle = np.stack([(count - 1) // 2, count // 2])
     of_groups = np.stack([std == 0, std, (std == 0) & (highest > lowest)])
-    constant, group_std, lost = mean(np.where(np.isnan(std), nan, of_groups), over=1)[:, 0, :]
+    constant, group_std, lost = mean(np.where(applies, of_groups, nan), over=1)[:, 0, :]
     columns = {
         "weight": batch.weights if batch.weights.ndim == 1 else weight,
         "low": low,
@@ -181,7 +182,6 @@ def _reward_diagnoses(
         "influence_margin": np.where(never, nan, influence.margins),
         "below_resolution": lost,
     }
-    groups = np.sum(~np.isnan(std), axis=0)
     rewards: list[RewardDiagnosis] = []
     for k, name in enumerate(names):
         row = {what: float(column[k]) for what, column in columns.items()}
