@@ -119,6 +119,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     if advantages is not None or estimator != "grpo":
         a = _advantages(advantages, estimator, r, w, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
+    rollouts = int(np.sum(applies))
     related, degrees = _correlations(batch.z, batch.std)
     conflict, chance_conflict = _conflict(batch.z, batch.weights)
     influence = influence_of(a, batch, names)
@@ -126,8 +127,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         estimator=called,
         prompts=x.shape[0],
         samples=x.shape[1],
-        rollouts=int(np.sum(applies)),
-        rewards=_reward_diagnoses(batch, influence, names, bounds),
+        rollouts=rollouts,
+        rewards=_reward_diagnoses(batch, influence, names, bounds, rollouts),
         correlation=tuple(map(tuple, related.tolist())),
         degrees=tuple(map(tuple, degrees.tolist())),
         conflict=conflict,
@@ -150,13 +151,16 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
 
 def _reward_diagnoses(
-    batch: PreparedStep, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
+    batch: PreparedStep,
+    influence: Influence,
+    names: Sequence[str],
+    bounds: tuple[Vector, Vector],
+    rollouts: int,
 ) -> tuple[RewardDiagnosis, ...]:
     (low, high), values, std, weights = bounds, batch.values, batch.std, batch.prompt_weights
     missing, applies = np.isnan(values), ~np.isnan(std)
     groups = np.sum(applies, axis=0)
     never = groups == 0
-    rollouts = max(int(np.sum(~np.all(missing, axis=-1))), 1)
     # Each reward's weight is averaged over the prompts that it applies to.
     weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(groups, 1)
     highest = np.max(np.where(missing, -np.inf, values), axis=SAMPLES)
@@ -177,7 +181,7 @@ def _reward_diagnoses(
         "varying_std": np.mean(np.take_along_axis(live, middle, axis=0), axis=0),
         "saturation": (means - low) / (high - low),
         "weight_share": influence.weight_shares,
-        "influence": np.where(never, nan, influence.sums.influence / rollouts),
+        "influence": np.where(never, nan, influence.sums.influence / max(rollouts, 1)),
         "influence_share": np.where(never, nan, influence.shares),
         "influence_margin": np.where(never, nan, influence.margins),
         "below_resolution": lost,
