@@ -109,8 +109,7 @@ class TurnsDiagnosis:
             rows.append(cells)
         return "\n".join(aligned(rows))
 
-    def __str__(self) -> str:
-        return self.summary()
+    __str__ = summary
 
 
 def diagnose_turns(
