@@ -257,7 +257,7 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
     largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
     unit = weights / np.where(largest > 0, largest, 1.0)
     unit = unit / np.maximum(np.sum(np.abs(unit), axis=-1, keepdims=True), 1.0)
-    scores = np.where(applies, z, 0.0)
+    scores = np.nan_to_num(z)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     least_one = np.maximum(count, 1)
     with np.errstate(all="ignore"):
@@ -276,7 +276,7 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
             asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
             applies=np.any(applies, axis=1).astype(np.float64),
             zero_advantage=np.broadcast_to(zero.astype(np.float64), live.shape),
-            mean=np.sum(np.where(applies, values, 0.0), axis=1) / least_one,
+            mean=np.nansum(values, axis=1) / least_one,
             present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
             live_weight=np.abs(unit) * squares,
             fourth=pushes**4,

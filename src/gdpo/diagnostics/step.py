@@ -321,7 +321,7 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
     The sums are over the groups in which both rewards vary (NaN without any), unlike those of
     `stages.correlation`. The degrees of freedom are the square root in the denominator.
     """
-    known = np.where(np.isnan(z), 0.0, z)
+    known = np.nan_to_num(z)
     columns = known.reshape(-1, z.shape[-1])
     squares = np.sum(known * known, axis=SAMPLES).T @ (std > 0)
     degrees = np.sqrt(squares * squares.T)
