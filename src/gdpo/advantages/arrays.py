@@ -9,7 +9,8 @@ from math import inf, isfinite, nan, prod
 from sys import float_info
 from typing import Any
 
-from array_api_compat import device, is_numpy_namespace, is_torch_array
+import numpy as np
+from array_api_compat import device, is_cupy_array, is_numpy_namespace, is_torch_array, to_device
 
 from gdpo._shapes import Float
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
@@ -156,6 +157,18 @@ def finish(
             f"the advantages are outside the range of {dtype}: use smaller rewards or weights"
         )
     return namespace(rewards).asarray(values, dtype=dtype)
+
+
+def as_numpy(array: Any) -> Any:
+    """Return a NumPy array of the same precision, but at least single precision."""
+    xp = namespace(array)
+    if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
+        array = xp.astype(array, xp.float32)
+    if is_torch_array(array):
+        array = array.detach()
+    if is_torch_array(array) or is_cupy_array(array):
+        array = to_device(array, "cpu")
+    return np.asarray(array)
 
 
 def check_finite(rewards: Any, names: Sequence[str] | None = None) -> None:

@@ -9,18 +9,12 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import (
-    array_namespace,
-    is_array_api_obj,
-    is_cupy_array,
-    is_torch_array,
-    to_device,
-)
+from array_api_compat import array_namespace, is_array_api_obj
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, Advantages, Estimator, Rewards, Weights, grpo
-from gdpo.advantages.arrays import check_finite, per_reward, rounded
+from gdpo.advantages.arrays import as_numpy, check_finite, per_reward, rounded
 from gdpo.advantages.registry import check_advantages, keyword_parameters, weights_by_name
 from gdpo.advantages.stages import (
     BATCH,
@@ -361,18 +355,6 @@ def check_names(names: Sequence[str], rewards: Any) -> None:
         )
     if len(set(names)) < len(names):
         raise ConfigError(f"reward names must be unique, got {', '.join(names)}: rename one")
-
-
-def as_numpy(array: Any) -> Any:
-    """Return a NumPy array of the same precision, but at least single precision."""
-    xp = array_namespace(array)
-    if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
-        array = xp.astype(array, xp.float32)
-    if is_torch_array(array):
-        array = array.detach()
-    if is_torch_array(array) or is_cupy_array(array):
-        array = to_device(array, "cpu")
-    return np.asarray(array)
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:

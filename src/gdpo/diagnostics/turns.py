@@ -14,11 +14,11 @@ import numpy as np
 from gdpo._files import plain
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
-from gdpo.advantages.arrays import check_finite, turn_counts, wrong_axes
+from gdpo.advantages.arrays import as_numpy, check_finite, turn_counts, wrong_axes
 from gdpo.diagnostics.diagnosis import aligned, interval, percent
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
 from gdpo.diagnostics.looks import reward_of
-from gdpo.diagnostics.step import as_numpy, check_names, weights_of
+from gdpo.diagnostics.step import check_names, weights_of
 from gdpo.errors import ConfigError, DataError
 
 MOST_TURNS = 100
