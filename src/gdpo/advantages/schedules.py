@@ -95,8 +95,8 @@ class Schedules:
         names: Sequence[str],
         given: Any,
         *,
-        low: Sequence[Number] | None = None,
-        high: Sequence[Number] | None = None,
+        low: Sequence[Number] | None,
+        high: Sequence[Number] | None,
     ) -> None:
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"schedules must map reward names to schedules, got {given!r}")
