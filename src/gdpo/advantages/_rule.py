@@ -289,9 +289,9 @@ class AdvantageRule:
     def _weighted(self, weights: Any) -> Any:
         if self.weighting is None:
             return weights
-        if not is_array_api_obj(weights):
-            return np.asarray(weights, dtype=np.float64) * np.asarray(self.weighting.factors)
         given: Any = weights
+        if not is_array_api_obj(weights):
+            given = np.asarray(weights, dtype=np.float64)
         xp, place = namespace(given), device_of(given)
         return given * xp.asarray(self.weighting.factors, dtype=given.dtype, device=place)
 

@@ -6,16 +6,8 @@ from math import exp, expm1, hypot, inf, isinf, isnan, log, nan, sqrt
 from typing import Any
 
 from gdpo.advantages._types import Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import floors, in_range, positive, prepare, rounded
-from gdpo.advantages.stages import (
-    BATCH,
-    SAMPLES,
-    mean,
-    present_in,
-    spread,
-    standardize,
-    weighted_sum,
-)
+from gdpo.advantages.arrays import in_range, positive, prepare, rounded, z_scores
+from gdpo.advantages.stages import BATCH, SAMPLES, mean, present_in, spread, weighted_sum
 from gdpo.errors import ConfigError, DataError
 
 
@@ -176,8 +168,7 @@ class RunningScale:
 
     def _including(self, rewards: Rewards, weights: Weights) -> tuple[float, float]:
         r, w = prepare(rewards, weights)
-        floor = floors(self.noise_floor, r.values)
-        total = weighted_sum(standardize(r, over=SAMPLES, floor=floor), w)
+        total = weighted_sum(z_scores(r, self.noise_floor), w)
         xp, std = total.xp, spread(total, over=SAMPLES)
         groups, largest = int(xp.sum(xp.astype(std > 0, xp.int64))), xp.max(std)
         if groups == 0:

@@ -42,6 +42,7 @@ from gdpo.advantages.stages import (
     scale,
     times,
     weighted_sum,
+    without_oneself,
 )
 from gdpo.errors import ConfigError, DataError
 
@@ -172,7 +173,7 @@ def turn_gdpo(
     """
     batch = _prepared(rewards, weights, turns)
     c, alive = centre(batch.to_go(), over=SAMPLES), batch.alive()
-    first = _without_oneself(alive[0, ...])
+    first = without_oneself(alive[0, ...])
     values, errors = [c.values[0, ...] * first], [c.error[0, ...] * first]
     for turn in range(1, alive.shape[_TURNS]):
         values.append(c.values[turn, ...] + values[-1] / alive[turn, ...])
@@ -266,13 +267,8 @@ def _totals(batch: _PreparedTurns) -> Rounded:
     """Return the advantages of `turn_broadcast` for each reward, before scaling."""
     c, xp = centre(batch.to_go(), over=SAMPLES), namespace(batch.earned)
     first = Rounded(c.values[:1, ...], c.error[:1, ...], c.complete)
-    a = times(first, _without_oneself(batch.alive()[:1, ...]))
+    a = times(first, without_oneself(batch.alive()[:1, ...]))
     return Rounded(xp.where(batch.counts, a.values, xp.nan), a.error, batch.complete)
-
-
-def _without_oneself(alive: Any) -> Any:
-    """Return n / (n - 1), which turns a difference from the mean into one from the others' mean."""
-    return alive / namespace(alive).where(alive > 1, alive - 1, 1.0)
 
 
 def _with_outcomes(batch: _PreparedTurns, a: Rounded, outcome: Sequence[bool] | None) -> Rounded:

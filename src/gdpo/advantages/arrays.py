@@ -9,7 +9,8 @@ from math import inf, isfinite, nan, prod
 from sys import float_info
 from typing import Any
 
-from array_api_compat import device, is_numpy_namespace, is_torch_array
+import numpy as np
+from array_api_compat import device, is_cupy_array, is_numpy_namespace, is_torch_array, to_device
 
 from gdpo._shapes import Float
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
@@ -21,6 +22,7 @@ from gdpo.advantages.stages import (
     mean,
     namespace,
     rounding,
+    standardize,
     used_rewards,
 )
 from gdpo.errors import ConfigError, DataError
@@ -157,6 +159,18 @@ def finish(
     return namespace(rewards).asarray(values, dtype=dtype)
 
 
+def as_numpy(array: Any) -> Any:
+    """Return a NumPy array of the same precision, but at least single precision."""
+    xp = namespace(array)
+    if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
+        array = xp.astype(array, xp.float32)
+    if is_torch_array(array):
+        array = array.detach()
+    if is_torch_array(array) or is_cupy_array(array):
+        array = to_device(array, "cpu")
+    return np.asarray(array)
+
+
 def check_finite(rewards: Any, names: Sequence[str] | None = None) -> None:
     """Raise a DataError with the reward and the rollout if a reward is infinite. NaN is allowed.
 
@@ -233,6 +247,12 @@ def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | Non
     if bool(xp.any(array < 0)):
         raise ConfigError(f"noise_floor must be 0 or more, got {[float(v) for v in array]}")
     return xp.where(xp.isnan(array), 0.0, array)
+
+
+def z_scores(r: Rounded, noise_floor: PerReward) -> Rounded:
+    """Return the scores $z_k$: each reward standardized within its group, with this noise floor."""
+    floor = None if noise_floor is None else floors(noise_floor, r.values)
+    return standardize(r, over=SAMPLES, floor=floor)
 
 
 def per_rollout(counts: Any, like: Rewards, *, name: str) -> Float[Any, "prompt sample"]:

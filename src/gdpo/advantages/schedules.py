@@ -7,12 +7,11 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_torch_array
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Float
 from gdpo.advantages._types import Number, Rewards
-from gdpo.advantages.arrays import number
+from gdpo.advantages.arrays import as_numpy, number
 from gdpo.errors import ConfigError, check_whole
 
 FORMS = (
@@ -96,8 +95,8 @@ class Schedules:
         names: Sequence[str],
         given: Any,
         *,
-        low: Sequence[Number] | None = None,
-        high: Sequence[Number] | None = None,
+        low: Sequence[Number] | None,
+        high: Sequence[Number] | None,
     ) -> None:
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"schedules must map reward names to schedules, got {given!r}")
@@ -145,10 +144,7 @@ class Schedules:
         """Count a batch, `[prompt, sample, reward]`, and test the conditions."""
         self._step += 1
         if self._means:
-            given: Any = rewards
-            if is_torch_array(given):
-                given = given.detach().double().cpu().numpy()
-            values = np.asarray(given, dtype=np.float64)
+            values = as_numpy(rewards).astype(np.float64)
             for name, mean in self._means.items():
                 mean.add(values[:, :, self._names.index(name)])
         for name, schedule in self._schedules.items():

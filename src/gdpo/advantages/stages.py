@@ -198,6 +198,11 @@ def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     return _counted(Rounded(x.values, x.error), over).count
 
 
+def without_oneself(count: Float[Any, "..."]) -> Float[Any, "..."]:
+    """Return n / (n - 1), which turns a difference from the mean into one from the others' mean."""
+    return count / namespace(count).where(count > 1, count - 1, 1.0)
+
+
 def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
     """Return the mean of the available values, or NaN, with the axes `over` kept at length 1."""
     xp = namespace(x)

@@ -97,10 +97,10 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         ConfigError: If a requested reward is in no file, a weight or bound names an unknown reward,
             a range does not have low < high, or an estimator is unknown.
     """
-    replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
+    replay = None if replayed is None else Replay(replayed, low=low, high=high)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done = Analysis(reading.report)
-    sample = GroupSampler() if sampled else None
+    sample = GroupSampler()
     names: dict[str, None] = {}
     steps: dict[str, RunSteps] = {}
     for table in reading:
@@ -113,22 +113,24 @@ def analyze(  # noqa: PLR0913 (what the caller knows about the files)
         if batch is None:
             done.not_analyzed += len(table)
             continue
-        step = analyze_step(batch, estimator=estimator, low=low, high=high)
-        steps.setdefault(table.run, RunSteps(table.run)).add(step, batch)
+        steps.setdefault(table.run, RunSteps(table.run)).add(
+            analyze_step(batch, estimator=estimator, low=low, high=high), batch
+        )
         if primary is not None:
             done.priorities.setdefault(table.run, PriorityOverall(table.run, primary)).add(batch)
         found = None if replay is None else replay.add(batch)
-        if sample is not None:
+        if sampled:
             sample.look(batch, found)
     _refuse_absent(reading.report, names, primary)
-    refuse_unnamed({"weights": weights, "range": (*(low or ()), *(high or ()))}, names)
+    refuse_unnamed(weights, names, "weights")
+    refuse_unnamed((*(low or ()), *(high or ())), names, "range")
     purpose = Meaning.SIZES if sizes_are_weights else Meaning.WEIGHTS if weights else None
     done.runs = [run_of(run, purpose) for run in steps.values()]
     done.verdicts = {
         run.run: verdict_of(run, done.report, weighted=weights or (), primary=primary)
         for run in done.runs
     }
-    done.sample = [] if sample is None else sample.groups
+    done.sample = sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
 
@@ -145,7 +147,7 @@ def _refuse_absent(report: ReadReport, names: Collection[str], primary: str | No
             f"primary: {primary!r} is not read as a reward (rewards: {listed(names)}). If it is "
             "one, add it to rewards"
         )
-    refuse_unnamed({"primary": (primary,) if primary else ()}, names)
+    refuse_unnamed((primary,) if primary else (), names, "primary")
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:

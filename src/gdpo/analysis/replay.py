@@ -42,7 +42,7 @@ class _Compared:
     count: int = 0
     flips: int = 0
     zeros: int = 0
-    _sums: tuple[float, ...] = (0.0,) * 5
+    _sums: Float[np.ndarray, " 5"] = field(default_factory=lambda: np.zeros(5))
 
     def add(
         self,
@@ -68,8 +68,7 @@ class _Compared:
         self.count += len(a)
         self.flips += int(np.sum(a * b < 0))
         self.zeros += int(np.sum(b == 0))
-        sums = (np.sum(a), np.sum(b), np.sum(a * a), np.sum(b * b), np.sum(a * b))
-        self._sums = tuple(old + float(new) for old, new in zip(self._sums, sums, strict=True))
+        self._sums += [np.sum(a), np.sum(b), np.sum(a * a), np.sum(b * b), np.sum(a * b)]
 
     def result(self, estimator: str, baseline: str, problem: str) -> "Replayed":
         """Return the comparison. Shares of rollouts are NaN if no step was compared."""
@@ -94,7 +93,7 @@ class _Compared:
 
     def _correlation(self) -> float:
         """Return Pearson's correlation over all rollouts, or NaN if one set never varies."""
-        a, b, aa, bb, ab = (value / (self.count or nan) for value in self._sums)
+        a, b, aa, bb, ab = self._sums / (self.count or nan)
         spreads = (aa - a * a, bb - b * b)
         if not (spreads[0] > 1e-12 * aa and spreads[1] > 1e-12 * bb):
             return nan
@@ -182,23 +181,24 @@ class Replay:
 
     def __init__(
         self,
-        estimators: Sequence[str] | None = None,
+        estimators: Sequence[str] = (),
         *,
         low: Mapping[str, float] | None = None,
         high: Mapping[str, float] | None = None,
         trained: Mapping[str, TrainedWith] | None = None,
     ) -> None:
         self._trained = trained or {}
-        for name in estimators or ():
+        for name in estimators:
             if name != RECORDED and name not in self._trained:
                 resolve_estimator(name)
         self._bounds = (low, high)
-        self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators))
         self.problems: dict[str, str] = {}
         """Reasons why estimators could not be called, keyed by estimator name."""
         self.off_record: dict[str, float] = {}
         """Largest difference from the recorded advantages, by the estimator of a training run."""
-        self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
+        self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule] = {}
+        """The rule of an estimator for a run and its rewards, with its state."""
         self._compared: dict[str, _Compared] = {}
 
     def add(self, batch: RewardArrays) -> dict[str, Advantages]:
@@ -216,7 +216,7 @@ class Replay:
             if not np.any(np.isnan(here)):
                 each = self._compared.setdefault(name, _Compared())
                 step = influence_of(here, prepared, batch.table.names)
-                each.influence = pooled([each.influence, step] if each.influence else [step])
+                each.influence = pooled([each.influence, step])
                 if not np.any(np.isnan(baseline)):
                     tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
                     each.add(baseline, here, batch.there, tolerance=tolerance)
@@ -243,34 +243,25 @@ class Replay:
         if name == RECORDED or (trained is not None and trained.own_code):
             theirs = trained is not None and run not in trained.runs
             return missing if theirs or batch.advantages is None else batch.advantages
-        key = (run, batch.table.names, name)
-        if key not in self._rules:
-            self._rules[key] = self._rule(name, batch)
-        rule = self._rules[key]
-        if rule is None or name in self.problems:
+        if name in self.problems:
             return missing
         tokens = np.where(batch.there, batch.num_tokens, 0.0)
         counts = None if np.any(np.isnan(tokens)) else tokens
+        names = batch.table.names
         try:
+            if (key := (run, names, name)) not in self._rules:
+                estimator, options = (trained.estimator, trained.options) if trained else (name, {})
+                low, high = batch.table.bounds(*self._bounds)
+                self._rules[key] = AdvantageRule(estimator, names, options, low=low, high=high)
+            rule = self._rules[key]
             with boundary(ConfigError):
                 weights = np.array(batch.weights)
                 found = rule(batch.rewards, weights, token_counts=counts)
                 rule.update(batch.rewards, weights)
-        except ConfigError as error:
-            self.problems.setdefault(name, str(error))
+        except GdpoError as error:
+            self.problems[name] = str(error)
             return missing
         return np.asarray(found, dtype=np.float64)
-
-    def _rule(self, name: str, batch: RewardArrays) -> AdvantageRule | None:
-        """Return an estimator's advantage rule for a run, with its state."""
-        trained = self._trained.get(name)
-        estimator, options = (trained.estimator, trained.options) if trained else (name, {})
-        low, high = batch.table.bounds(*self._bounds)
-        try:
-            return AdvantageRule(estimator, batch.table.names, options, low=low, high=high)
-        except GdpoError as error:
-            self.problems.setdefault(name, str(error))
-            return None
 
 
 VIEWED = ("grpo", "gdpo")

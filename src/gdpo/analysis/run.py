@@ -309,8 +309,8 @@ def _related(steps: Sequence[StepAnalysis]) -> dict[tuple[str, ...], _Pairs]:
     for step in steps:
         names = tuple(reward.name for reward in step.diagnosis.rewards)
         related, degrees = np.array(step.diagnosis.correlation), np.array(step.diagnosis.degrees)
-        degrees = np.where(np.isnan(related), 0.0, degrees)
-        sums = np.where(degrees > 0, related, 0.0) * degrees
+        # NaN where the degrees are 0.
+        sums = np.nan_to_num(related) * degrees
         found[names] = found.get(names, 0.0) + np.stack([sums, degrees])
     return found
 

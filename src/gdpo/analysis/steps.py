@@ -93,7 +93,7 @@ def analyze_steps(
         names |= dict.fromkeys(table.names)
         if batch is not None:
             yield analyze_step(batch, estimator=estimator, low=low, high=high)
-    refuse_unnamed({"weights": weights}, names)
+    refuse_unnamed(weights, names, "weights")
 
 
 def analyze_step(
@@ -162,10 +162,9 @@ def _diagnose_turns(
     )
 
 
-def refuse_unnamed(given: Mapping[str, Iterable[str] | None], names: Iterable[str]) -> None:
-    """Raise a ConfigError if an option, given with its rewards, names an unknown reward."""
-    known = list(names)
-    for what, rewards in given.items() if known else ():
+def refuse_unnamed(rewards: Iterable[str] | None, names: Iterable[str], what: str) -> None:
+    """Raise a ConfigError if an option (`what`) names an unknown reward, unless none is known."""
+    if known := list(names):
         refuse_unknown(rewards or (), known, f"{what}: unknown reward")
 
 

@@ -236,9 +236,10 @@ degrees of freedom: then it is three standard errors below 0."""
 
 
 def _unchecked(
-    run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport, groups: int
+    run: RunAnalysis, rewards: Sequence[RewardOverall], *, report: ReadReport
 ) -> Iterator[Unchecked]:
     """Yield the checks that could not run, but matter for the trained rewards."""
+    groups = run.influence.groups
     if run.run in report.mixed_runs:
         yield Unchecked(
             "effect of each reward",
@@ -308,7 +309,7 @@ def verdict_of(
     # Nothing is due to a reward with a much smaller weight.
     least = Thresholds().nudge * max((reward.weight_share for reward in rewards), default=0.0)
     larger = [reward for reward in rewards if not reward.weight_share < least]
-    unchecked = tuple(_unchecked(run, rewards, report=report, groups=whole.groups))
+    unchecked = tuple(_unchecked(run, rewards, report=report))
     base = Verdict(
         Action.NOTHING,
         run.run,

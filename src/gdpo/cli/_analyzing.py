@@ -274,7 +274,7 @@ def _analyze_logs(logs: Sequence[Log], options: AnalyzeOptions, console: Console
         )
     names = [name for run in runs for name in run.rewards]
     weights = options.analysis["weights"] or {}
-    refuse_unnamed({"weights": weights}, names)
+    refuse_unnamed(weights, names, "weights")
     found = [trends_of(run, weights=weights) for run in runs]
     if options.json:
         _print_json({"logs": [_as_dict(trends) for trends in found]})

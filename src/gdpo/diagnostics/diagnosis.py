@@ -350,8 +350,7 @@ class Diagnosis:
         ]
         return "\n".join([*head, *finding_lines(self.findings, LINES - len(head))])
 
-    def __str__(self) -> str:
-        return self.summary()
+    __str__ = summary
 
 
 def check_detail(detail: Any, field: str) -> None:

@@ -7,7 +7,7 @@ standard deviation within a group.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import cos, pi, sin, sqrt, tan
@@ -257,7 +257,7 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
     largest = np.max(np.abs(weights), axis=-1, keepdims=True, initial=0.0)
     unit = weights / np.where(largest > 0, largest, 1.0)
     unit = unit / np.maximum(np.sum(np.abs(unit), axis=-1, keepdims=True), 1.0)
-    scores = np.where(applies, z, 0.0)
+    scores = np.nan_to_num(z)
     count, samples = np.sum(applies, axis=1), np.sum(np.any(applies, axis=2), axis=1)
     least_one = np.maximum(count, 1)
     with np.errstate(all="ignore"):
@@ -276,7 +276,7 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
             asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
             applies=np.any(applies, axis=1).astype(np.float64),
             zero_advantage=np.broadcast_to(zero.astype(np.float64), live.shape),
-            mean=np.sum(np.where(applies, values, 0.0), axis=1) / least_one,
+            mean=np.nansum(values, axis=1) / least_one,
             present=np.abs(unit) * count / np.maximum(samples, 1)[:, None],
             live_weight=np.abs(unit) * squares,
             fourth=pushes**4,
@@ -285,10 +285,11 @@ def influence_of(advantages: Scores, batch: PreparedStep, names: Sequence[str]) 
         return Influence(tuple(names), len(pushes), of_step, pushes.T @ pushes)
 
 
-def pooled(steps: Sequence[Influence]) -> Influence:
-    """Return the sums over several steps. A reward that a step lacks adds 0."""
-    names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]
+def pooled(steps: Iterable[Influence | None]) -> Influence:
+    """Return the sums over several steps. None adds nothing, and a reward that a step lacks, 0."""
+    known = [step for step in steps if step is not None]
+    names = tuple(dict.fromkeys(name for step in known for name in step.names))
+    fitted = [step if step.names == names else _with_rewards(step, names) for step in known]
     with np.errstate(all="ignore"):
         sums = Sums(*np.sum([step.sums for step in fitted], axis=0))
         products = np.sum([step.products for step in fitted], axis=0)

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isnan, log, log1p, nan, pi
 from statistics import NormalDist
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -330,8 +330,8 @@ def described(
         if not np.any(influence.sums.weight):
             remedy = "give at least one reward a weight other than 0"
         numbers = {"zero_advantage_groups": share, **evidence}
-        words: dict[str, Any] = {"share": percent(share), "remedy": remedy}
-        return finding(of.kind, (), numbers, severity=severity, **words)
+        shown = percent(share)
+        return finding(of.kind, (), numbers, severity=severity, share=shown, remedy=remedy)
     reward = reward_of(influence, of.rewards[0], margins=True)
     if not isnan(reward.share):
         evidence["weight_share"] = reward.wanted

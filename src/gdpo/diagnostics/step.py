@@ -9,18 +9,12 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import (
-    array_namespace,
-    is_array_api_obj,
-    is_cupy_array,
-    is_torch_array,
-    to_device,
-)
+from array_api_compat import array_namespace, is_array_api_obj
 
 from gdpo._naming import refuse_unknown
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, Advantages, Estimator, Rewards, Weights, grpo
-from gdpo.advantages.arrays import check_finite, per_reward, rounded
+from gdpo.advantages.arrays import as_numpy, check_finite, per_reward, rounded
 from gdpo.advantages.registry import check_advantages, keyword_parameters, weights_by_name
 from gdpo.advantages.stages import (
     BATCH,
@@ -119,6 +113,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
     if advantages is not None or estimator != "grpo":
         a = _advantages(advantages, estimator, r, w, names, bounds)
     applies = np.any(~np.isnan(x), axis=-1)
+    rollouts = int(np.sum(applies))
     related, degrees = _correlations(batch.z, batch.std)
     conflict, chance_conflict = _conflict(batch.z, batch.weights)
     influence = influence_of(a, batch, names)
@@ -126,8 +121,8 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         estimator=called,
         prompts=x.shape[0],
         samples=x.shape[1],
-        rollouts=int(np.sum(applies)),
-        rewards=_reward_diagnoses(batch, influence, names, bounds),
+        rollouts=rollouts,
+        rewards=_reward_diagnoses(batch, influence, names, bounds, rollouts),
         correlation=tuple(map(tuple, related.tolist())),
         degrees=tuple(map(tuple, degrees.tolist())),
         conflict=conflict,
@@ -150,21 +145,25 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
 
 
 def _reward_diagnoses(
-    batch: PreparedStep, influence: Influence, names: Sequence[str], bounds: tuple[Vector, Vector]
+    batch: PreparedStep,
+    influence: Influence,
+    names: Sequence[str],
+    bounds: tuple[Vector, Vector],
+    rollouts: int,
 ) -> tuple[RewardDiagnosis, ...]:
     (low, high), values, std, weights = bounds, batch.values, batch.std, batch.prompt_weights
-    missing = np.isnan(values)
-    applies, never = np.any(~missing, axis=SAMPLES), np.all(missing, axis=BATCH)
-    rollouts = max(int(np.sum(~np.all(missing, axis=-1))), 1)
+    missing, applies = np.isnan(values), ~np.isnan(std)
+    groups = np.sum(applies, axis=0)
+    never = groups == 0
     # Each reward's weight is averaged over the prompts that it applies to.
-    weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(np.sum(applies, 0), 1)
+    weight = np.sum(np.where(applies, weights, 0.0), axis=0) / np.maximum(groups, 1)
     highest = np.max(np.where(missing, -np.inf, values), axis=SAMPLES)
     lowest = np.min(np.where(missing, np.inf, values), axis=SAMPLES)
     live = np.sort(np.where(std > 0, std, nan), axis=0)
     count, means = np.sum(std > 0, axis=0), mean(values, over=BATCH)[0, 0]
     middle = np.stack([(count - 1) // 2, count // 2])
     of_groups = np.stack([std == 0, std, (std == 0) & (highest > lowest)])
-    constant, group_std, lost = mean(np.where(np.isnan(std), nan, of_groups), over=1)[:, 0, :]
+    constant, group_std, lost = mean(np.where(applies, of_groups, nan), over=1)[:, 0, :]
     columns = {
         "weight": batch.weights if batch.weights.ndim == 1 else weight,
         "low": low,
@@ -176,12 +175,11 @@ def _reward_diagnoses(
         "varying_std": np.mean(np.take_along_axis(live, middle, axis=0), axis=0),
         "saturation": (means - low) / (high - low),
         "weight_share": influence.weight_shares,
-        "influence": np.where(never, nan, influence.sums.influence / rollouts),
+        "influence": np.where(never, nan, influence.sums.influence / max(rollouts, 1)),
         "influence_share": np.where(never, nan, influence.shares),
         "influence_margin": np.where(never, nan, influence.margins),
         "below_resolution": lost,
     }
-    groups = np.sum(~np.isnan(std), axis=0)
     rewards: list[RewardDiagnosis] = []
     for k, name in enumerate(names):
         row = {what: float(column[k]) for what, column in columns.items()}
@@ -288,16 +286,15 @@ def _of_advantages(
     advantages: Scores, sum_first: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> dict[str, Any]:
     live = np.any(advantages != 0, axis=SAMPLES)
+    largest = float(np.max(np.abs(advantages), where=applies, initial=0.0))
     numbers = {
         "zero_advantage_groups": float(np.mean(~live)),
-        "largest": float(np.max(np.abs(advantages), where=applies, initial=0.0)),
+        "largest": largest,
         **dict.fromkeys(("signal_rms", "distinct", "distinct_grpo", "same_as_grpo")),
     }
-    with_signal = applies & live[:, None]
-    largest = np.max(np.abs(advantages), where=with_signal, initial=0.0)
     if largest > 0:
-        ratios = np.where(with_signal, advantages / largest, np.nan)
-        numbers["signal_rms"] = float(largest) * float(np.sqrt(np.nanmean(ratios * ratios)))
+        ratios = np.where(applies & live[:, None], advantages / largest, np.nan)
+        numbers["signal_rms"] = largest * float(np.sqrt(np.nanmean(ratios * ratios)))
     for name, each in (("distinct", advantages), ("distinct_grpo", sum_first)):
         if np.any(live):
             ordered = np.sort(np.where(applies, each, np.nan), axis=SAMPLES)
@@ -318,7 +315,7 @@ def _correlations(z: Values, std: PerGroup) -> tuple[Square, Square]:
     The sums are over the groups in which both rewards vary (NaN without any), unlike those of
     `stages.correlation`. The degrees of freedom are the square root in the denominator.
     """
-    known = np.where(np.isnan(z), 0.0, z)
+    known = np.nan_to_num(z)
     columns = known.reshape(-1, z.shape[-1])
     squares = np.sum(known * known, axis=SAMPLES).T @ (std > 0)
     degrees = np.sqrt(squares * squares.T)
@@ -358,18 +355,6 @@ def check_names(names: Sequence[str], rewards: Any) -> None:
         )
     if len(set(names)) < len(names):
         raise ConfigError(f"reward names must be unique, got {', '.join(names)}: rename one")
-
-
-def as_numpy(array: Any) -> Any:
-    """Return a NumPy array of the same precision, but at least single precision."""
-    xp = array_namespace(array)
-    if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
-        array = xp.astype(array, xp.float32)
-    if is_torch_array(array):
-        array = array.detach()
-    if is_torch_array(array) or is_cupy_array(array):
-        array = to_device(array, "cpu")
-    return np.asarray(array)
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:

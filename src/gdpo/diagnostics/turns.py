@@ -14,11 +14,11 @@ import numpy as np
 from gdpo._files import plain
 from gdpo._shapes import Bool, Float
 from gdpo.advantages import AdvantageRule, TurnCounts, TurnRewards
-from gdpo.advantages.arrays import check_finite, turn_counts, wrong_axes
+from gdpo.advantages.arrays import as_numpy, check_finite, turn_counts, wrong_axes
 from gdpo.diagnostics.diagnosis import aligned, interval, percent
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
 from gdpo.diagnostics.looks import reward_of
-from gdpo.diagnostics.step import as_numpy, check_names, weights_of
+from gdpo.diagnostics.step import check_names, weights_of
 from gdpo.errors import ConfigError, DataError
 
 MOST_TURNS = 100
@@ -109,8 +109,7 @@ class TurnsDiagnosis:
             rows.append(cells)
         return "\n".join(aligned(rows))
 
-    def __str__(self) -> str:
-        return self.summary()
+    __str__ = summary
 
 
 def diagnose_turns(
@@ -225,8 +224,7 @@ def pooled_turns(steps: Sequence[TurnsDiagnosis]) -> TurnsDiagnosis:
     influences: list[Influence | None] = []
     for turn in range(longest):
         at_turn = [step.influences[turn] for step in steps if turn < len(step.influences)]
-        known = [each for each in at_turn if each is not None]
-        influences.append(pooled(known) if known else None)
+        influences.append(pooled(at_turn) if any(at_turn) else None)
     rollouts = np.sum([np.pad(s.rollouts, (0, longest - len(s.rollouts))) for s in steps], axis=0)
     names = dict.fromkeys(name for step in steps for name in step.names)
     return TurnsDiagnosis(tuple(names), tuple(rollouts.tolist()), tuple(influences))

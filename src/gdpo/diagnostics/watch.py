@@ -122,7 +122,7 @@ class Looks:
 
     def add(self, step: Influence) -> Iterator[tuple[Influence, Look, int]]:
         """Add the next step, and yield each block that it fills, with its test and its steps."""
-        self.begun = step if self.begun is None else pooled([self.begun, step])
+        self.begun = pooled([self.begun, step])
         self.steps += 1
         if self.begun.groups < LEAST_GROUPS:
             return
@@ -179,7 +179,7 @@ class FindingHistory:
         """
         self.steps += 1
         influence = step.influence
-        self._all = influence if self._all is None else pooled([self._all, influence])
+        self._all = pooled([self._all, influence])
         self._widen(step.ranges)
         window, self._recent = self._window.add(influence), self._last.add(influence)
         of_batch = [finding for finding in step.findings if finding.kind not in OF_GROUPS]
@@ -330,10 +330,8 @@ class FindingHistory:
         """Measure what was noticed on this step too, and hold the findings with enough groups."""
         for rewards, measuring in list(self._measuring.items()):
             if measuring.influence is None:
-                measuring.since, measuring.influence = number, step
-            else:
-                measuring.influence = pooled([measuring.influence, step])
-            influence = measuring.influence
+                measuring.since = number
+            measuring.influence = influence = pooled([measuring.influence, step])
             if influence.groups < LEAST_GROUPS:
                 continue
             del self._measuring[rewards]

@@ -28,6 +28,9 @@ _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 _NOTICES = 3
 """Maximum number of notices in a terminal."""
 
+_FINDINGS = 3
+"""Maximum number of findings in a terminal. The others are counted."""
+
 _PLACE = 40
 """Minimum width of a shortened file name, in terminal cells."""
 
@@ -192,12 +195,10 @@ class Findings:
 
     kind: ClassVar[str] = "findings"
     rows: Sequence[FindingRow]
-    most: int = 3
-    """Maximum number of findings that a terminal prints. The others are counted."""
 
     def printed(self, on: Terminal) -> Lines:
         """Yield the lines in a terminal."""
-        for row in self.rows[: self.most]:
+        for row in self.rows[:_FINDINGS]:
             severity = row.finding.severity
             message = f"{MARKS[severity]} {row.message}"
             for line in wrap(message, on.width, subsequent_indent="  "):
@@ -205,7 +206,7 @@ class Findings:
             if row.remedy:
                 remedy = f"  → {row.remedy}"
                 yield from map(Text, wrap(remedy, on.width, subsequent_indent="    "))
-        if (more := len(self.rows) - self.most) > 0:
+        if (more := len(self.rows) - _FINDINGS) > 0:
             where = ALL if on.page is None else f"(on {one_line(str(on.page))})"
             yield Text(f"and {counted(more, 'more finding')} {where}", style="dim")
 

@@ -180,7 +180,7 @@ class Chart:
 
 def _runs(known: Bool[np.ndarray, " point"]) -> Iterator[tuple[int, int]]:
     """Yield the first place of each run of known points, and the place after its last one."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
+    edges = np.flatnonzero(np.diff(known, prepend=False, append=False))
     yield from zip(edges[::2], edges[1::2], strict=True)
 
 

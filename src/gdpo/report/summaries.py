@@ -43,8 +43,8 @@ _REWARDS, _TURNS, _LOGS = 6, 6, 3
 _LOGGED = 16
 """Maximum number of rewards of a logged run."""
 
-_RUNS, _NAMES = 6, 24
-"""Maximum number of runs, and of rewards, in tables and charts that only a page shows."""
+_RUNS = 6
+"""Maximum number of runs in tables that only a page shows."""
 
 _PROBLEM, _TEXT = 160, 200
 """Maximum number of characters of a problem, and of a completion that a reward function got."""

@@ -54,7 +54,6 @@ class RewardWorker:
     def __init__(self, rewards: bytes, *, memory: float | None) -> None:
         self._rewards = rewards
         self._memory = memory
-        self._calls = 0
         self._stopped = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None

@@ -261,7 +261,8 @@ class _Shared:
         loop.call_soon_threadsafe(turns.set)
         if not turns.wait(_ANSWERS_S):
             with self._lock:
-                self._loop = None if self._loop is loop else self._loop
+                if self._loop is loop:
+                    self._loop = None
 
 
 _shared = _Shared()

@@ -139,7 +139,7 @@ def closed_gates(
     for name, gate in gates.items():
         condition = _condition(rewards, names, gate)
         known: Bool[Any, "*batch"] = ~xp.isnan(condition)
-        closed = known & (condition < gate.at_least)
+        closed = condition < gate.at_least  # False for NaN
         count = int(xp.sum(xp.astype(known, xp.int64)))
         shares[name] = int(xp.sum(xp.astype(closed, xp.int64))) / count if count else 0.0
     return shares

@@ -188,10 +188,8 @@ def last_number(text: str) -> str | None:
         >>> last_number("none") is None
         True
     """
-    number = None
-    for match in _NUMBER.finditer(text):
-        number = match
-    return number.group().replace(",", "").replace("−", "-").lstrip("+") if number else None
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].replace(",", "").replace("−", "-").lstrip("+") if numbers else None
 
 
 _HALF, _72 = {"answer": r"\frac{1}{2}"}, {"answer": "72"}

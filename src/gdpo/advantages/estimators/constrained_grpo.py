@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import finish, floors, per_reward, prepare
-from gdpo.advantages.stages import SAMPLES, standardize, times, weighted_sum
+from gdpo.advantages.arrays import finish, per_reward, prepare, z_scores
+from gdpo.advantages.stages import times, weighted_sum
 from gdpo.errors import ConfigError
 
 
@@ -44,6 +44,6 @@ def constrained_grpo(
             f"multipliers must be 0 or more, or NaN for a reward without a constraint, got "
             f"{[float(m) for m in duals]}: replace the negative values"
         )
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     total = weighted_sum(times(z, xp.where(xp.isnan(duals), 1.0, duals)), w)
     return finish(total, rewards, max_advantage=max_advantage)

@@ -1,8 +1,8 @@
 from typing import Any
 
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import finish, floors, in_range, prepare
-from gdpo.advantages.stages import SAMPLES, Rounded, standardize, standardize_kept, weighted_sum
+from gdpo.advantages.arrays import finish, in_range, prepare, z_scores
+from gdpo.advantages.stages import Rounded, standardize_kept, weighted_sum
 
 
 def gd2po_hard(
@@ -44,7 +44,7 @@ def gd2po_hard(
     """
     in_range("threshold", threshold, 0, float("inf"))
     r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     a = standardize_kept(weighted_sum(z, w), ~opposed(z, w, threshold))
     return finish(a, rewards, max_advantage=max_advantage)
 

@@ -1,7 +1,7 @@
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import finish, floors, in_range, prepare
+from gdpo.advantages.arrays import finish, in_range, prepare, z_scores
 from gdpo.advantages.estimators.gd2po_hard import opposed
-from gdpo.advantages.stages import SAMPLES, below, standardize, standardize_kept, weighted_sum
+from gdpo.advantages.stages import below, standardize_kept, weighted_sum
 
 
 def gd2po_snr(
@@ -37,7 +37,7 @@ def gd2po_snr(
     in_range("threshold", threshold, 0, 1)
     r, w = prepare(rewards, weights)
     xp = r.xp
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     total = weighted_sum(z, w)
     force = xp.sum(xp.abs(w) * xp.where(xp.isnan(z.values), 0.0, xp.abs(z.values)), axis=-1)
     cancels = below(xp.abs(total.values), threshold * force, size=force)

@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Number, PerReward, PerRollout, Rewards, Weights
-from gdpo.advantages.arrays import finish, fixed_scale, floors, per_rollout, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES, divide, standardize, weighted_sum
+from gdpo.advantages.arrays import finish, fixed_scale, per_rollout, prepare, z_scores
+from gdpo.advantages.stages import BATCH, divide, standardize, weighted_sum
 
 
 def gdpo(
@@ -45,7 +45,7 @@ def gdpo(
                [-1.0954,  1.0954]])
     """
     r, w = prepare(rewards, weights)
-    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
+    total = weighted_sum(z_scores(r, noise_floor), w)
     if scale is not None:
         a = divide(total, fixed_scale(scale, total.values, token_counts=token_counts))
     else:

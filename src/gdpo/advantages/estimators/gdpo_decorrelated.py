@@ -1,7 +1,7 @@
 from gdpo.advantages import stages as st
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import finish, floors, in_range, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES
+from gdpo.advantages.arrays import finish, in_range, prepare, z_scores
+from gdpo.advantages.stages import BATCH
 
 
 def gdpo_decorrelated(
@@ -48,7 +48,7 @@ def gdpo_decorrelated(
     in_range("power", power, 0, 1)
     in_range("shrinkage", shrinkage, 1e-6, 1)
     r, w = prepare(rewards, weights)
-    z = st.standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     corrected = st.decorrelated(z, w, power=power, shrinkage=shrinkage)
     a = st.standardize(st.weighted_sum(z, corrected), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)

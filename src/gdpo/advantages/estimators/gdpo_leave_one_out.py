@@ -40,7 +40,7 @@ def gdpo_leave_one_out(
     r, w = prepare(rewards, weights)
     xp, floor = r.xp, floors(noise_floor, r.values)
     c, n = st.centre(r, over=SAMPLES), st.present_in(r, over=SAMPLES)
-    difference = st.times(c, n / xp.where(n > 1, n - 1, 1.0))
+    difference = st.times(c, st.without_oneself(n))
     std = st.spread_of_others(c)
     std = std if floor is None else xp.maximum(std, floor)
     z = st.divide(difference, xp.where(std > 0, std, 1.0))

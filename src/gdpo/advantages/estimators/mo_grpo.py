@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import finish, floors, prepare
-from gdpo.advantages.stages import SAMPLES, standardize, weighted_sum
+from gdpo.advantages.arrays import finish, prepare, z_scores
+from gdpo.advantages.stages import weighted_sum
 
 
 def mo_grpo(
@@ -34,5 +34,5 @@ def mo_grpo(
                [-1.4142,  1.4142]])
     """
     r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     return finish(weighted_sum(z, w), rewards, max_advantage=max_advantage)

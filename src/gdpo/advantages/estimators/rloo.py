@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Rewards, Weights
 from gdpo.advantages.arrays import finish, prepare
-from gdpo.advantages.stages import SAMPLES, centre, namespace, present_in, times, weighted_sum
+from gdpo.advantages.stages import SAMPLES, centre, present_in, times, weighted_sum, without_oneself
 
 
 def rloo(rewards: Rewards, weights: Weights) -> Advantages:
@@ -26,4 +26,4 @@ def rloo(rewards: Rewards, weights: Weights) -> Advantages:
     r, w = prepare(rewards, weights)
     total = weighted_sum(centre(r, over=SAMPLES), w)
     n = present_in(total, over=SAMPLES)
-    return finish(times(total, n / namespace(n).where(n > 1, n - 1, 1.0)), rewards)
+    return finish(times(total, without_oneself(n)), rewards)

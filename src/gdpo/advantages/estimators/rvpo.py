@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import finish, floors, in_range, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES, soft_minimum, standardize
+from gdpo.advantages.arrays import finish, in_range, prepare, z_scores
+from gdpo.advantages.stages import BATCH, soft_minimum, standardize
 from gdpo.errors import ConfigError
 
 
@@ -50,6 +50,6 @@ def rvpo(
             "rvpo does not take negative weights: negate the reward, so that a larger value is "
             "better, and give it a positive weight"
         )
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     a = standardize(soft_minimum(z, w, sharpness=sharpness), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)

@@ -1,6 +1,6 @@
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import declared, finish, floors, in_range, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES, mean, standardize, times, weighted_sum
+from gdpo.advantages.arrays import declared, finish, in_range, prepare, z_scores
+from gdpo.advantages.stages import BATCH, mean, standardize, times, weighted_sum
 from gdpo.errors import ConfigError
 
 
@@ -51,6 +51,6 @@ def sa_mrpo(
         )
     saturation = (mean(r.values, over=BATCH) - bottom) / (top - bottom)
     room = xp.where(xp.isnan(saturation), 1.0, 1 - xp.clip(saturation, 0.0, 1.0))
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     a = standardize(weighted_sum(times(z, room**gamma), w), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)

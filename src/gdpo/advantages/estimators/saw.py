@@ -1,7 +1,7 @@
 from gdpo.advantages import stages as st
 from gdpo.advantages._types import Advantages, Number, PerReward, Rewards, Weights
-from gdpo.advantages.arrays import above_low, finish, floors, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES
+from gdpo.advantages.arrays import above_low, finish, prepare, z_scores
+from gdpo.advantages.stages import BATCH
 
 
 def saw(
@@ -49,6 +49,6 @@ def saw(
     used = xp.where(st.used_rewards(w), cv, 0.0)
     largest = xp.max(used)
     relative = used / xp.where(largest > 0, largest, 1.0)
-    z = st.standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
+    z = z_scores(r, noise_floor)
     a = st.standardize(st.weighted_sum(st.times(z, relative), w), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)

@@ -110,7 +110,6 @@ class Log:
             rewarded = [row for row in self.without_step if any(map(field_of, row))]
             self.rows = dict(enumerate(rewarded or self.without_step, 1))
             self.numbered = bool(self.rows)
-        self.without_step = []
 
 
 class MetricsOrRolloutsError(DataError):

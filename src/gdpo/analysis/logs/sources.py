@@ -7,11 +7,11 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from gdpo.analysis.logs.rows import (
     BY_KIND,
@@ -35,8 +35,6 @@ _BLOCK, _HEADER = 2**15, 7
 """Sizes of a block, of the file's header and of each part's header in a `.wandb` file."""
 _WHOLE, _FIRST, _LAST = 1, 2, 4
 """Types of message parts in a `.wandb` file. Other types are in the middle of a message."""
-
-Reader: TypeAlias = Callable[[Path], list[Log]]
 
 
 def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
@@ -193,9 +191,5 @@ def _trackio(path: Path) -> list[Log]:
     return _logged(*logs.values())
 
 
-_BY_NAME: dict[str, Reader] = {
-    STATE: _state,
-    ".wandb": _wandb,
-    ".db": _trackio,
-}
+_BY_NAME = {STATE: _state, ".wandb": _wandb, ".db": _trackio}
 """How to read the files with these names or extensions."""

@@ -115,7 +115,7 @@ def _run(log: Log) -> LoggedRun:
                 of = batch
             else:
                 continue
-            number = float(value) if abs(value) < 1e300 else nan
+            number = value if abs(value) < 1e300 else nan
             of.setdefault(name, nothing.copy())[place] = number
     rewards = {name: {"mean": nothing, **of} for name, of in found.items()}
     logged = [values for of in rewards.values() for values in of.values()]

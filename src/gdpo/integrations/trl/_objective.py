@@ -24,9 +24,9 @@ class Objective:
     names: Sequence[str]
     rule: AdvantageRule
     gates: Mapping[str, Gate]
-    low: Mapping[str, float | None]
-    """The lowest value of each reward, if it is declared."""
-    high: Mapping[str, float | None]
+    low: Sequence[float]
+    """The lowest value of each reward. NaN: not declared."""
+    high: Sequence[float]
     declared: Declared
     """Ranges and gates, in the format of the rollout record."""
     weights_column: str | None
@@ -57,10 +57,11 @@ class Objective:
 
         The ranges must be declared and the weights fixed. That reward is assumed to be binary.
         """
-        ends: dict[str, Any] = {name: (self.low[name], self.high[name]) for name in self.names}
+        pairs = zip(self.low, self.high, strict=True)
+        ends: dict[str, Any] = dict(zip(self.names, pairs, strict=True))
         options: Any = args.advantage_options or {}
         primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
-        known = np.abs(np.array([*ends.values()], dtype=np.float64)) <= LARGEST  # not if NaN
+        known = np.abs([self.low, self.high]) <= LARGEST  # not if NaN
         if self.rule.weighting is not None or not known.all() or max(weights) <= 0:
             return
         values: Any = {name: Continuous(*pair) for name, pair in ends.items()}
@@ -103,8 +104,8 @@ def objective_of(
         names=names,
         rule=rule,
         gates=gates,
-        low=dict(zip(names, low, strict=True)),
-        high=dict(zip(names, high, strict=True)),
+        low=low,
+        high=high,
         declared=describe_rewards(names, low, high, gates),
         weights_column=args.weights_column,
     )

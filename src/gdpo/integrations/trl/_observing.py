@@ -15,6 +15,7 @@ from gdpo.analysis.run import RunSteps, run_of
 from gdpo.analysis.steps import StepAnalysis
 from gdpo.analysis.verdict import verdict_of
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
+from gdpo.diagnostics.step import Bounds
 from gdpo.integrations._harmless import Harmless
 from gdpo.integrations._turns import of_rollouts
 from gdpo.integrations.trl._adapter import ends_of_text, is_training
@@ -37,8 +38,8 @@ class Observer(TrainerCallback):
         estimator: str | None,
         detail: str,
         *,
-        low: Mapping[str, float | None] | None = None,
-        high: Mapping[str, float | None] | None = None,
+        low: Bounds = None,
+        high: Bounds = None,
     ) -> None:
         self.watch = Watch()
         self._run = RunSteps("")

@@ -141,33 +141,30 @@ def _carry(run: VerlRun, ray_trainer: Any) -> None:
 
 def _carry_through_queue(run: VerlRun, trainer_base: Any) -> None:
     trainer, queue = trainer_base.PPOTrainer, trainer_base.tq
-    for place, name, wrapper, lost in (
-        (
-            trainer,
-            "_compute_advantage",
-            partial(with_queue, run, queue=queue),
-            "gdpo's estimators and gdpo_watch do not work in the V1 trainers",
-        ),
-        (
-            trainer_base,
-            "compute_advantage_for_multi_trajectories",
-            partial(with_watch, run),
-            "gdpo_watch does not work in the V1 trainers",
-        ),
-        (
-            trainer,
-            "_log_rollout_data",
-            partial(with_rewards_dumped, run, queue=queue),
-            "the files in trainer.rollout_data_dir do not contain the separate rewards",
-        ),
-        (
-            trainer,
-            "_val_metrics_update",
-            with_totals,
-            "validation fails if a reward is a list with one number for each turn",
-        ),
-    ):
-        _wrap(name, wrapper, place, lost=lost)
+    _wrap(
+        "_compute_advantage",
+        partial(with_queue, run, queue=queue),
+        trainer,
+        lost="gdpo's estimators and gdpo_watch do not work in the V1 trainers",
+    )
+    _wrap(
+        "compute_advantage_for_multi_trajectories",
+        partial(with_watch, run),
+        trainer_base,
+        lost="gdpo_watch does not work in the V1 trainers",
+    )
+    _wrap(
+        "_log_rollout_data",
+        partial(with_rewards_dumped, run, queue=queue),
+        trainer,
+        lost="the files in trainer.rollout_data_dir do not contain the separate rewards",
+    )
+    _wrap(
+        "_val_metrics_update",
+        with_totals,
+        trainer,
+        lost="validation fails if a reward is a list with one number for each turn",
+    )
 
 
 def _pass_messages(agent_loop: Any) -> None:
