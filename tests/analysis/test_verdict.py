@@ -532,6 +532,15 @@ def test_a_fall_of_a_reward_that_lacks_influence_names_the_setting_and_the_prima
     assert (verdict.action, verdict.rewards) == (Action.CHANGE, ("a",))
 
 
+def test_a_fall_of_another_reward_comes_before_a_primary_reward_that_is_pushed_down():
+    def draw(random, step, size):
+        a = rate(0.7, 0.3, high=10.0)(random, step, size)
+        return {"a": a, "b": (a == 0) * coin(random, step, size)}
+
+    verdict = verdict_of(Run(draw, steps=40), primary="b")
+    assert (verdict.kind, verdict.rewards) == (Kind.FALLS, ("a",))
+
+
 def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_dominant():
     analysis = analyzed(drawn(a=coin, b=lambda *each: 10 * coin(*each), c=coin))
     (held,) = [h for h in analysis.runs[0].findings if h.finding.kind is Kind.DOMINANT]
