@@ -212,6 +212,13 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
     ]
 
 
+def test_a_column_with_rewards_as_json_is_no_total_where_it_is_a_number(tmp_path):
+    records = [{"prompt": "a", "reward": cell} for cell in ('{"a": 1, "b": 0}', "0.5") * 2]
+    table, _ = read_one(written.rows(tmp_path / "a.csv", records))
+    assert table.names == ("a", "b")
+    assert np.isnan(table.total).all()
+
+
 @pytest.mark.parametrize("weight", [None, inf, 1e300, "much"])
 def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
     record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}
@@ -368,8 +375,7 @@ def test_samples_of_pt_files_that_are_no_list_are_none(tmp_path):
 
 
 def test_a_field_with_a_very_long_name_is_left_out_and_told(tmp_path):
-    path, long = tmp_path / "a.jsonl", "a" * 300 + "_reward"
-    path.write_text(json.dumps({"prompt": "p", "b_reward": 1, long: 0.5}))
-    table, report = read_one(path)
+    record = {"prompt": "p", "b_reward": 1, "a" * 300 + "_reward": 0.5}
+    table, report = read_one(written.lines(tmp_path / "a.jsonl", [record]))
     assert table.names == ("b_reward",)
     assert [notice.problem for notice in report.notices.values()] == [ReadProblem.LONG_NAME]
