@@ -54,6 +54,19 @@ def verdict_in(folder, **options):
     return only_verdict(analyze(read_rollout_files(folder), **options))
 
 
+IF_EQUAL = [(Meaning.EQUAL, True), (Meaning.SIZES, False)]
+"""The readings of a verdict that calls for a change only if the rewards should count equally."""
+
+
+def readings_of(verdict):
+    return [(each.meaning, each.needed) for each in verdict.readings]
+
+
+def within(low, high, *names):
+    """Return the options that declare this range of some rewards."""
+    return {"low": dict.fromkeys(names, low), "high": dict.fromkeys(names, high)}
+
+
 def printed(analysis):
     return " ".join(lines_of(analysis, 500)[:-1])
 
@@ -78,7 +91,7 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     ]
     assert (run["verdict"]["action"], run["verdict"]["groups"]) == ("unknown", 16)
     assert run["verdict"]["sentence"] == verdict.sentence
-    (missing,) = only_verdict(analyzed(run_with(1, 100, steps=1, size=(1, 8)))).unchecked
+    (missing,) = verdict_of(run_with(1, 100, steps=1, size=(1, 8))).unchecked
     assert missing.reason.startswith("1 group is ")
     assert "unchecked" not in run["verdict"]
     write_rollouts_report(analysis, tmp_path / "page.html")
@@ -111,14 +124,12 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
     verdict = verdict_in(folder)
     assert (verdict.action, verdict.kind) == (Action.CHECK, Kind.CONSTANT)
     assert "--range format=" in verdict.unchecked[0].remedy
-    ranges = {"low": {"format": 0.0}, "high": {"format": 1.0}}
-    known = analyze(read_rollout_files(folder), **ranges)
+    known = analyze(read_rollout_files(folder), **within(0.0, 1.0, "format"))
     verdict = only_verdict(known)
     assert (verdict.action, verdict.learned) == (Action.NOTHING, ("format",))
     assert "not checked" not in printed(known)
-    for low, high in ((2.0, 3.0), (-1.0, 0.0)):
-        ranges = {"low": {"format": low}, "high": {"format": high}}
-        wrong = verdict_in(folder, **ranges)
+    for ends in ((2.0, 3.0), (-1.0, 0.0)):
+        wrong = verdict_in(folder, **within(*ends, "format"))
         assert wrong.action is Action.CHECK
         assert "wrong" in wrong.unchecked[0].reason
 
@@ -211,7 +222,7 @@ def test_a_share_that_is_unknown_is_unclear():
     assert _unclear([replace(reward, influence_share=nan)], ()) == [reward.name]
 
 
-@pytest.mark.parametrize("ranges", [{}, {"low": {"form": 0.0}, "high": {"form": 2.0}}])
+@pytest.mark.parametrize("ranges", [{}, within(0.0, 2.0, "form")])
 def test_a_reward_that_never_varied_is_to_be_checked_whatever_else_is_wrong(ranges):
     def draw(random, step, size):
         constant = {"form": np.ones(size), "tone": np.ones(size)}
@@ -228,12 +239,10 @@ def test_a_constant_reward_that_varied_once_is_not_to_be_checked():
         form[0, 0] -= step == 5
         return {**run_with(1, 100).draw(random, step, size), "form": form}
 
-    known = {"low": {"form": 0.0}, "high": {"form": 2.0}}
-    verdict = verdict_of(Run(draw, steps=32), **known)
+    verdict = verdict_of(Run(draw, steps=32), **within(0.0, 2.0, "form"))
     assert (verdict.kind, verdict.rewards, verdict.more) == (Kind.IGNORED, ("r0",), 2)
     even = Run(lambda *each: {**draw(*each), "r0": coin(*each), "r1": coin(*each)}, steps=32)
-    wrong = {"low": {"form": 0.0}, "high": {"form": 0.5}}
-    verdict = verdict_of(even, **wrong)
+    verdict = verdict_of(even, **within(0.0, 0.5, "form"))
     assert (verdict.action, len(verdict.unchecked)) == (Action.UNKNOWN, 1)
 
 
@@ -323,10 +332,7 @@ def natural(format_size):
 def test_a_small_dense_reward_is_not_raised():
     """Only a setting that raises another reward is named, whatever the weights mean."""
     verdict = verdict_of(natural(0.3))
-    assert [(each.meaning, each.needed) for each in verdict.readings] == [
-        (Meaning.EQUAL, True),
-        (Meaning.SIZES, False),
-    ]
+    assert readings_of(verdict) == IF_EQUAL
     kept = "nothing to do: no setting should raise `length`: a policy can earn it by giving up"
     assert verdict_of(natural(2.0)).sentence.startswith(kept)
     known = {"correct": 1.0, "format": 1.0}
@@ -470,6 +476,11 @@ def kinds(analysis):
     ]
 
 
+def found_as(kind, analysis):
+    """Return the rewards of each finding of a kind."""
+    return [rewards for each, rewards, _ in kinds(analysis) if each is kind]
+
+
 def test_a_reward_that_falls_by_more_than_a_twentieth_of_its_range_is_a_warning_with_what_rose():
     falls = rate(0.8, 0.3)
     analysis = analyzed(drawn(a=rate(0.3, 0.7), b=falls, c=coin, d=coin))
@@ -500,8 +511,7 @@ def test_a_reward_with_a_negative_weight_falls_if_its_mean_rises_and_one_without
     for weight, rewards in ((-1.0, [("a",)]), (0.0, []), (1.0, [])):
         weights = {"a": weight, "c": 1.0}
         analysis = analyzed(drawn(a=rate(0.3, 0.7), c=coin), weights=weights)
-        found = [rewards for kind, rewards, _ in kinds(analysis) if kind is Kind.FALLS]
-        assert found == rewards
+        assert found_as(Kind.FALLS, analysis) == rewards
 
 
 def test_a_small_dense_reward_that_falls_is_a_note():
@@ -524,12 +534,18 @@ def test_a_fall_of_a_reward_that_lacks_influence_names_the_setting_and_the_prima
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.TRAIN, Kind.FALLS, ("b",))
     assert verdict.sentence.startswith("`b` falls, and has ")
-    assert [(each.meaning, each.needed) for each in verdict.readings] == [
-        (Meaning.EQUAL, True),
-        (Meaning.SIZES, False),
-    ]
-    verdict = only_verdict(analyzed(run, primary="a"))
+    assert readings_of(verdict) == IF_EQUAL
+    verdict = verdict_of(run, primary="a")
     assert (verdict.action, verdict.rewards) == (Action.CHANGE, ("a",))
+
+
+def test_a_fall_of_another_reward_comes_before_a_primary_reward_that_is_pushed_down():
+    def draw(random, step, size):
+        a = rate(0.7, 0.3, high=10.0)(random, step, size)
+        return {"a": a, "b": (a == 0) * coin(random, step, size)}
+
+    verdict = verdict_of(Run(draw, steps=40), primary="b")
+    assert (verdict.kind, verdict.rewards) == (Kind.FALLS, ("a",))
 
 
 def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_dominant():
@@ -550,20 +566,19 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
     for a, b, dominant in ((1, 3, False), (0.3, 1, False), (1, 6, True)):
         scaled = (lambda *each, by=by: by * coin(*each) for by in (a, b))
         run = drawn(**dict(zip("ab", scaled, strict=True)), c=coin)
-        assert any(kind is Kind.DOMINANT for kind, *_ in kinds(analyzed(run))) == dominant
+        assert bool(found_as(Kind.DOMINANT, analyzed(run))) == dominant
     watched = {"a": 1.0, "b": 1.0, "c": 0.0}
 
     def draw(random, step, size):
         a, b = coin(random, step, size), coin(random, step, size)
         return {"a": a, "b": 10 * b, "c": b}
 
-    found = kinds(analyzed(Run(draw, steps=40), weights=watched))
-    assert [rewards for kind, rewards, _ in found if kind is Kind.DOMINANT] == [("b",)]
+    analysis = analyzed(Run(draw, steps=40), weights=watched)
+    assert found_as(Kind.DOMINANT, analysis) == [("b",)]
     flat = drawn(a=coin, b=lambda random, step, size: np.zeros(size))
-    assert Kind.DOMINANT not in [kind for kind, *_ in kinds(analyzed(flat))]
-    learned = {"low": {"a": 0.0}, "high": {"a": 1.0}}
+    assert not found_as(Kind.DOMINANT, analyzed(flat))
     run = drawn(a=rate(0.99, 0.99), b=coin)
-    assert not [kind for kind, *_ in kinds(analyzed(run, **learned)) if kind is Kind.DOMINANT]
+    assert not found_as(Kind.DOMINANT, analyzed(run, **within(0.0, 1.0, "a")))
 
 
 def rare(steps, *, turned=False):
@@ -582,10 +597,7 @@ def judged(random, step, size):
 def test_the_purpose_of_the_weights_decides_between_the_readings():
     run = drawn(steps=16, correct=coin, judge=judged)
     unsaid = verdict_of(run)
-    assert [(r.meaning, r.needed) for r in unsaid.readings] == [
-        (Meaning.EQUAL, True),
-        (Meaning.SIZES, False),
-    ]
+    assert readings_of(unsaid) == IF_EQUAL
     assert "add --weights or --sizes-are-weights" in unsaid.sentence
     given = verdict_of(run, weights={"correct": 1.0, "judge": 1.0})
     assert given.sentence.startswith("use gdpo with reward_weights=[1, 1] (`correct` ")
@@ -663,8 +675,7 @@ def of_two(rate, *, steps=40):
 def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path):
     run = of_two(lambda step: 0.5 if step >= 9 else 0.0)
     folder = write_run(tmp_path / "run", run)
-    ranges = {"low": {"a": 0.0, "b": 0.0}, "high": {"a": 1.0, "b": 1.0}}
-    analysis = analyze(read_rollout_files(folder), **ranges)
+    analysis = analyze(read_rollout_files(folder), **within(0.0, 1.0, "a", "b"))
     (held,) = analysis.runs[0].findings
     assert (held.past, held.finding.kind) == (True, Kind.OUT_OF_REACH)
     assert held.finding.severity is Severity.NOTE

@@ -126,7 +126,7 @@ def test_a_hostile_name_commands_nothing_in_findings_about_its_influence(shown, 
 def test_what_is_no_rollout_at_all(analyze, here):
     (here / "notes.txt").write_text("hello")
     (here / "broken.parquet").write_bytes(b"PAR1" * 9)
-    written.lines(here / "log.jsonl", [{"loss": 0.5}])
+    written.lines(here / "log.jsonl", [{"loss": 0.5, "phase": "warm"}])
     code, out, err = analyze(".")
     assert code == 2
     assert "broken.parquet: not read" in out

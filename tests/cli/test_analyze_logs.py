@@ -83,11 +83,12 @@ def test_an_unknown_reward_is_refused(refused, options, message):
     assert message in refused(STATE, *options)
 
 
-def test_rollouts_are_preferred_to_metrics(shown, folder):
+def test_rollouts_with_all_their_rewards_are_preferred_to_metrics(machine, folder):
     rows = [{"step": 1, "prompt": i // 2, "reward_a": i % 2, "reward_b": i % 3} for i in range(8)]
     written.lines(folder / "rows.jsonl", rows)
-    shutil.copy(STATE, folder)
-    assert "metrics only" not in shown(folder)
+    (folder / STATE.name).write_text(STATE.read_text().replace("vowels", "reward_a"))
+    (run,) = machine(folder)["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == ["reward_a", "reward_b"]
 
 
 def test_the_log_of_an_earlier_checkpoint_is_not_shown(shown, tmp_path):

@@ -103,7 +103,9 @@ def test_a_primary_reward_without_a_positive_weight_is_not_known(tmp_path, summa
 
 
 SMALL = {
-    "in 0 of 4 groups": [{"right": value, "format": 1.0} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)],
+    "in 0 of 4 groups": [
+        {"right": value, "format": 1.0, "style": None} for value in (0.3, 0.1 + 0.2, 1.0, 0.0)
+    ],
     "right varies in no group": [{"right": 1.0, "format": k % 2} for k in range(4)],
     "right has no values, or opens several gates": [
         {"right": float(k), **{f"r{t}": float(k >= t) * k / 7 for t in range(1, 5)}}
@@ -114,7 +116,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("said", SMALL)
-def test_rounding_a_constant_reward_and_several_gates_are_told(tmp_path, summary, said):
+def test_rounding_a_missing_or_constant_reward_and_several_gates_are_told(tmp_path, summary, said):
     written(tmp_path, [SMALL[said]] * 4, [[each["right"] for each in SMALL[said]]] * 4)
     out = summary(tmp_path, "--primary", "right")
     assert said in out

@@ -63,6 +63,12 @@ def test_the_ends_are_the_first_and_the_last_tenth():
     assert found.std == 20.5
 
 
+def test_a_run_without_any_of_the_named_rewards_is_left_out():
+    logs = [run_of(**{name: (0.0, 1.0)}).log for name in "ab"]
+    (run,) = logged_runs(logs, ["b"])
+    assert [*run.rewards] == ["b"]
+
+
 def logged(**columns):
     log = Log("somewhere", "metrics.jsonl")
     for step in range(20):

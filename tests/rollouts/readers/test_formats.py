@@ -149,11 +149,13 @@ def test_every_agent_of_an_episode_is_compared_with_itself(tmp_path):
         ],
     }
     alone = {**record, "traces": [written.trace({}, agent="a")]}  # the other agent failed
+    alone["traces"][0]["nodes"].pop()
     table, _ = only(written.lines(tmp_path / "traces.jsonl", [record, record, alone]))
     assert sizes(table) == [2, 3]
     assert table.groups[0] == table.groups[2] != table.groups[1]
     assert table.trained.tolist() == [True, False] * 2 + [True]
     assert_array_equal(table.total, [1, 0, 1, 0, nan])  # without a score, there is no total
+    assert_array_equal(table.num_tokens, [3, 3, 3, 3, nan])  # nor a length if none was sampled
 
 
 def test_prime_rl_is_read_once_and_without_its_evaluations(tmp_path):

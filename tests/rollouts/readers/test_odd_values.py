@@ -212,6 +212,13 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
     ]
 
 
+def test_a_column_with_rewards_as_json_is_no_total_where_it_is_a_number(tmp_path):
+    records = [{"prompt": "a", "reward": cell} for cell in ('{"a": 1, "b": 0}', "0.5") * 2]
+    table, _ = read_one(written.rows(tmp_path / "a.csv", records))
+    assert table.names == ("a", "b")
+    assert np.isnan(table.total).all()
+
+
 @pytest.mark.parametrize("weight", [None, inf, 1e300, "much"])
 def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
     record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}

@@ -80,7 +80,7 @@ class Unpacked(io.RawIOBase):
         """Return up to `size` bytes: whole lines, part of a longer line, or nothing at the end."""
         size = 2**20 if size < 0 else size
         parts, held = [self._rest], len(self._rest)
-        while held < size and (part := self._part(size - held)):
+        while part := self._part(size - held):
             parts.append(part)
             held += len(part)
         found = b"".join(parts)
