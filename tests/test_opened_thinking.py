@@ -80,14 +80,20 @@ def test_a_format_counts_the_tag_of_the_template_and_no_other(name, end):
     assert found == ([1, 1, 1, 1] if tag else [1, 0, 0, 0])
 
 
-def with_end(policy, folder, end):
-    shutil.copytree(policy, folder)
-    template = (
-        "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}{{ END }}{% endif %}"
-    )
-    (folder / "chat_template.jinja").write_text(template.replace("END", end))
-    return folder
+@pytest.fixture
+def with_end(tiny_policy, tmp_path):
+    """Copies the tiny policy, and lets its template end a prompt with an expression."""
+
+    def copied(end):
+        folder = shutil.copytree(tiny_policy, tmp_path / "m")
+        template = (
+            "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+            "{% if add_generation_prompt %}{{ END }}{% endif %}"
+        )
+        (folder / "chat_template.jinja").write_text(template.replace("END", end))
+        return folder
+
+    return copied
 
 
 @pytest.fixture
@@ -97,10 +103,8 @@ def own(own_rewards, tmp_path):
 
 
 @EACH_END
-def test_the_check_scores_reference_answers_under_the_template(
-    load, own, tiny_policy, tmp_path, end
-):
-    model = with_end(tiny_policy, tmp_path / "m", json.dumps(end))
+def test_the_check_scores_reference_answers_under_the_template(load, own, with_end, end):
+    model = with_end(json.dumps(end))
     rewards = f"rewards=[{{name: '{own}:raw'}}, {{name: '{own}:opened'}}, {{name: format}}]"
     found = check(load(f"model={model}", rewards))
     lines = {
@@ -115,9 +119,9 @@ def test_the_check_scores_reference_answers_under_the_template(
     assert any(f"{model} opens <think>" in f.text for f in found) == bool(tag)
 
 
-def test_a_setting_of_the_template_is_that_of_the_training(load, tiny_policy, tmp_path):
+def test_a_setting_of_the_template_is_that_of_the_training(load, with_end):
     switch = "'<think>' if thinks else ''"
-    model = with_end(tiny_policy, tmp_path / "m", switch)
+    model = with_end(switch)
     for thinks in ("true", "false"):
         kwargs = f"trainer.chat_template_kwargs={{thinks: {thinks}}}"
         found = check(load(f"model={model}", kwargs))
@@ -126,8 +130,8 @@ def test_a_setting_of_the_template_is_that_of_the_training(load, tiny_policy, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["<think>\n", "<think>\n\n</think>\n"])
-def test_training_and_rescoring_give_a_reward_the_tag(load, own, tiny_policy, tmp_path, end):
-    model = with_end(tiny_policy, tmp_path / "m", json.dumps(end))
+def test_training_and_rescoring_give_a_reward_the_tag(load, own, with_end, end):
+    model = with_end(json.dumps(end))
     rewards = f"rewards=[{{name: '{own}:raw'}}, {{name: '{own}:opened'}}]"
     run = train(load(f"model={model}", rewards)).run
     files = sorted(run.rollouts.rglob("*.parquet"))
@@ -174,10 +178,8 @@ def test_verl_gives_a_reward_the_tag(end):
     assert scores["correctness"] == 1
 
 
-def test_a_responder_knows_what_the_template_opens(tiny_policy, tmp_path):
-    model = with_end(
-        tiny_policy, tmp_path / "m", "'<think>\n' if messages[0]['content'] == 'a' else ''"
-    )
+def test_a_responder_knows_what_the_template_opens(with_end):
+    model = with_end("'<think>\n' if messages[0]['content'] == 'a' else ''")
     answering = responder_of(str(model), Sampling(max_tokens=2), server=None, at_once=4)(None)
     asked = [Problem([{"role": "user", "content": text}], {}) for text in ("a", "bcd")]
     answered = answering.respond(asked, 0, 1)

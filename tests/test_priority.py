@@ -101,12 +101,7 @@ def test_below_the_largest_weight_of_a_reward_the_primary_reward_wins(seed):
         for factor, holds in ((0.999, True), (1.001, False)):
             weight = np.copysign(min(largest, 1e3) * factor, combined.weights[name])
             if largest > 0 and (holds or largest < inf):
-                changed = Combination(
-                    combined.weights | {name: float(weight)},
-                    combined.samples,
-                    combined.estimator,
-                    gates=combined.gates,
-                )
+                changed = replace(combined, weights=combined.weights | {name: float(weight)})
                 assert priority(changed, values, "right").holds == holds, (name, largest, combined)
 
 

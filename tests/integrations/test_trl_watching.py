@@ -34,6 +34,12 @@ def constant(completions, **columns):
     return [0.5] * len(completions)
 
 
+@pytest.fixture
+def grpo(place):
+    """Makes TRL's GRPO trainers."""
+    return functools.partial(make, "grpo", *place)
+
+
 @pytest.fixture(scope="module", params=TRAINERS)
 def runs(request, tiny_policy, tmp_path_factory):
     """Return a training of each of TRL's trainers without `watch`, and the same with it."""
@@ -84,8 +90,8 @@ def test_two_metrics_for_each_reward_and_the_warnings_are_logged(runs):
     assert len(watched - of_others) <= 36 + len(("step",))
 
 
-def test_evaluations_are_measured_too(place):
-    trainer = make("grpo", *place, num_generations_eval=2)
+def test_evaluations_are_measured_too(grpo):
+    trainer = grpo(num_generations_eval=2)
     watch(trainer, diagnostics="full")
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_rewards/digits/zero_variance_groups"] <= 1
@@ -157,11 +163,11 @@ def test_the_watch_of_one_file_logs_the_same_numbers_and_a_constant_reward_is_to
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_the_verdict_is_logged_once_at_the_end_of_a_training(ours, place, caplog):
+def test_the_verdict_is_logged_once_at_the_end_of_a_training(ours, place, grpo, caplog):
     if ours:
         trainer = make_variant("ours", *place, max_steps=2)
     else:
-        trainer = make("grpo", *place, max_steps=2)
+        trainer = grpo(max_steps=2)
         watch(trainer)
     trainer.train()
     (said,) = (record for record in caplog.records if "steps 1 to 2: " in record.message)
@@ -185,11 +191,11 @@ def test_a_training_without_a_step_has_no_verdict(place, caplog):
 
 
 @pytest.mark.slow
-def test_the_findings_go_on_where_the_checkpoint_ended(place, caplog):
+def test_the_findings_go_on_where_the_checkpoint_ended(grpo, caplog):
     options = {"rewards": [bytes_written, constant], **MANY_GROUPS}
     for steps, resumed in ((1, None), (3, True), (4, True), (5, True)):
         saved = {"save_strategy": "steps", "save_steps": steps, "max_steps": steps}
-        trainer = make("grpo", *place, **options, **saved)
+        trainer = grpo(**options, **saved)
         watch(trainer)
         trainer.train(resume_from_checkpoint=resumed)
         assert sum("is constant" in m for m in caplog.messages) == (steps >= 4)
@@ -206,8 +212,8 @@ def leaves(rewards, weights):
 
 
 @pytest.mark.parametrize(("estimator", "why"), [(breaks, "RuntimeError: broken"), (leaves, "")])
-def test_an_error_in_the_watch_does_not_end_the_training(estimator, why, place, caplog):
-    trainer = make("grpo", *place, max_steps=2)
+def test_an_error_in_the_watch_does_not_end_the_training(estimator, why, grpo, caplog):
+    trainer = grpo(max_steps=2)
     watch(trainer, estimators=[f"tests.integrations.test_trl_watching:{estimator.__name__}"])
     trainer.train()
     assert trainer.state.global_step == 2
@@ -221,9 +227,9 @@ def once_infinite(completions, **columns):
     return [float("inf") if once_infinite.calls == 2 else float(len(c)) for c in completions]
 
 
-def test_a_batch_with_an_infinite_reward_is_left_out_once(place, tmp_path, caplog):
+def test_a_batch_with_an_infinite_reward_is_left_out_once(grpo, tmp_path, caplog):
     once_infinite.calls = 0
-    trainer = make("grpo", *place, max_steps=3, rewards=[once_infinite])
+    trainer = grpo(max_steps=3, rewards=[once_infinite])
     watch(trainer, rollouts_dir=tmp_path / "rollouts")
     trainer.train()
     message = only(caplog, "leaves a batch out")
@@ -260,8 +266,8 @@ def scored_twice(trainer, generate):
         (scored_twice, "called _calculate_rewards 2 times for one batch"),
     ],
 )
-def test_a_trainer_with_another_batch_is_not_watched(change, why, place, caplog):
-    trainer = make("grpo", *place, max_steps=1)
+def test_a_trainer_with_another_batch_is_not_watched(change, why, grpo, caplog):
+    trainer = grpo(max_steps=1)
     before, after = change(trainer, trainer._generate_and_score_completions)
     trainer._generate_and_score_completions = before
     watch(trainer)
@@ -271,13 +277,13 @@ def test_a_trainer_with_another_batch_is_not_watched(change, why, place, caplog)
     assert why in message
 
 
-def test_rewards_of_one_name_are_numbered(place, tmp_path, caplog):
+def test_rewards_of_one_name_are_numbered(grpo, tmp_path, caplog):
     def digits_2(completions, **columns):
         return bytes_written(completions)
 
     rewards = [digits, digits_2, functools.partial(digits), digits]
     own = {"rewards": rewards, "reward_weights": [1.0] * 4}
-    trainer = make("grpo", *place, max_steps=1, **own)
+    trainer = grpo(max_steps=1, **own)
     watch(trainer, rollouts_dir=tmp_path / "rollouts")
     message = only(caplog, "share a name")
     names = ["digits", "digits_2", "digits_3", "digits_4"]
@@ -289,14 +295,14 @@ def test_rewards_of_one_name_are_numbered(place, tmp_path, caplog):
     assert list(rollout.rewards) == names
 
 
-def test_a_state_that_cannot_be_restored_does_not_end_the_training(place, tmp_path, caplog):
+def test_a_state_that_cannot_be_restored_does_not_end_the_training(grpo, tmp_path, caplog):
     saved = {"save_strategy": "steps", "save_steps": 1}
-    make("grpo", *place, max_steps=1, **saved).train()
+    grpo(max_steps=1, **saved).train()
     file = tmp_path / "checkpoint-1" / "trainer_state.json"
     state = json.loads(file.read_text())
     state["stateful_callbacks"]["gdpo.Watch"] = Watch().state() | {"history": "lost"}
     file.write_text(json.dumps(state))
-    trainer = make("grpo", *place, max_steps=2)
+    trainer = grpo(max_steps=2)
     watch(trainer)
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2
@@ -323,8 +329,8 @@ def test_a_trainer_is_watched_once(place, caplog):
     assert trainer.state.log_history[0]["rewards/digits/influence_share"] is not None
 
 
-def test_a_watch_after_the_training_says_so(place, caplog):
-    trainer = make("grpo", *place, max_steps=1)
+def test_a_watch_after_the_training_says_so(grpo, caplog):
+    trainer = grpo(max_steps=1)
     trainer.train()
     watch(trainer)
     assert caplog.messages[-1].startswith("watch missed the steps before it: call it before")
@@ -334,10 +340,10 @@ def random_numbers(rewards, weights):
     return torch.rand(*rewards.shape[:2]).to(rewards)
 
 
-def test_an_estimator_that_draws_numbers_does_not_change_the_training(place):
+def test_an_estimator_that_draws_numbers_does_not_change_the_training(grpo):
     losses = []
     for estimators in ([], ["tests.integrations.test_trl_watching:random_numbers"]):
-        trainer = make("grpo", *place, max_steps=2)
+        trainer = grpo(max_steps=2)
         watch(trainer, estimators=estimators)
         trainer.train()
         losses.append([row["loss"] for row in trainer.state.log_history[:2]])
@@ -372,11 +378,11 @@ class AsyncGRPOTrainer:
         (AsyncGRPOTrainer, "AsyncGRPOTrainer does not calculate rewards"),
     ],
 )
-def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, why, place, caplog):
+def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, why, grpo, caplog):
     if isinstance(change, type):
         trainer = change()
     else:
-        trainer = make("grpo", *place)
+        trainer = grpo()
         change(trainer)
     before = dict(vars(trainer))
     watch(trainer)
@@ -384,8 +390,8 @@ def test_a_trainer_that_cannot_be_watched_is_left_as_it_was(change, why, place, 
     assert any("changes nothing" in each and why in each for each in caplog.messages)
 
 
-def test_a_method_with_more_arguments_is_watched(place):
-    trainer = make("grpo", *place, max_steps=1)
+def test_a_method_with_more_arguments_is_watched(grpo):
+    trainer = grpo(max_steps=1)
     own = trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda inputs, tag: own(inputs)
     watch(trainer)
@@ -403,8 +409,8 @@ def test_a_method_with_more_arguments_is_watched(place):
         ({"estimators": ["constrained_grpo"]}, "targets"),
     ],
 )
-def test_wrong_arguments_are_errors_before_the_training(options, message, place):
-    trainer = make("grpo", *place)
+def test_wrong_arguments_are_errors_before_the_training(options, message, grpo):
+    trainer = grpo()
     with config_error(message):
         watch(trainer, **options)
     watch(trainer)  # and nothing was left behind

@@ -33,14 +33,20 @@ def module(tmp_path, monkeypatch):
     forget()
 
 
+@pytest.fixture
+def grpo(module):
+    """NeMo-RL's module of the trainer after the installation."""
+    install()
+    return module("algorithms.grpo")
+
+
 def configured(grpo, **adv_estimator):
     estimator = {"name": "gdpo", "gdpo_reward_keys": ["correct", "format"], **adv_estimator}
     return grpo.MasterConfig(grpo={"adv_estimator": estimator}, loss_fn={}, env={}, data={})
 
 
-def test_advantages_of_the_trainer_are_ours_and_it_logs_numbers_of_each_reward(module):
-    install()
-    grpo, metrics = module("algorithms.grpo"), {}
+def test_advantages_of_the_trainer_are_ours_and_it_logs_numbers_of_each_reward(grpo):
+    metrics = {}
     advantages = grpo.grpo_train(configured(grpo), BATCH, metrics)
     torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float().expand(4, 3))
     assert {"advantages/mean", "gdpo/format/mean"} <= set(metrics)
@@ -48,9 +54,8 @@ def test_advantages_of_the_trainer_are_ours_and_it_logs_numbers_of_each_reward(m
     assert "gdpo/conflict" not in metrics
 
 
-def test_all_numbers_are_logged_on_demand(module):
-    install()
-    grpo, metrics = module("algorithms.grpo"), {}
+def test_all_numbers_are_logged_on_demand(grpo):
+    metrics = {}
     grpo.grpo_train(configured(grpo, gdpo_diagnostics="full"), BATCH, metrics)
     assert {"gdpo/conflict", "gdpo/format/group_std", "gdpo/format/missing"} <= set(metrics)
 
@@ -63,9 +68,8 @@ def test_modules_that_were_imported_before_are_changed_too(module):
     assert sync._create_advantage_estimator == grpo._create_advantage_estimator != theirs
 
 
-def test_other_estimators_are_left_to_nemo_rl(module):
-    install()
-    grpo, metrics = module("algorithms.grpo"), {}
+def test_other_estimators_are_left_to_nemo_rl(grpo):
+    metrics = {}
     create = grpo._create_advantage_estimator
     grpo.grpo_train(configured(grpo), BATCH, {})
     assert create(configured(grpo, name="grpo")) == "theirs"
@@ -75,17 +79,13 @@ def test_other_estimators_are_left_to_nemo_rl(module):
     assert set(metrics) == {"advantages/mean"}
 
 
-def test_installing_again_changes_nothing(module):
-    install()
-    grpo = module("algorithms.grpo")
+def test_installing_again_changes_nothing(grpo):
     before = {**vars(grpo), "init": grpo.MasterConfig.__init__}
     install()
     assert {**vars(grpo), "init": grpo.MasterConfig.__init__} == before
 
 
-def test_a_wrong_configuration_is_refused_when_it_is_read(module):
-    install()
-    grpo = module("algorithms.grpo")
+def test_a_wrong_configuration_is_refused_when_it_is_read(grpo):
     with config_error("gdpo_reward_keys=None"):
         configured(grpo, gdpo_reward_keys=None)
 
