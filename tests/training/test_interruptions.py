@@ -66,18 +66,17 @@ BREAKABLE = (
 
 @pytest.fixture
 def breaking(load, tmp_path):
-    """A recipe of 5 steps, whose reward does what a plan file says; and that file."""
+    """Makes a recipe of 5 steps, whose reward does what is planned after one of them."""
     folder = tmp_path / "own"
     (folder / "breaking.py").write_text(BREAKS)
     sys.modules.pop("breaking", None)
 
-    def recipe(name, *changes):
-        return load(f"name={name}", *BREAKABLE, *changes)
+    def planned(name, at, what, *changes, rank=0):
+        recipe = load(f"name={name}", *BREAKABLE, *changes)
+        (folder / f"plan_{rank}.txt").write_text(f"{at} {recipe.run_dir} {what}")
+        return recipe
 
-    def plan(run, at, what, rank=0):
-        (folder / f"plan_{rank}.txt").write_text(f"{at} {run} {what}")
-
-    return recipe, plan
+    return planned
 
 
 @pytest.fixture
@@ -88,9 +87,7 @@ def whole(breaking, trained):
 
 @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
 def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, whole, sent):
-    recipe, plan = breaking
-    stopped = recipe("stopped")
-    plan(stopped.run_dir, 2, f"os.kill(os.getpid(), signal.{sent})")
+    stopped = breaking("stopped", 2, f"os.kill(os.getpid(), signal.{sent})")
     result = train(stopped)
     assert (result.finished, result.steps) == (False, 2)
     assert [row["step"] for row in read_metrics(result.run)] == [1, 2]
@@ -103,51 +100,42 @@ def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, w
     assert_equal_runs(resumed.run, whole)
 
 
-def test_a_stop_in_an_evaluation_saves_its_step_and_evaluates_when_resumed(breaking, rows):
-    recipe, plan = breaking
+def test_a_stop_in_an_evaluation_saves_its_step_and_evaluates_when_resumed(breaking, load, rows):
     evaluates = (
         f"eval_data={{source: {rows}, limit: 4}}",
         "trainer.eval_steps=5",
         "trainer.per_device_eval_batch_size=4",
         "trainer.max_steps=7",
     )
-    whole = train(recipe("whole", *evaluates)).run
+    whole = train(load("name=whole", *BREAKABLE, *evaluates)).run
     assert [row["step"] for row in read_metrics(whole)] == [1, 2, 3, 4, 5, 5, 6, 7, 7]
-    stopped = recipe("stopped", *evaluates)
-    plan(stopped.run_dir, 5, INTERRUPT)  # between two epochs, too: one has 5 steps
+    # Between two epochs, too: one has 5 steps.
+    stopped = breaking("stopped", 5, INTERRUPT, *evaluates)
     assert train(stopped).steps == 5
     assert_equal_runs(train(stopped, resume=True).run, whole)
 
 
 def test_a_stop_that_a_reward_swallows_stops_when_the_step_ends(breaking):
-    recipe, plan = breaking
-    stopped = recipe("stopped")
-    plan(stopped.run_dir, 2, SWALLOW)
+    stopped = breaking("stopped", 2, SWALLOW)
     assert train(stopped).steps == 3
 
 
 def test_where_processes_save_together_a_stop_waits_for_the_end_of_the_step(breaking, monkeypatch):
-    recipe, plan = breaking
     monkeypatch.setattr(ResumableTrainer, "saves_together", True)
-    stopped = recipe("stopped")
-    plan(stopped.run_dir, 2, INTERRUPT)
+    stopped = breaking("stopped", 2, INTERRUPT)
     assert train(stopped).steps == 3
     assert train(stopped, resume=True).finished
 
 
 def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking, whole):
-    recipe, plan = breaking
-    stopped = recipe("stopped")
-    plan(stopped.run_dir, 0, INTERRUPT)
+    stopped = breaking("stopped", 0, INTERRUPT)
     result = train(stopped)
     assert (result.finished, result.steps) == (False, 0)
     assert_equal_runs(train(stopped, resume=True).run, whole)
 
 
 def test_a_reward_that_fails_costs_its_step_only(breaking, whole, caplog):
-    recipe, plan = breaking
-    failing = recipe("failing", "scorer.on_error=raise")
-    plan(failing.run_dir, 3, "raise ValueError('out of order')")
+    failing = breaking("failing", 3, "raise ValueError('out of order')", "scorer.on_error=raise")
     with reward_error("out of order"):
         train(failing)
     assert re.search(r"Step 3 is saved.*--resume", caplog.text)
@@ -291,23 +279,23 @@ def two_processes(recipe, tmp_path, *options):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_path):
-    recipe, plan = breaking
+def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, load, tmp_path):
     halved = "batch.micro_batch=2"
-    whole, stopped = recipe("whole", halved), recipe("stopped", halved)
+    whole = load("name=whole", *BREAKABLE, halved)
     code, printed = two_processes(whole, tmp_path)
     assert code == 0, printed
     assert "8 rollouts per step on 2 processes" in printed
     assert printed.count("5 steps in") == 1, "one process prints"
     assert read_environment(RunDirectory(whole.run_dir))["processes"] == 2
 
-    plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process gets a SIGTERM, and saves alone
+    # The main process gets a SIGTERM, and saves alone.
+    stopped = breaking("stopped", 2, INTERRUPT, halved, rank=1)
     code, printed = two_processes(stopped, tmp_path)
     assert code != 0
     assert printed.count("2 of 5 steps are done and saved") == 1, printed
     assert "gdpo/" not in printed, "there is no traceback"
 
-    plan(stopped.run_dir, 3, "os.kill(os.getpid(), signal.SIGKILL)", rank=1)
+    breaking("stopped", 3, "os.kill(os.getpid(), signal.SIGKILL)", halved, rank=1)
     code, printed = two_processes(stopped, tmp_path, "--resume")
     assert code != 0
     # The launcher tells the main process to stop, unless that has seen it before.
@@ -342,9 +330,14 @@ print("shutdown")
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_mistake_of_one_process_is_told_by_that_one(breaking, tmp_path, rank):
-    recipe, plan = breaking
-    broken = recipe("broken", "batch.micro_batch=2", "scorer={on_error: raise}")
-    plan(broken.run_dir, 2, "raise ValueError('of one rank')", rank=rank)
+    broken = breaking(
+        "broken",
+        2,
+        "raise ValueError('of one rank')",
+        "batch.micro_batch=2",
+        "scorer={on_error: raise}",
+        rank=rank,
+    )
     if rank == 0:  # the launcher ends the other process, however long that takes
         longer = (
             "import time\nnow = time.sleep\ntime.sleep = lambda s: now(600 if s == 10 else s)\n"
