@@ -203,3 +203,19 @@ def small_disk():
     for folder in mounted:
         subprocess.run(["umount", "--lazy", folder], check=True)
         folder.rmdir()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Write a text or records to a file with this name, and return its path."""
+
+    def save(name, content):
+        path = tmp_path / name
+        if isinstance(content, str):
+            path.write_text(content)
+            return path
+        from tests.rollouts.readers import written  # which needs pyarrow
+
+        return written.rows(path, content)
+
+    return save

@@ -83,11 +83,10 @@ not compared
 """
 
 
-def test_a_page_is_read_as_the_convention_says(tmp_path, monkeypatch):
+def test_a_page_is_read_as_the_convention_says(tmp_path, saved, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
+    page = saved("page.md", PAGE)
     ran = [(got, wanted) for _, got, wanted in run_page(page, tmp_path)]
     sys.modules.pop("mine")
     assert ran == [("one\n", "one\n"), ("2\n", None)]
@@ -120,8 +119,8 @@ def test_a_block_needs_the_extras_that_its_section_and_the_top_of_its_page_name(
     ]
 
 
-def test_only_the_blocks_with_the_given_extras_run_and_a_stand_in_runs_first(tmp_path):
-    (tmp_path / "page.md").write_text(SECTIONS)
+def test_only_the_blocks_with_the_given_extras_run_and_a_stand_in_runs_first(tmp_path, saved):
+    saved("page.md", SECTIONS)
     ran = run_page(
         tmp_path / "page.md", tmp_path, "train", {"a GPU": "echo made; false() { :; }\n"}
     )
@@ -134,9 +133,8 @@ def test_every_need_of_a_block_has_a_stand_in_or_a_reason_why_it_is_not_tried():
 
 
 @pytest.mark.parametrize("code", ["false | cat", "no-such-command", "exit 3"])
-def test_a_command_that_fails_fails_its_page(tmp_path, code):
-    page = tmp_path / "page.md"
-    page.write_text(f"```bash\n{code}\ntrue\n```\n")
+def test_a_command_that_fails_fails_its_page(tmp_path, saved, code):
+    page = saved("page.md", f"```bash\n{code}\ntrue\n```\n")
     with pytest.raises(AssertionError, match="ends with"):
         list(run_page(page, tmp_path))
 

@@ -93,8 +93,10 @@ def test_advantages_pass():
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_users_module_that_fails_is_named_with_its_line(source, message, tmp_path, monkeypatch):
-    (tmp_path / "users_module.py").write_text(source)
+def test_a_users_module_that_fails_is_named_with_its_line(
+    source, message, tmp_path, saved, monkeypatch
+):
+    saved("users_module.py", source)
     monkeypatch.syspath_prepend(tmp_path)
     with config_error(message):
         resolve_estimator("users_module:f")
@@ -106,8 +108,8 @@ def test_a_module_needs_its_full_name(name):
         resolve_estimator(name)
 
 
-def test_the_allowed_names_of_a_users_module_do_not_include_modules(tmp_path, monkeypatch):
-    (tmp_path / "with_imports.py").write_text("import numpy as np\ndef mine(): ...\n")
+def test_the_allowed_names_of_a_users_module_do_not_include_modules(tmp_path, saved, monkeypatch):
+    saved("with_imports.py", "import numpy as np\ndef mine(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     with config_error(r"'missing': Allowed: mine$"):
         resolve_estimator("with_imports:missing")

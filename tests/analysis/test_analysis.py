@@ -235,16 +235,16 @@ def test_advantages_of_the_dump_are_those_that_count(tmp_path):
     assert step.diagnosis.rewards[0].influence < 0
 
 
-def test_steps_without_rewards_are_passed_over(tmp_path):
-    (tmp_path / "a.csv").write_text("prompt,answer\nx,y\n")
+def test_steps_without_rewards_are_passed_over(tmp_path, saved):
+    saved("a.csv", "prompt,answer\nx,y\n")
     reading = read_rollout_files(tmp_path, columns={"prompt": "prompt"})
     assert list(analyze_steps(reading)) == []
     assert "1 rollouts have no known reward" in str(reading.report)
 
 
-def test_one_huge_group_among_many_is_no_array(tmp_path):
+def test_one_huge_group_among_many_is_no_array(tmp_path, saved):
     rows = "".join(f"p{i},1\n" for i in range(4000)) + "q,1\n" * 4000
-    (tmp_path / "a.csv").write_text("prompt,reward\n" + rows)
+    saved("a.csv", "prompt,reward\n" + rows)
     reading = read_rollout_files(tmp_path)
     with data_error("4,000"):
         list(analyze_steps(reading))

@@ -99,11 +99,11 @@ def test_the_log_of_an_earlier_checkpoint_is_not_shown(shown, tmp_path):
     assert (out.count("metrics only"), "the same numbers" in out) == (1, False)
 
 
-def test_text_in_a_log_cannot_control_the_terminal(shown, tmp_path):
+def test_text_in_a_log_cannot_control_the_terminal(shown, tmp_path, saved):
     name = "a\x1b[31m[red]b"
     row = {f"rewards/{name}/mean": 1.0, f"rewards/{name}/std": 0.0}
     state = {"log_history": [{"step": step, **row} for step in range(20)]}
-    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    saved("trainer_state.json", json.dumps(state))
     for options in ((), ("--output", "json")):
         out = shown(tmp_path, *options)
         assert "\x1b" not in out

@@ -49,9 +49,10 @@ def test_a_wrong_command_line_is_reported(gdpo_says, arguments):
 
 
 @pytest.mark.parametrize("verb", ["train", "check"])
-def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, mistake, tmp_path, verb):
-    path = tmp_path / "recipe.yaml"
-    path.write_text("task: gsm8k\nmodle: '[bold]x'\nmodel: x\ndata: {source: '[/red]'}\n")
+def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, mistake, tmp_path, saved, verb):
+    path = saved(
+        "recipe.yaml", "task: gsm8k\nmodle: '[bold]x'\nmodel: x\ndata: {source: '[/red]'}\n"
+    )
     code, out, err = gdpo_says(verb, path)
     assert code == 2
     assert out == ""
@@ -80,9 +81,9 @@ while os.environ.get("RANK") == "0" and not ready.exists():
 
 
 @pytest.mark.slow
-def test_rank_0_complains_before_the_launcher_ends_it(tmp_path):
+def test_rank_0_complains_before_the_launcher_ends_it(tmp_path, saved):
     """The other process fails first, and the launcher ends all that still run."""
-    (tmp_path / "sitecustomize.py").write_text(FIRST)
+    saved("sitecustomize.py", FIRST)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
     command = (*launcher, "-m", "gdpo", "check", str(tmp_path / "missing.yaml"))
     done = python(*command, env=environment(tmp_path))
@@ -184,9 +185,11 @@ def test_where_vllm_writes_is_told_only_if_it_runs(gdpo_says):
     assert "omit --engine" in err
 
 
-def test_a_full_disk_is_named_and_what_is_done_is_gone_on_with(gdpo_says, tmp_path, small_disk):
+def test_a_full_disk_is_named_and_what_is_done_is_gone_on_with(
+    gdpo_says, tmp_path, saved, small_disk
+):
     row = json.dumps({"question": "1+1?", "answer": f"#### {'2' * 99}"})
-    (tmp_path / "rows.jsonl").write_text(f"{row}\n" * 3)
+    saved("rows.jsonl", f"{row}\n" * 3)
     folder = small_disk(20_480)
     rows = ("--benchmarks", "gsm8k", "--data", f"gsm8k={tmp_path / 'rows.jsonl'}")
     command = ("evaluate", "gold", *rows, "--output", folder / "e")
@@ -213,10 +216,12 @@ def test_a_report_that_cannot_be_written_is_reported(gdpo_says, tmp_path):
         assert part in err
 
 
-def test_benchmarks_are_checked_with_progress_and_each_failure_printed_once(gdpo_says, tmp_path):
+def test_benchmarks_are_checked_with_progress_and_each_failure_printed_once(
+    gdpo_says, tmp_path, saved
+):
     row = {"text": "Add.", "test_list": ["assert f(1)"], "code": "def f(x): return x"}
     row["test_setup_code"] = "import nothing_of_it"
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    saved("rows.jsonl", json.dumps(row))
     rows = ("--benchmarks", "mbpp", "--data", f"mbpp={tmp_path / 'rows.jsonl'}")
     code, out, err = gdpo_says("check", *rows)
     assert code == 1

@@ -129,8 +129,8 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_models_that_cannot_be_made_are_reported_and_leave_nothing(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("raise ImportError('built for another machine')")
+def test_models_that_cannot_be_made_are_reported_and_leave_nothing(tmp_path, saved, monkeypatch):
+    saved("torch.py", "raise ImportError('built for another machine')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with config_error(r"new.*ImportError: built for another machine"):
         starter.write_project(tmp_path / "new")

@@ -308,9 +308,8 @@ def test_a_run_is_evaluated_in_its_own_folder(tmp_path):
         responder_of(str(run_folder), Sampling(), server=None, at_once=1)
 
 
-def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(evaluated, tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("# run\n\n## Recipe\n")
+def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(evaluated, tmp_path, saved):
+    readme = saved("README.md", "# run\n\n## Recipe\n")
     for rows in (70, 10):
         settings = replace(SETTINGS, rows=rows)
         add_to_readme(readme, evaluated(tmp_path / f"e{rows}", settings), settings)

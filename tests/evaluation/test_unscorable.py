@@ -63,14 +63,13 @@ def test_a_measure_for_some_rows_shows_their_number(tmp_path):
     assert "count as wrong" not in printed
 
 
-def test_the_card_of_a_model_names_the_rows(tmp_path, maths):
+def test_the_card_of_a_model_names_the_rows(saved, maths):
     from gdpo.lab.evaluation.evaluation import EvaluationSettings
     from gdpo.lab.evaluation.responders import Sampling
     from gdpo.lab.evaluation.tables import add_to_readme
 
     _, result, _ = maths
-    readme = tmp_path / "README.md"
-    readme.write_text("# run\n")
+    readme = saved("README.md", "# run\n")
     add_to_readme(readme, [result], EvaluationSettings("gold", Sampling(), 4000))
     assert "(problems 2, 4)" in readme.read_text()
 

@@ -94,10 +94,9 @@ def test_the_examples_of_the_page_give_the_output_that_it_shows():
     assert result.failed == 0
 
 
-def test_a_recipe_accepts_the_yaml_of_the_page(tmp_path):
+def test_a_recipe_accepts_the_yaml_of_the_page(saved):
     names = set()
     for i, block in enumerate(blocks("yaml")):
-        file = tmp_path / f"{i}.yaml"
-        file.write_text(HEADER + block)
+        file = saved(f"{i}.yaml", HEADER + block)
         names.add(load_recipe(file).advantage)
     assert names == {"gdpo", "constrained_grpo"}

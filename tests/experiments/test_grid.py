@@ -425,7 +425,7 @@ def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_
     assert Training(tmp_path / "log", process).interrupted == interrupted
 
 
-def test_a_run_that_was_killed_says_by_what(folder, tmp_path, grid_of):
+def test_a_run_that_was_killed_says_by_what(folder, tmp_path, saved, grid_of):
     grid = grid_of()
     [cell] = grid.cells
 
@@ -439,7 +439,7 @@ def test_a_run_that_was_killed_says_by_what(folder, tmp_path, grid_of):
     write_run(folder, "gdpo", 1, {"format": [0.0] * 4}, finished=False)
     process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
     process.wait()
-    (tmp_path / "log").write_text("step 4/4 | all is well")
+    saved("log", "step 4/4 | all is well")
     why = Training(tmp_path / "log", process).why()
     assert why.splitlines()[-2:] == ["step 4/4 | all is well", "killed by SIGABRT"]
     assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()

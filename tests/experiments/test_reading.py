@@ -176,14 +176,14 @@ PLAN = {
         ),
     ],
 )
-def test_a_broken_plan_is_named(tmp_path, plan, message):
-    (tmp_path / "comparison.json").write_text(plan)
+def test_a_broken_plan_is_named(tmp_path, saved, plan, message):
+    saved("comparison.json", plan)
     with data_error(rf"comparison\.json .*{message}"):
         read_plan(tmp_path)
 
 
-def test_a_plan_of_which_no_run_is_there_has_not_started(tmp_path):
-    (tmp_path / "comparison.json").write_text(json.dumps(PLAN))
+def test_a_plan_of_which_no_run_is_there_has_not_started(tmp_path, saved):
+    saved("comparison.json", json.dumps(PLAN))
     with data_error("has started yet"):
         read_experiment(tmp_path)
 

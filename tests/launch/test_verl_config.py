@@ -252,10 +252,9 @@ def test_several_nodes_go_to_the_cluster_that_runs(planned, monkeypatch):
     assert planned(machines=Machines(2, 1)).environment["RAY_ADDRESS"] == "10.0.0.1:6379"
 
 
-def test_the_configuration_file_reads_back_as_the_planned_configuration(planned, tmp_path):
+def test_the_configuration_file_reads_back_as_the_planned_configuration(planned, saved):
     launch = planned()
-    file = tmp_path / "config.yaml"
-    file.write_text(launch.config_text)
+    file = saved("config.yaml", launch.config_text)
     assert yaml.safe_load(launch.config_text) == launch.config
     assert read_yaml(file).data == launch.config
 

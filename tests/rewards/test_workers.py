@@ -147,8 +147,8 @@ reward = Reward("own", function, 0, 1, deadline=3)
 
 
 @pytest.mark.slow
-def test_what_a_module_loads_at_its_top_level_does_not_count(tmp_path, monkeypatch):
-    (tmp_path / "own_slow_module.py").write_text(MODULE)
+def test_what_a_module_loads_at_its_top_level_does_not_count(tmp_path, saved, monkeypatch):
+    saved("own_slow_module.py", MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     reward = importlib.import_module("own_slow_module").reward
     with Scorer([reward], workers=1) as scorer:

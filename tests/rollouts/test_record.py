@@ -182,9 +182,8 @@ def test_rollouts_with_different_rewards_are_an_error(tmp_path):
         write_rollouts(tmp_path / "a.parquet", [ROLLOUT, other])
 
 
-def test_a_file_that_is_no_record_is_an_error(tmp_path):
-    path = tmp_path / "a.parquet"
-    path.write_text("nothing")
+def test_a_file_that_is_no_record_is_an_error(saved):
+    path = saved("a.parquet", "nothing")
     with data_error("not a gdpo rollout record"):
         read_rollouts(path)
 

@@ -163,15 +163,13 @@ def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
         load_problems(TASKS["gsm8k"], path)
 
 
-def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(tmp_path):
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{"instruction": "a", "input": "b", "outputs": "c"}]))
+def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(saved):
+    path = saved("rows.json", json.dumps([{"instruction": "a", "input": "b", "outputs": "c"}]))
     with data_error(r"row 1: .*'tool_calling' .*'output'"):
         load_problems(TASKS["tool_calling"], path)
 
 
-def test_samples_obey_the_limit(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"question": "1+1?", "answer": "so #### 2"}\n' * 3 + "{broken\n")
+def test_samples_obey_the_limit(saved):
+    path = saved("rows.jsonl", '{"question": "1+1?", "answer": "so #### 2"}\n' * 3 + "{broken\n")
     samples = load_problems(TASKS["gsm8k"], path, limit=2)
     assert [s.reference for s in samples] == [{"answer": "2"}] * 2

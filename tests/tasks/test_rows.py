@@ -54,9 +54,8 @@ def test_a_byte_order_mark_and_blank_lines_are_skipped(tmp_path):
     assert load_rows(path) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_limit_does_not_read_on(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_text('{"a": 1}\n{broken\n')
+def test_a_limit_does_not_read_on(saved):
+    path = saved("r.jsonl", '{"a": 1}\n{broken\n')
     assert load_rows(path, limit=1) == [{"a": 1}]
 
 
@@ -75,10 +74,10 @@ def test_a_limit_below_one_is_refused(tmp_path, limit):
         ("", r"folder.*: other\.json, train\.jsonl\.gz$"),
     ],
 )
-def test_a_missing_file_names_the_nearest_ones(tmp_path, asked, message):
+def test_a_missing_file_names_the_nearest_ones(tmp_path, saved, asked, message):
     write(tmp_path / "train.jsonl.gz", ROWS)
     write(tmp_path / "other.json", ROWS)
-    (tmp_path / "notes.txt").write_text("")
+    saved("notes.txt", "")
     with data_error(message):
         load_rows(tmp_path / asked)
 

@@ -94,12 +94,11 @@ def test_the_key_of_a_policy_depends_on_every_setting(field):
     assert dataclasses.replace(TINY, **{field: other}).key != TINY.key
 
 
-def test_the_key_of_a_policy_depends_on_code_and_libraries(monkeypatch, tmp_path):
+def test_the_key_of_a_policy_depends_on_code_and_libraries(monkeypatch, saved):
     before = TINY.key
     monkeypatch.setattr(policy_module, "version", lambda name: "0.0")
     assert TINY.key != before
     monkeypatch.undo()
-    changed = tmp_path / "changed.py"
-    changed.write_text("# other code")
+    changed = saved("changed.py", "# other code")
     monkeypatch.setattr(policy_module, "_SOURCES", (str(changed),))
     assert TINY.key != before

@@ -49,11 +49,11 @@ def test_the_name_follows_the_estimator(load, own_rewards):
     assert own.name == "gsm8k-grpo_no_std"
 
 
-def test_a_written_recipe_reads_back_the_same(load, tmp_path):
+def test_a_written_recipe_reads_back_the_same(load, tmp_path, saved):
     recipe = load(
         MINIMAL, "trainer={learning_rate: 1e-6, eval_strategy: no, optim: '1e-6', beta: 0}"
     )
-    (tmp_path / "written.yaml").write_text(recipe.to_yaml())
+    saved("written.yaml", recipe.to_yaml())
     assert load_recipe(tmp_path / "written.yaml").model_dump() == recipe.model_dump()
     assert recipe.trainer == {
         "learning_rate": 1e-6,
@@ -106,9 +106,8 @@ def test_a_mistake_by_name_shows_what_was_written(load):
         load(MINIMAL, TOKENS, "rewards.length.wieght=2")
 
 
-def test_a_name_as_the_recipe_writes_it_calls_no_function_that_makes_a_reward(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"{MINIMAL}rewards: ['nowhere:made', format]\n")
+def test_a_name_as_the_recipe_writes_it_calls_no_function_that_makes_a_reward(saved):
+    path = saved("recipe.yaml", f"{MINIMAL}rewards: ['nowhere:made', format]\n")
     assert read_recipe(path, ["rewards.format.weight=2"]).rewards[1].weight == 2
     with config_error("'nowhere' cannot be imported"):
         read_recipe(path, ["rewards.length.weight=2"])

@@ -37,12 +37,12 @@ rewards:
         ),
     ],
 )
-def test_a_schedule_becomes_an_option_of_the_rule(tmp_path, weight, schedule, words):
+def test_a_schedule_becomes_an_option_of_the_rule(tmp_path, saved, weight, schedule, words):
     resolved = resolve(load_recipe(recipe_of(tmp_path, weight=weight)))
     assert resolved.weights == (1.0, 1.0)
     assert resolved.options == {"schedules": {"format": schedule}}
     assert resolved.recipe.rewards[1].weight_in_words == words
-    (tmp_path / "again.yaml").write_text(resolved.recipe.to_yaml())
+    saved("again.yaml", resolved.recipe.to_yaml())
     assert load_recipe(tmp_path / "again.yaml").digest == resolved.recipe.digest
 
 

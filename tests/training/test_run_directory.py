@@ -173,9 +173,8 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(run):
     assert all((run.path / name).exists() for name in kept)
 
 
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
+def test_a_file_is_replaced_whole(tmp_path, saved):
+    path = saved("file", "old")
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "new \ud800")
     assert path.read_text() == "old"

@@ -26,12 +26,12 @@ def load(recipe_file, own_rewards):
 
 
 @pytest.mark.parametrize("fields", ["watch: true", "watch: true\n    weight: 0"])
-def test_a_watched_reward_is_one_with_weight_0(load, fields, tmp_path):
+def test_a_watched_reward_is_one_with_weight_0(load, fields, tmp_path, saved):
     watched, zero = resolve(load(fields)), resolve(load("weight: 0"))
     assert watched.weights == (1.0, 0.0, 1.0)
     assert watched.rule.weights_in_force(watched.weights) == [1.0, 0.0, 1.0]
     assert watched.recipe.digest == zero.recipe.digest
-    (tmp_path / "again.yaml").write_text(watched.recipe.to_yaml())
+    saved("again.yaml", watched.recipe.to_yaml())
     assert load_recipe(tmp_path / "again.yaml").digest == watched.recipe.digest
 
 

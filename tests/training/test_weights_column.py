@@ -200,14 +200,15 @@ def test_the_trainer_reads_a_column_that_a_transform_creates_with_the_rows():
 
 @pytest.mark.slow
 def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
-    load, weighted, tmp_path
+    load, weighted, saved
 ):
     rows = weighted(*CELLS)
     cells = {
         json.loads(line)["question"]: json.loads(line)["w"] for line in rows.read_text().split("\n")
     }
-    plain = tmp_path / "eval.jsonl"
-    plain.write_text(json.dumps({"question": "What is 1 + 2?", "answer": "#### 3"}) + "\n")
+    plain = saved(
+        "eval.jsonl", json.dumps({"question": "What is 1 + 2?", "answer": "#### 3"}) + "\n"
+    )
     changes = [COLUMN, "trainer.max_steps=2", f"eval_data={{source: {plain}}}"]
     run = train(load(*changes, "trainer.eval_steps=1")).run
     seen = 0

@@ -160,14 +160,13 @@ def test_rollouts_beside_numbers_of_their_step_are_rollouts(tmp_path, row):
     assert read_logs([file]) == []
 
 
-def test_several_runs_in_one_file_are_several_runs(tmp_path):
+def test_several_runs_in_one_file_are_several_runs(saved):
     rows = [
         f"{run},{step},{0.5 * step + seed},1\n"
         for seed, run in enumerate(("first", "second"))
         for step in range(8)
     ]
-    file = tmp_path / "x.csv"
-    file.write_text("run_name,step,rewards/a/mean,grad_norm\n" + "".join(rows))
+    file = saved("x.csv", "run_name,step,rewards/a/mean,grad_norm\n" + "".join(rows))
     runs = runs_at(file)
     assert {run.log.run: run.rewards["a"]["mean"][1] for run in runs} == {
         "first": 0.5,
@@ -183,24 +182,22 @@ def test_console_output_in_utf_16_is_refused_with_a_way_to_convert_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{" * 2**22, "{'a': " * 10**6, "'" * 2**22, "{'a': 1,\n" * 10**5])
-def test_hostile_console_output_ends(tmp_path, text):
-    file = tmp_path / "x.log"
-    file.write_text(text)
+def test_hostile_console_output_ends(saved, text):
+    file = saved("x.log", text)
     assert read_logs([file]) == []
 
 
-def test_only_rows_with_rewards_are_numbered(tmp_path):
+def test_only_rows_with_rewards_are_numbered(saved):
     rows = [{"loss": 0.1, "epoch": i, "rewards/a": i / 9} for i in range(3)]
     between = {"eval_loss": 0.5, "epoch": 1}
-    file = tmp_path / "x.log"
-    file.write_text("\n".join(f"{row}\n{between}" for row in rows))
+    file = saved("x.log", "\n".join(f"{row}\n{between}" for row in rows))
     (run,) = runs_at(file)
     assert run.steps.tolist() == [1, 2, 3]
 
 
-def test_of_a_long_text_only_the_start_is_read(tmp_path, monkeypatch):
+def test_of_a_long_text_only_the_start_is_read(tmp_path, saved, monkeypatch):
     monkeypatch.setattr(rows_of_logs, "_PRINTED", 1000)
-    (tmp_path / "x.log").write_text("x" * 2000 + (FORMS / "console.log").read_text())
+    saved("x.log", "x" * 2000 + (FORMS / "console.log").read_text())
     assert read_logs([tmp_path / "x.log"]) == []
 
 
@@ -311,8 +308,8 @@ def test_the_lines_of_verls_console_are_metrics(tmp_path, name):
 
 
 @pytest.mark.parametrize("after", ["5%|# | 2/3 - x:1", "12:00:01 - root:x", "INFO - root:x", "7"])
-def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path, after):
+def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path, saved, after):
     lines = (f"step:{n} - actor/lr:1e-06 - reward/a/mean:0.{n}\n{after}\n" for n in range(1, 10))
-    (tmp_path / "x.log").write_text("".join(lines))
+    saved("x.log", "".join(lines))
     (run,) = runs_at(tmp_path / "x.log")
     assert run.rewards["a"]["mean"].tolist() == [n / 10 for n in range(1, 10)]

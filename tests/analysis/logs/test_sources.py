@@ -179,12 +179,12 @@ def test_a_damaged_file_ends_with_an_error_or_with_fewer_rows(folder, source):
 
 @pytest.mark.parametrize("name", ["x.wandb", "x.tfevents.1", "x.db", STATE])
 @pytest.mark.parametrize("content", [b"\xff\xfe junk \x00" * 9, b"[[[", b"3", b"\x80\x04K\x01."])
-def test_a_broken_log_is_named_unless_there_is_another_one(tmp_path, name, content):
+def test_a_broken_log_is_named_unless_there_is_another_one(tmp_path, saved, name, content):
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path, tmp_path / name):
         with data_error(name):
             read_logs([path])
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "rewards/a/mean": 0.5}\n')
+    saved("metrics.jsonl", '{"step": 1, "rewards/a/mean": 0.5}\n')
     assert [log.path.name for log in read_logs([tmp_path])] == ["metrics.jsonl"]
 
 

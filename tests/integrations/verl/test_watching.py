@@ -146,8 +146,10 @@ def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_
     assert run.metrics()["gdpo/correct/influence_share"] == 1
 
 
-def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(run, tmp_path, caplog):
-    (tmp_path / "file").write_text("")
+def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(
+    run, tmp_path, saved, caplog
+):
+    saved("file", "")
     done = on_v1(run, tmp_path / "file" / "rollouts")
     assert torch.equal(done.batch["advantages"], THEIRS)
     assert "cannot write" in caplog.messages[-1]

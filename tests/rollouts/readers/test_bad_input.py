@@ -55,10 +55,8 @@ def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):
     }
 
 
-def test_a_record_that_lacks_its_fields_is_skipped(tmp_path):
-    path = written.lines(
-        tmp_path / "1.jsonl", [verl_line(), {"input": "a"}, verl_line(step="soon"), verl_line()]
-    )
+def test_a_record_that_lacks_its_fields_is_skipped(saved):
+    path = saved("1.jsonl", [verl_line(), {"input": "a"}, verl_line(step="soon"), verl_line()])
     table, report = read_one(path)
     assert table.row.tolist() == [0, 2]  # the third was a rollout, of no step
     assert [(n.line, n.rows, n.what) for n in report.notices.values()] == [
@@ -80,12 +78,11 @@ def test_ms_swift_lists_of_different_length_cannot_be_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "csv"])
-def test_rewards_that_are_no_finite_numbers_are_missing(tmp_path, kind):
+def test_rewards_that_are_no_finite_numbers_are_missing(saved, kind):
     values = [1.0, None, nan, inf, -inf, 0.5]
     values += ["good"] if kind != "parquet" else []
     records = [{"prompt": "a", "quality": value} for value in values]
-    path = written.rows(tmp_path / f"dump.{kind}", records)
-    table, report = read_one(path, rewards=["quality"])
+    table, report = read_one(saved(f"dump.{kind}", records), rewards=["quality"])
     expected = [1, nan, nan, nan, nan, 0.5, nan][: len(table)]
     assert_array_equal(table.rewards[:, 0], expected)
     assert report.skipped == 0
@@ -94,9 +91,9 @@ def test_rewards_that_are_no_finite_numbers_are_missing(tmp_path, kind):
     assert ("not a number" in str(report)) == (kind != "parquet")
 
 
-def test_groups_of_different_size_are_told(tmp_path):
+def test_groups_of_different_size_are_told(saved):
     prompts = ["a"] * 2 + ["b"] * 2 + ["c"] * 4 + ["d"]
-    path = written.lines(tmp_path / "1.jsonl", [verl_line(input=p, score=1.0) for p in prompts])
+    path = saved("1.jsonl", [verl_line(input=p, score=1.0) for p in prompts])
     table, report = read_one(path)
     assert report.group_sizes == {2: 2, 4: 1, 1: 1}
     (odd,) = report.of_groups()
@@ -108,17 +105,17 @@ def test_groups_of_different_size_are_told(tmp_path):
     assert report.mixed_blocks == 0
 
 
-def test_a_group_size_that_does_not_fit_is_told(tmp_path):
+def test_a_group_size_that_does_not_fit_is_told(tmp_path, saved):
     _, report = read(written.verl(tmp_path), group_size=3)
     assert report.mixed_blocks == 1
     assert "1 groups formed by group_size" in str(report)
     # Prompts that all differ do not tell which rollouts belong together.
-    path = written.lines(tmp_path / "9.jsonl", [verl_line(input=each, score=1.0) for each in "abc"])
+    path = saved("9.jsonl", [verl_line(input=each, score=1.0) for each in "abc"])
     assert read(path, group_size=3)[1].mixed_runs == set()
 
 
-def test_a_dump_in_which_nothing_tells_the_groups_needs_their_size(tmp_path):
-    path = written.lines(tmp_path / "a.jsonl", [{"reward": float(i)} for i in range(4)])
+def test_a_dump_in_which_nothing_tells_the_groups_needs_their_size(saved):
+    path = saved("a.jsonl", [{"reward": float(i)} for i in range(4)])
     _, report = read(path)
     assert "4 rollouts have neither a group nor a prompt" in str(report)
     assert "nothing can be compared" in str(report)
@@ -127,10 +124,10 @@ def test_a_dump_in_which_nothing_tells_the_groups_needs_their_size(tmp_path):
     assert not [*report.of_groups()]
 
 
-def test_a_renamed_column_is_named_and_the_other_files_have_it(tmp_path):
+def test_a_renamed_column_is_named_and_the_other_files_have_it(tmp_path, saved):
     for step, name in ((1, "acc"), (2, "accuracy")):
         row = {"step": step, "prompt": "a", "completion": "b", "advantage": 0.0, name: 0.5}
-        written.parquet(tmp_path / f"completions_{step:05d}.parquet", [row])
+        saved(f"completions_{step:05d}.parquet", [row])
     tables, report = read(tmp_path, rewards=["acc"])
     assert [np.isnan(table.rewards).all() for table in tables] == [False, True]
     (notice,) = report.notices.values()
@@ -146,9 +143,9 @@ def test_a_reward_that_no_record_has_is_named(tmp_path):
     )
 
 
-def test_files_of_one_step_with_other_rewards_are_one_table(tmp_path):
-    written.lines(tmp_path / "a_step1.jsonl", [verl_line(acc=1.0)])
-    written.lines(tmp_path / "b_step1.jsonl", [verl_line(form=0.5)])
+def test_files_of_one_step_with_other_rewards_are_one_table(tmp_path, saved):
+    saved("a_step1.jsonl", [verl_line(acc=1.0)])
+    saved("b_step1.jsonl", [verl_line(form=0.5)])
     table, _ = read_one(tmp_path)
     assert table.names == ("acc", "form")
     assert_array_equal(table.rewards, [[1, nan], [nan, 0.5]])
@@ -157,13 +154,13 @@ def test_files_of_one_step_with_other_rewards_are_one_table(tmp_path):
     assert table.weights is None
 
 
-def test_mixed_formats_in_a_folder_are_each_read(tmp_path):
+def test_mixed_formats_in_a_folder_are_each_read(tmp_path, saved):
     written.verl(tmp_path)
     written.open_instruct(tmp_path)
     written.art(tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
-    written.lines(tmp_path / "other.jsonl", [{"loss": 1.0}])
-    written.lines(tmp_path / "empty.jsonl", [])
+    saved("other.jsonl", [{"loss": 1.0}])
+    saved("empty.jsonl", [])
     tables, report = read(tmp_path)
     assert report.formats == {"verl": 1, "open-instruct": 1, "art": 1}
     assert {table.format for table in tables} == report.formats.keys()
@@ -175,20 +172,18 @@ def test_mixed_formats_in_a_folder_are_each_read(tmp_path):
     )
 
 
-def test_steps_in_any_order_are_put_in_order_in_their_file(tmp_path):
+def test_steps_in_any_order_are_put_in_order_in_their_file(tmp_path, saved):
     steps = [2, 1, 2, 1]
-    path = written.lines(
-        tmp_path / "all.jsonl", [verl_line(step=s, score=i) for i, s in enumerate(steps)]
-    )
+    path = saved("all.jsonl", [verl_line(step=s, score=i) for i, s in enumerate(steps)])
     tables, report = read(path)
     assert [table.row.tolist() for table in tables] == [[1, 3], [0, 2]]
     assert "several pieces" not in str(report)
-    written.lines(tmp_path / "more.jsonl", [verl_line(step=1)])
+    saved("more.jsonl", [verl_line(step=1)])
     _, report = read(tmp_path)
     assert "1 steps came in several pieces" in str(report)
 
 
-def test_compressed_files_are_read_and_their_missing_end_is_named(tmp_path):
+def test_compressed_files_are_read_and_their_missing_end_is_named(tmp_path, saved):
     plain = written.verl(tmp_path / "plain", prompts="abcdefgh" * 200) / "7.jsonl"
     squeezed = gzip.compress(plain.read_bytes())
     whole, cut = tmp_path / "whole.jsonl.gz", tmp_path / "cut.jsonl.gz"
@@ -198,7 +193,7 @@ def test_compressed_files_are_read_and_their_missing_end_is_named(tmp_path):
     table, report = read_one(cut)
     assert 0 < len(table) < 3200
     assert "the rest cannot be read: EOFError" in str(report)
-    dump = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "reward": 1.0}])
+    dump = saved("a.parquet", [{"prompt": "a", "reward": 1.0}])
     packed = tmp_path / "a.parquet.gz"
     packed.write_bytes(gzip.compress(dump.read_bytes()))
     assert read(packed)[0][0].rewards.tolist() == [[1.0]]
@@ -218,12 +213,12 @@ def test_files_and_folders_without_permission_are_named(open_folder):
     }
 
 
-def test_parquet_that_is_cut_off_or_broken_inside_is_named(tmp_path):
+def test_parquet_that_is_cut_off_or_broken_inside_is_named(saved):
     rows = [
         {"step": 1, "prompt": "a" * 50, "completion": "b", "advantage": 0.0, "acc": i / 7}
         for i in range(500)
     ]
-    path = written.parquet(tmp_path / "completions_00001.parquet", rows)
+    path = saved("completions_00001.parquet", rows)
     good = path.read_bytes()
     path.write_bytes(good[:-20])
     _, report = read(path)
@@ -245,10 +240,9 @@ def test_rows_behind_a_broken_part_are_counted_in_files_of_records(tmp_path):
     assert f"{path}, row 100: cannot be read: " in str(report)
 
 
-def test_rows_of_no_step_keep_their_number_in_a_long_file(tmp_path):
+def test_rows_of_no_step_keep_their_number_in_a_long_file(saved):
     steps = ["soon", *[1] * 17_000]
-    path = written.lines(tmp_path / "1.jsonl", [verl_line(step=step) for step in steps])
-    table, _ = read_one(path)
+    table, _ = read_one(saved("1.jsonl", [verl_line(step=step) for step in steps]))
     assert_array_equal(table.row, np.arange(1, 17_001))
 
 
@@ -288,9 +282,9 @@ def test_without_something_to_read_pt_files_they_are_left_out_and_told(tmp_path)
     assert "load_pt=load_dump" in reading.report.left_out[tmp_path / "data_1.pt"]
 
 
-def test_hostile_texts_are_texts(tmp_path):
+def test_hostile_texts_are_texts(saved):
     prompts = ["\ud800", "a\x00b", "\u202e<script>", "", "﷽" * 1000, "\x1b[2J"]
-    path = written.lines(tmp_path / "1.jsonl", [verl_line(input=p) for p in prompts for _ in "ab"])
+    path = saved("1.jsonl", [verl_line(input=p) for p in prompts for _ in "ab"])
     table, report = read_one(path)
     assert report.group_sizes == {2: len(prompts)}
     assert len(table) == 2 * len(prompts)
@@ -371,10 +365,10 @@ def test_whatever_a_field_holds_its_rows_add_up(tmp_path_factory, data):
     read(folder)
 
 
-def test_rows_that_fill_verls_batch_up_are_no_rollouts(tmp_path):
+def test_rows_that_fill_verls_batch_up_are_no_rollouts(tmp_path, saved):
     padding = f"pad{0:032x}_0_0"
     lines = [verl_line(acc=1.0, uid=f"p_{i}_0") for i in range(4)]
-    written.lines(tmp_path / "1.jsonl", [*lines, verl_line(acc=9.0, uid=padding)])
+    saved("1.jsonl", [*lines, verl_line(acc=9.0, uid=padding)])
     tables, report = read(tmp_path)
     assert (report.read, report.skipped) == (4, 1)
     (notice,) = report.notices.values()
@@ -382,8 +376,8 @@ def test_rows_that_fill_verls_batch_up_are_no_rollouts(tmp_path):
     assert tables[0].rewards.max() == 1
 
 
-def test_a_row_of_which_nothing_becomes_is_a_fault(tmp_path, monkeypatch):
-    path = written.lines(tmp_path / "1.jsonl", [verl_line(), {"input": "p"}, verl_line()])
+def test_a_row_of_which_nothing_becomes_is_a_fault(saved, monkeypatch):
+    path = saved("1.jsonl", [verl_line(), {"input": "p"}, verl_line()])
     read(path)
     monkeypatch.setattr(FileReport, "lose", lambda *_, **__: None)
     with pytest.raises(AssertionError, match="rows="):

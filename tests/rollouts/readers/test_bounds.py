@@ -52,12 +52,10 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_pat
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_line_may_be_as_long_as_is_said(tmp_path, monkeypatch, more):
+def test_a_line_may_be_as_long_as_is_said(saved, monkeypatch, more):
     line = json.dumps(verl_line()) + "\n"
     monkeypatch.setattr(text_files, "LONGEST_LINE", len(line) - more)
-    path = tmp_path / "1.jsonl"
-    path.write_text(line)
-    _, report = read(path)
+    _, report = read(saved("1.jsonl", line))
     assert (report.read, report.skipped) == (1 - more, more)
 
 
@@ -121,25 +119,22 @@ def test_rows_of_csv_before_its_missing_end_are_read(tmp_path):
     assert "cannot be read: Compressed file ended before" in str(report)
 
 
-def test_a_csv_file_without_rows_is_empty(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("prompt,reward\n")
+def test_a_csv_file_without_rows_is_empty(saved):
+    path = saved("a.csv", "prompt,reward\n")
     assert "is empty" in read(path)[1].left_out[path]
     path.write_text("prompt,reward\na,1,2\n")
     _, report = read(path)
     assert (report.skipped, report.formats) == (1, {"unknown": 1})
 
 
-def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
+def test_no_more_numbers_are_rewards_than_a_table_can_hold(saved):
     names = [f"n{i:05}" for i in range(1500)]
-    one = written.lines(
-        tmp_path / "one.jsonl", [verl_line(**dict.fromkeys(names, 1.0)) for _ in range(4)]
-    )
+    one = saved("one.jsonl", [verl_line(**dict.fromkeys(names, 1.0)) for _ in range(4)])
     lines = [verl_line(**{name: 1.0}) for name in names[:100]]
-    each = written.lines(tmp_path / "each.jsonl", lines)
+    each = saved("each.jsonl", lines)
     scores = [f"score_{name}" for name in names[:500]]
     record = {"prompt": "a", "score": 1} | dict.fromkeys(scores, 1.0)
-    wide = written.parquet(tmp_path / "wide.parquet", [record] * 2)
+    wide = saved("wide.parquet", [record] * 2)
     for path in (one, each):
         (tables, report), peak = peak_of(lambda path=path: read(path))
         assert all(table.names == tuple(names[:64]) for table in tables)
@@ -153,29 +148,29 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_more_numbers_are_looked_at_than_256(tmp_path):
+def test_no_more_numbers_are_looked_at_than_256(saved):
     record = {"reward": 1} | {f"n{i}": 1 for i in range(300)}
-    _, report = read(written.parquet(tmp_path / "a.parquet", [record]))
+    _, report = read(saved("a.parquet", [record]))
     assert "'n11' and 243 more may be" in str(report)  # and the total, 'reward'
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rewards", [None, ["n02999"]])
-def test_of_wide_records_no_more_is_kept_than_may_be_rewards(tmp_path, rewards):
+def test_of_wide_records_no_more_is_kept_than_may_be_rewards(saved, rewards):
     fields = {f"n{i:05}": i / 7 for i in range(3000)}
-    path = written.lines(tmp_path / "1.jsonl", [verl_line(**fields)] * 60)
+    path = saved("1.jsonl", [verl_line(**fields)] * 60)
     ((table,), _), peak = peak_of(lambda: read(path, rewards=rewards))
     assert len(table.names) == (64 if rewards is None else 1)
     assert not np.isnan(table.rewards).any()
     assert peak < 8 * MEGABYTE
 
 
-def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
+def test_rewards_that_are_named_may_be_as_many_as_are_named(saved):
     names = [f"n{i:05}" for i in range(100)]
     record = verl_line(**dict.fromkeys(names, 1.0))
     for path in (
-        written.lines(tmp_path / "1.jsonl", [record] * 2),
-        written.parquet(tmp_path / "1.parquet", [record | {"gts": "4"}] * 2),
+        saved("1.jsonl", [record] * 2),
+        saved("1.parquet", [record | {"gts": "4"}] * 2),
     ):
         table, report = read_one(path, rewards=names[::-1])
         assert table.names == tuple(names[::-1])
@@ -183,13 +178,13 @@ def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
         assert not report.notices
 
 
-def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatch):
+def test_what_a_field_holds_instead_of_a_number_is_not_kept(saved, monkeypatch):
     """Credit for each token would be gigabytes until a batch of rollouts is full."""
     monkeypatch.setattr(batches, "_CHUNK", 64)
     credit = [i / 7 for i in range(2000)]
     fields = ("advantage", "reward", "num_tokens", "finish_reason", "uid")
     record = {"prompt": "a", "reward_1": 1.0} | dict.fromkeys(fields, credit)
-    path = written.lines(tmp_path / "a.jsonl", [record] * 32)
+    path = saved("a.jsonl", [record] * 32)
     ((table,), report), peak = peak_of(lambda: read(path))
     assert table.rewards.tolist() == [[1.0]] * 32
     assert peak < 8 * MEGABYTE
@@ -199,7 +194,7 @@ def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatc
     ]
 
 
-def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
+def test_texts_that_are_scored_anew_are_few_at_a_time(saved, monkeypatch):
     monkeypatch.setattr(batches, "_TEXT_BYTES", 1000)
     sizes = []
 
@@ -207,17 +202,16 @@ def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
         sizes.append(len(rows))
         return Rescored({"r": [1.0] * len(rows)}, {})
 
-    path = written.lines(tmp_path / "1.jsonl", [verl_line(output="x" * 300)] * 9)
-    (table,) = rollout_files(path, rescore=rescore)
+    (table,) = rollout_files(saved("1.jsonl", [verl_line(output="x" * 300)] * 9), rescore=rescore)
     assert len(table) == 9
     assert sizes == [3, 3, 3]
 
 
-def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(tmp_path, monkeypatch):
+def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(saved, monkeypatch):
     """The total is not taken for one then."""
     monkeypatch.setattr(batches, "_CHUNK", 2)
     records = [verl_line(acc=value) for value in (1.0, 0.0, None, None)]
-    table, _ = read_one(written.lines(tmp_path / "1.jsonl", records))
+    table, _ = read_one(saved("1.jsonl", records))
     assert table.names == ("acc",)
     np.testing.assert_array_equal(table.rewards[:, 0], [1, 0, np.nan, np.nan])
 
@@ -234,10 +228,10 @@ def test_rollouts_keep_their_number_behind_a_step_that_is_written_twice(tmp_path
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_log_of_the_trainer_that_is_too_large_is_not_read(tmp_path, monkeypatch, more):
+def test_a_log_of_the_trainer_that_is_too_large_is_not_read(tmp_path, saved, monkeypatch, more):
     log = json.dumps({"log_history": [{"rewards/right/mean": 0.5}]})
     monkeypatch.setattr(rewards, "_LARGEST_LOG", len(log) - more)
-    (tmp_path / "trainer_state.json").write_text(log)
+    saved("trainer_state.json", log)
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "right": 1.0, "x": 2.0}
     written.parquet(tmp_path / "completions" / "completions_00001.parquet", [row])
     table, _ = read_one(tmp_path / "completions")
@@ -272,9 +266,9 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(tmp_path, monkeypatch, kind):
+def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(saved, monkeypatch, kind):
     rows = [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(100)]
-    path = written.rows(tmp_path / f"a.{kind}", rows)
+    path = saved(f"a.{kind}", rows)
     made = []
     text = columns.RolloutText
     monkeypatch.setattr(columns, "RolloutText", lambda *a, **k: made.append(a) or text(*a, **k))
@@ -287,9 +281,9 @@ def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(tmp_path, monkey
     assert len(made) == 2
 
 
-def test_lines_after_the_last_that_is_shown_are_not_parsed(tmp_path, monkeypatch):
-    path = written.lines(
-        tmp_path / "a.jsonl",
+def test_lines_after_the_last_that_is_shown_are_not_parsed(saved, monkeypatch):
+    path = saved(
+        "a.jsonl",
         [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(2000)],
     )
     parsed = []

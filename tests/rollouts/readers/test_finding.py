@@ -105,11 +105,11 @@ def test_a_format_that_is_asked_for_has_no_twins(tmp_path):
     assert not report.left_out
 
 
-def test_what_is_odd_in_every_file_is_told_once(tmp_path):
+def test_what_is_odd_in_every_file_is_told_once(tmp_path, saved):
     record = {"input": "a", "output": "b", "score": 1.0}
     for step in (1, 2, 3):
         part = [{**record, "step": step}] * step + [{"step": step}]
-        written.lines(tmp_path / f"{step}.jsonl", part)
+        saved(f"{step}.jsonl", part)
         written.lines(tmp_path / "other" / f"{step}.jsonl", [{"nothing": 1}])
     report = read_rollout_files(tmp_path).report
     assert not report.oddities()

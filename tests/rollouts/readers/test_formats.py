@@ -66,28 +66,28 @@ def test_nemo_rl_tells_what_was_trained_and_leaves_out_the_last_word_of_the_envi
     assert text.completion == [{"role": "assistant", "content": "answer"}]
 
 
-def test_nemo_rl_advantages_that_differ_over_the_tokens_are_that_of_the_last_one(tmp_path):
+def test_nemo_rl_advantages_that_differ_over_the_tokens_are_that_of_the_last_one(saved):
     credit = [0.0, 0.1, 0.2, 0.3, 9.0]
     columns = {"rewards": 1.0, "token_ids": [1] * 5, "token_loss_mask": [0, 1, 1, 1, 0]}
-    path = written.lines(
-        tmp_path / "train_data_step1.jsonl",
+    path = saved(
+        "train_data_step1.jsonl",
         [{"content": ["q", "a"], "idx": 0, "advantages": [credit]} | columns],
     )
     assert only(path)[0].advantages.tolist() == [0.3]
 
 
-def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_its_tokens_elsewhere(tmp_path):
-    path = written.lines(
-        tmp_path / "train_data_step1.jsonl",
+def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_its_tokens_elsewhere(saved):
+    path = saved(
+        "train_data_step1.jsonl",
         [{"content": ["a"], "rewards": [5.0], "filtered_rewards": [1.0], "idx": 0}],
     )
     assert only(path)[0].rewards.tolist() == [[1.0]]
 
 
-def test_nemo_rl_of_a_validation_is_a_conversation(tmp_path):
+def test_nemo_rl_of_a_validation_is_a_conversation(saved):
     talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-    path = written.lines(
-        tmp_path / "val_data_step3.jsonl",
+    path = saved(
+        "val_data_step3.jsonl",
         [{"content": talk, "rewards": 1.0, "idx": i} for i in range(2)],
     )
     table, _ = only(path)
@@ -118,14 +118,12 @@ def test_slime_may_have_one_reward_and_a_mask_instead_of_a_length(tmp_path):
     assert table.trained.tolist() == [True, False]
 
 
-def test_episodes_that_verifiers_itself_wrote(tmp_path):
+def test_episodes_that_verifiers_itself_wrote(saved):
     """By its 0.4.0 on 2026-11-21, with the script beside it; the third has a reward unscored."""
     golden = Path(__file__).parent / "golden" / "verifiers_0.4.0.jsonl"
     lines = golden.read_text().splitlines(keepends=True)
     for order in ([0, 1, 2, 3], [2, 3, 0, 1]):
-        path = tmp_path / "traces.jsonl"
-        path.write_text("".join(lines[i] for i in order))
-        table, _ = only(path)
+        table, _ = only(saved("traces.jsonl", "".join(lines[i] for i in order)))
         assert table.format == "verifiers"
         assert table.names == ("correct", "brief")
         assert table.grouped().weights == (1.0, 0.25)
@@ -139,7 +137,7 @@ def test_episodes_that_verifiers_itself_wrote(tmp_path):
         assert sizes(table) == [2, 2]
 
 
-def test_every_agent_of_an_episode_is_compared_with_itself(tmp_path):
+def test_every_agent_of_an_episode_is_compared_with_itself(saved):
     record = {
         "task": {"hash": "h"},
         "group": {"id": "g"},
@@ -150,7 +148,7 @@ def test_every_agent_of_an_episode_is_compared_with_itself(tmp_path):
     }
     alone = {**record, "traces": [written.trace({}, agent="a")]}  # the other agent failed
     alone["traces"][0]["nodes"].pop()
-    table, _ = only(written.lines(tmp_path / "traces.jsonl", [record, record, alone]))
+    table, _ = only(saved("traces.jsonl", [record, record, alone]))
     assert sizes(table) == [2, 3]
     assert table.groups[0] == table.groups[2] != table.groups[1]
     assert table.trained.tolist() == [True, False] * 2 + [True]
@@ -197,9 +195,9 @@ def test_parquet_with_json_in_it_has_the_texts_to_be_scored_by(tmp_path, writer)
     assert all(w.completion for w in seen)
 
 
-def test_a_reward_that_is_named_is_read_from_parquet_with_json_in_it(tmp_path):
+def test_a_reward_that_is_named_is_read_from_parquet_with_json_in_it(saved):
     record = {"group_index": 1, "reward": 0.5, "metrics": "{}", "messages": [], "style": 0.25}
-    table, _ = only(written.parquet(tmp_path / "1.parquet", [record]), rewards=["style"])
+    table, _ = only(saved("1.parquet", [record]), rewards=["style"])
     assert table.rewards.tolist() == [[0.25]]
 
 
@@ -228,12 +226,12 @@ def test_our_own_record_comes_with_weights(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_any_file_is_read_by_its_columns(tmp_path, kind):
+def test_any_file_is_read_by_its_columns(saved, kind):
     records = [
         {"iter": 5, "question": q, "a": a, "b": float(a * 2), "credit": -1.0, "why": "stop"}
         for q, a in (("x", 1), ("x", 2), ("y", 3))
     ]
-    path = written.rows(tmp_path / f"dump.{kind}", records)
+    path = saved(f"dump.{kind}", records)
     columns = {"step": "iter", "advantage": "credit", "finish_reason": "why"}
     table, report = only(path, rewards=["a", "b"], columns=columns)
     assert table.format == "columns"
@@ -246,19 +244,18 @@ def test_any_file_is_read_by_its_columns(tmp_path, kind):
     assert read_texts(path, [2], columns=columns)[0].prompt == "y"
 
 
-def test_a_dot_enters_an_object(tmp_path):
+def test_a_dot_enters_an_object(saved):
     same = {"reward": 1, "rewards": {"acc": 9.0}}
     records = [
         {"prompt": "x", "m": {"acc": 1.0, "in": {"deep": i}}, "acc": 5 + i, **same}
         for i in range(2)
     ]
     for kind in ("jsonl", "parquet"):
-        path = written.rows(tmp_path / f"a.{kind}", records)
-        table, _ = only(path, rewards=["m.acc", "m.in.deep", "acc"])
+        table, _ = only(saved(f"a.{kind}", records), rewards=["m.acc", "m.in.deep", "acc"])
         assert table.rewards.tolist() == [[1, 0, 5], [1, 1, 6]]
 
 
-def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
+def test_rewards_are_told_alike_in_every_kind_of_file(saved):
     """Whole numbers and truths are rewards as well; the answer is none, though it is a number."""
     records = [
         {
@@ -275,16 +272,15 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
         for i in range(4)
     ]
     for kind in ("csv", "jsonl", "parquet"):
-        table, report = only(written.rows(tmp_path / f"a.{kind}", records))
+        table, report = only(saved(f"a.{kind}", records))
         assert table.names == ("correct", "style", "short")
         assert_array_equal(table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]])
         assert table.total.tolist() == table.rewards.sum(axis=1).tolist()
         assert "add up to 'reward'" in report.files[0].given.rewards.how()
 
 
-def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("prompt,reward_a,b_reward,said\na,1,0.5,x\na,oops,1,y\na,0,,3\nb,2,3,z\n")
+def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(saved):
+    path = saved("a.csv", "prompt,reward_a,b_reward,said\na,1,0.5,x\na,oops,1,y\na,0,,3\nb,2,3,z\n")
     table, report = only(path)
     assert table.names == ("reward_a", "b_reward")
     assert_array_equal(table.rewards, [[1, 0.5], [np.nan, 1], [0, np.nan], [2, 3]])
@@ -295,16 +291,16 @@ def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(t
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_numbers_that_are_taken_for_no_rewards_are_named(tmp_path, kind):
+def test_numbers_that_are_taken_for_no_rewards_are_named(saved, kind):
     records = [{"prompt": "a", "reward": 1.0, "reward_1": 1, "target": 42, "late": None}] * 4
-    table, report = only(written.rows(tmp_path / f"a.{kind}", records))
+    table, report = only(saved(f"a.{kind}", records))
     assert table.names == ("reward_1",)
     assert report.files[0].given.rewards.how().endswith("; not rewards: 'target', 'late'")
 
 
-def test_rewards_of_trl_may_be_called_as_what_others_judge_against(tmp_path):
+def test_rewards_of_trl_may_be_called_as_what_others_judge_against(saved):
     record = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "solution": 0.5}
-    table, _ = only(written.parquet(tmp_path / "completions_00001.parquet", [record]))
+    table, _ = only(saved("completions_00001.parquet", [record]))
     assert table.names == ("solution",)
 
 

@@ -293,8 +293,8 @@ def test_a_dataset_that_lacks_a_file_is_told(tmp_path):
     assert sum(map(len, read(folder)[0])) == 12
 
 
-def test_splits_of_a_dataset_are_read_without_its_test(tmp_path):
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+def test_splits_of_a_dataset_are_read_without_its_test(tmp_path, saved):
+    saved("dataset_dict.json", '{"splits": ["train", "test"]}')
     saved_to_disk(tmp_path / "train", ROWS)
     saved_to_disk(tmp_path / "test", ROWS[:4], shards=1)
     tables, report = read(tmp_path)
@@ -391,11 +391,11 @@ def test_the_number_of_a_shard_is_no_step(tmp_path):
     assert {step for table in tables for step in table.steps.tolist()} == {0}
 
 
-def test_a_known_format_may_have_fields_like_metrics(tmp_path):
+def test_a_known_format_may_have_fields_like_metrics(tmp_path, saved):
     row = {"step": 1, "prompt": "p", "completion": "c", "advantage": 0.5, "rewards/a/mean": 1.0}
-    written.parquet(tmp_path / "a.parquet", [row])
+    saved("a.parquet", [row])
     verl = {"step": 1, "input": "p", "output": "c", "score": 0.5, "rewards/a/mean": 1.0}
-    written.lines(tmp_path / "b.jsonl", [verl])
+    saved("b.jsonl", [verl])
     for name, form in (("a.parquet", "trl"), ("b.jsonl", "verl")):
         _, report = read(tmp_path / name)
         assert report.formats == {form: 1}

@@ -79,18 +79,16 @@ def test_compressed_files_that_are_damaged_are_left_out(tmp_path, ending):
     assert report.left_out[path]
 
 
-def test_texts_that_are_nested_too_deeply_lose_their_row_alone(tmp_path):
+def test_texts_that_are_nested_too_deeply_lose_their_row_alone(saved):
     deep = "[" * 100_000
     records = [{"example_id": 1, "reward": 1.0, "metrics": m} for m in (deep, {"a": 1.0})]
-    table, report = read_one(written.lines(tmp_path / "a.jsonl", records))
+    table, report = read_one(saved("a.jsonl", records))
     assert len(table) == 1
     assert notices(report) == [(1, 1, "a field is nested too deeply to be read")]
 
 
-def test_extras_that_are_nested_too_deeply_are_texts(tmp_path):
-    path = written.parquet(
-        tmp_path / "a.parquet", [{"prompt": "a", "reward": 1.0, "extra": "[" * 100_000}]
-    )
+def test_extras_that_are_nested_too_deeply_are_texts(saved):
+    path = saved("a.parquet", [{"prompt": "a", "reward": 1.0, "extra": "[" * 100_000}])
     table, _ = read_one(path, rescore=lambda rows: Rescored({"r": [1.0] * len(rows)}, {}))
     assert table.rewards.tolist() == [[1.0]]
 
@@ -128,17 +126,17 @@ def test_a_prompt_of_csv_may_be_a_word_for_nothing(tmp_path):
     assert not report.notices
 
 
-def test_a_reward_that_is_written_as_text_in_some_lines_is_read(tmp_path):
+def test_a_reward_that_is_written_as_text_in_some_lines_is_read(saved):
     values = [1.0, "0.5", "good", "9" * 41, None]
     records = [verl_line(a=value, why="1.0") for value in values]
-    table, report = read_one(written.lines(tmp_path / "1.jsonl", records))
+    table, report = read_one(saved("1.jsonl", records))
     assert table.names == ("a",)  # no line has a number in the other field
     assert_array_equal(table.rewards[:, 0], [1, 0.5, nan, nan, nan])
     assert notices(report) == [
         (3, 2, "reward 'a' is not a number, and counts as missing"),
         (2, 1, "reward 'a' is the text of a number, and is read as that number"),
     ]
-    _, report = read(written.lines(tmp_path / "1.jsonl", records[:2]))
+    _, report = read(saved("1.jsonl", records[:2]))
     assert len(notices(report)) == 1  # also if all values are numbers
 
 
@@ -154,28 +152,27 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
     assert "is the text of a number" in str(report)
 
 
-def test_what_the_total_of_ms_swift_leaves_out_counts_as_0(tmp_path):
+def test_what_the_total_of_ms_swift_leaves_out_counts_as_0(saved):
     record = dict.fromkeys(("step", "prompt", "completion"), [1] * 32)
     record |= {"Right": [1, 0, None, 0] * 8, "Style": [*range(32)]}
     record["reward"] = [place + (place % 4 == 0) for place in range(32)]
-    table, _ = read_one(written.lines(tmp_path / "a.jsonl", [record]))
+    table, _ = read_one(saved("a.jsonl", [record]))
     assert table.rewards[2, 0] == 0
 
 
-def test_a_reason_that_is_no_text_is_none(tmp_path):
+def test_a_reason_that_is_no_text_is_none(saved):
     records = [{"prompt": "a", "reward": 1.0, "finish_reason": r} for r in ("length", [["stop"]])]
-    table, _ = read_one(written.lines(tmp_path / "a.jsonl", records))
+    table, _ = read_one(saved("a.jsonl", records))
     assert_array_equal(table.cut, [1, nan])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
+def test_numbers_whose_squares_overflow_are_missing(saved, kind):
     values = [1e60, -1e60, 1.1e60, -1e308, 0.5]
     records = [{"prompt": "a", "quality": v, "advantage": v} for v in values]
     if kind == "jsonl":
         records.append({"prompt": "a", "quality": 10**200, "advantage": None})
-    path = written.rows(tmp_path / f"a.{kind}", records)
-    table, report = read_one(path, rewards=["quality"])
+    table, report = read_one(saved(f"a.{kind}", records), rewards=["quality"])
     expected = [1e60, -1e60, nan, nan, 0.5]
     assert_array_equal(table.rewards[:5, 0], expected)
     assert_array_equal(table.advantages[:5], expected)
@@ -186,23 +183,23 @@ def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
     ]
 
 
-def test_numbers_of_any_size_are_analyzed_without_a_warning(tmp_path):
+def test_numbers_of_any_size_are_analyzed_without_a_warning(saved):
     values = [1e308, -1e150, 1e60, -1e60, 1e-308, 0.0, 1.0, -3e59]
     rewards = [{"a": {"score": v, "weight": 1e60}, "b": {"score": 1.0}} for v in values]
     records = [
         {"task": {"hash": str(i % 2)}, "nodes": [], "rewards": r, "info": {"advantage": values[i]}}
         for i, r in enumerate(rewards)
     ]
-    path = written.lines(tmp_path / "traces.jsonl", records)
+    path = saved("traces.jsonl", records)
     done = analyze(read_rollout_files(path), replayed=["recorded", "grpo", "gdpo"])
     assert done.runs[0].rollouts == 8
     assert len(done.replayed) == 3
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
+def test_rewards_that_are_given_anew_are_numbers_as_well(saved, kind):
     records = [{"prompt": "a", "reward": 1.0}] * 4
-    path = written.rows(tmp_path / f"a.{kind}", records)
+    path = saved(f"a.{kind}", records)
     given = Rescored({"r": [0.5, inf, 1e101, None]}, {})
     table, report = read_one(path, rescore=lambda rows: given)
     assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
@@ -212,17 +209,17 @@ def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
     ]
 
 
-def test_a_column_with_rewards_as_json_is_no_total_where_it_is_a_number(tmp_path):
+def test_a_column_with_rewards_as_json_is_no_total_where_it_is_a_number(saved):
     records = [{"prompt": "a", "reward": cell} for cell in ('{"a": 1, "b": 0}', "0.5") * 2]
-    table, _ = read_one(written.rows(tmp_path / "a.csv", records))
+    table, _ = read_one(saved("a.csv", records))
     assert table.names == ("a", "b")
     assert np.isnan(table.total).all()
 
 
 @pytest.mark.parametrize("weight", [None, inf, 1e300, "much"])
-def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
+def test_weights_that_cannot_be_used_are_left_out_and_told(saved, weight):
     record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}
-    table, report = read_one(written.lines(tmp_path / "traces.jsonl", [record]))
+    table, report = read_one(saved("traces.jsonl", [record]))
     assert (table.weights is None) == (weight is not None)  # verifiers means 1 by none
     told = [what for *_, what in notices(report) if what.startswith("some weights")]
     assert len(told) == (weight is not None)
@@ -242,7 +239,7 @@ def test_weights_are_those_of_their_step(tmp_path):
 
 @pytest.mark.parametrize("chunk", [1, 5, 16_384])
 def test_a_reward_counts_from_the_first_step_on_however_much_is_read_at_a_time(
-    tmp_path, monkeypatch, chunk
+    saved, monkeypatch, chunk
 ):
     monkeypatch.setattr(batches, "_CHUNK", chunk)
     late = {1: {}, 2: {}, 3: {"b_score": 2.0}, 4: {"b_score": None}, 5: {}}
@@ -251,7 +248,7 @@ def test_a_reward_counts_from_the_first_step_on_however_much_is_read_at_a_time(
         for step, more in late.items()
         for i in range(3)
     ]
-    tables, report = read(written.lines(tmp_path / "a.jsonl", records))
+    tables, report = read(saved("a.jsonl", records))
     assert [table.names for table in tables] == [("a_score", "b_score")] * 5
     assert np.isnan(tables[0].rewards[:, 1]).all()
     assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
@@ -323,10 +320,10 @@ IDS = {
 
 
 @pytest.mark.parametrize("case", IDS)
-def test_ids_that_are_missing_are_told_and_change_no_other(tmp_path, case):
+def test_ids_that_are_missing_are_told_and_change_no_other(saved, case):
     (kind, ids, more), groups, said = IDS[case]
     records = [{"step": 1, "group_id": g, "reward": 0.5} | more for g in ids]
-    table, report = read_one(written.rows(tmp_path / f"a.{kind}", records))
+    table, report = read_one(saved(f"a.{kind}", records))
     assert table.groups.tolist() == groups
     assert said in str(report)
 
@@ -347,8 +344,8 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize("value", [{"acc": 1.0}, '{"acc": 1.0}'])
-def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path, value):
-    path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": value}])
+def test_a_part_of_an_object_that_is_not_there_is_told(saved, value):
+    path = saved("a.parquet", [{"prompt": "a", "m": value}])
     table, report = read_one(path, rewards=["m.acc", "m.style"])
     assert table.rewards[:, 0].tolist() == [1]
     assert "no reward 'm.style'" in str(report)
@@ -376,36 +373,17 @@ def test_samples_of_pt_files_that_are_no_list_are_none(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_field_with_a_very_long_name_is_left_out_and_told(kind, tmp_path):
+def test_a_field_with_a_very_long_name_is_left_out_and_told(kind, saved):
     row = {"prompt": "p", "b_reward": 1, "a" * 300 + "_reward": 0.5}
-    path = written.rows(tmp_path / f"a.{kind}", [row])
-    table, report = read_one(path)
+    table, report = read_one(saved(f"a.{kind}", [row]))
     assert table.names == ("b_reward",)
     assert [notice.problem for notice in report.notices.values()] == [ReadProblem.LONG_NAME]
 
 
-@pytest.mark.parametrize("asked", [None, ["a_reward", "b_reward"]])
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_reward_counts_from_the_first_file_that_names_it(kind, asked, tmp_path):
-    both, one = ("a_reward", "b_reward"), ("a_reward",)
-    for step, names in enumerate((one, both, one)):
-        rows = [{"step": step, "prompt": "p", **dict.fromkeys(names, i)} for i in range(2)]
-        written.rows(tmp_path / f"{step}.{kind}", rows)
-    reading = read_rollout_files(tmp_path, rewards=asked)
-    tables = list(reading)
-    assert [table.names for table in tables] == [one, both, both]
-    assert np.isnan(tables[2].rewards[:, 1]).all()
-    missed = [n.values for n in reading.report.notices.values() if "b_reward" in n.what]
-    assert missed
-    assert not any(values["name"] in str(values["fields"]) for values in missed)
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_the_recorded_weights_count_in_a_step_that_lacks_a_reward(kind, tmp_path):
+def test_the_recorded_weights_count_in_a_step_that_lacks_a_reward(kind, tmp_path, saved):
     for step, rewards in enumerate(({"a": 3.0, "b": 0.5}, {"a": 3.0})):
         row = {"step": step, "prompt": "p", "rewards": rewards, "weights": rewards}
-        written.rows(tmp_path / f"{step}.{kind}", [row] * 2)
-    reading = read_rollout_files(tmp_path)
-    *_, last = reading
-    assert "'b'" in str(reading.report)
+        saved(f"{step}.{kind}", [row] * 2)
+    (_, last), _ = read(tmp_path)
     assert_array_equal(last.weights, [[3, 0.5]] * 2)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.refusals import data_error
-from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import nothing, read
 
 from gdpo.integrations import torch_files
@@ -38,12 +37,10 @@ def test_a_csv_in_another_encoding_or_without_rows_is_left_out_with_the_reason(t
     assert why in nothing(path).left_out[path]
 
 
-def test_keys_that_stand_twice_are_told_with_the_one_that_counts(tmp_path):
+def test_keys_that_stand_twice_are_told_with_the_one_that_counts(saved):
     twice = '{"prompt": "a", "reward_a": 1, "reward_a": 2}\n'
     inner = '{"prompt": "a", "reward_a": 3, "x": {"y": 1, "y": 2}}\n'
-    path = tmp_path / "a.jsonl"
-    path.write_text(twice * 2 + inner)
-    (table,), said, _ = notices(path)
+    (table,), said, _ = notices(saved("a.jsonl", twice * 2 + inner))
     assert table.rewards[:, 0].tolist() == [2, 2, 3]
     assert said == {
         "the key 'reward_a' occurs more than once in an object: its last value is used": (1, 2),
@@ -63,26 +60,22 @@ def test_quotes_that_are_not_closed_are_told_with_the_lines_they_swallow(tmp_pat
     assert said[what] == (row, 1)
 
 
-def test_texts_of_several_lines_in_csv_are_no_swallowed_lines(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text('prompt,reward\n"a\n""b"", c\n\n",1\n"5"" x\n2",2\n"c" ,3\n\n')
+def test_texts_of_several_lines_in_csv_are_no_swallowed_lines(saved):
+    path = saved("a.csv", 'prompt,reward\n"a\n""b"", c\n\n",1\n"5"" x\n2",2\n"c" ,3\n\n')
     (table,), said, _ = notices(path)
     assert (len(table), said) == (3, {})
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_a_step_that_is_true_is_no_step(tmp_path, kind):
+def test_a_step_that_is_true_is_no_step(saved, kind):
     steps = [True, True] if kind != "csv" else [1, True, 2]
-    path = written.rows(tmp_path / f"a.{kind}", [LINE | {"step": step} for step in steps])
-    tables, said, _ = notices(path)
+    tables, said, _ = notices(saved(f"a.{kind}", [LINE | {"step": step} for step in steps]))
     assert sum(map(len, tables)) == (2 if kind == "csv" else 0)
     assert said["the step is not a non-negative integer"][1] == (1 if kind == "csv" else 2)
 
 
-def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text("x\n")
-    assert "format unknown: 1 files\n" in str(nothing(path))
+def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(saved):
+    assert "format unknown: 1 files\n" in str(nothing(saved("a.jsonl", "x\n")))
 
 
 def test_a_csv_of_very_many_columns_is_refused_with_their_number(tmp_path):

@@ -5,33 +5,26 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.readers.report import ReadProblem
 
-NAMES = ("a_reward", "b_reward", "c_reward")
+NAMES = ["a_reward", "b_reward", "c_reward"]
 
 
 def drawn(seed):
-    """Return the rows of each file: a step that names some of the rewards, and maybe a total."""
+    """Return the rewards that each file names, and its rows: a step, which may have a total."""
     rng = np.random.default_rng(seed)
-    there = rng.random((4, len(NAMES))) < 0.6
-    there[:, 0] |= ~there.any(axis=1)
-    files = rng.normal(size=(4, 6, len(NAMES))).round(3)
-    for step, (rows, has) in enumerate(zip(files, there, strict=True)):
-        totals = {"total_reward": rows[:, has] @ (1.0 + np.flatnonzero(has))} if seed % 2 else {}
-        columns = dict(zip(np.array(NAMES)[has], rows[:, has].T, strict=True)) | totals
-        places = [{"step": step, "prompt": f"q{step} {place // 3}"} for place in range(len(rows))]
-        yield [
-            {**place, **{name: float(values[i]) for name, values in columns.items()}}
-            for i, place in enumerate(places)
+    for step in range(4):
+        names = rng.permutation(NAMES)[: rng.integers(1, 4)].tolist()
+        rows = [
+            {
+                "step": step,
+                "prompt": f"{step} {place // 3}",
+                **dict(zip(names, values, strict=True)),
+            }
+            | ({"total_reward": sum(values)} if seed % 2 else {})
+            for place, values in enumerate(rng.normal(size=(6, len(names))).round(3).tolist())
         ]
-
-
-def by_name(table):
-    """Return the values and the weights of each reward, which may be in any order."""
-    weights = None if table.weights is None else table.weights.T
-    return {
-        name: (table.rewards[:, k], None if weights is None else weights[k])
-        for k, name in enumerate(table.names)
-    }
+        yield {*names}, rows
 
 
 @pytest.mark.parametrize("asked", [None, NAMES])
@@ -39,15 +32,17 @@ def by_name(table):
 def test_a_reward_counts_from_the_first_file_that_names_it_in_every_kind_of_file(
     seed, asked, tmp_path
 ):
-    files = list(drawn(seed))
-    for step, rows in enumerate(files):
-        for kind in ("jsonl", "csv", "parquet"):
+    named, files = zip(*drawn(seed), strict=True)
+    counted = [set().union(*named[: step + 1]) for step in range(4)]
+    found = {}
+    for kind in ("jsonl", "csv", "parquet"):
+        for step, rows in enumerate(files):
             written.rows(tmp_path / kind / f"{step}.{kind}", rows)
-    lines, csv, parquet = (
-        [*map(by_name, read_rollout_files(tmp_path / kind, rewards=asked))]
-        for kind in ("jsonl", "csv", "parquet")
-    )
-    named = [{*rows[0]} & {*NAMES} for rows in files]
-    assert [set(table) for table in lines] == [set().union(*named[: i + 1]) for i in range(4)]
-    np.testing.assert_equal(csv, lines)
-    np.testing.assert_equal(parquet, lines)
+        reading = read_rollout_files(tmp_path / kind, rewards=asked)
+        found[kind] = [(table.names, table.rewards, table.weights) for table in reading]
+        told = reading.report.notices.values()
+        told = {each.values["name"] for each in told if each.problem is ReadProblem.NO_REWARD}
+        assert told >= {name for i in range(4) for name in counted[i] - named[i]}
+    assert [{*names} for names, *_ in found["jsonl"]] == counted
+    np.testing.assert_equal(found["csv"], found["jsonl"])
+    np.testing.assert_equal(found["parquet"], found["jsonl"])

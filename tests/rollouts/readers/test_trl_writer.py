@@ -89,11 +89,13 @@ def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
 
 
 @pytest.mark.parametrize("log", [None, "{", "[]", '{"log_history": [1, {"loss": 1}]}'])
-def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(run, tmp_path, log):
+def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(
+    run, tmp_path, saved, log
+):
     copied = tmp_path / "completions"
     shutil.copytree(run / "completions", copied)
     if log is not None:
-        (tmp_path / "trainer_state.json").write_text(log)
+        saved("trainer_state.json", log)
     (first, _), report = read(copied)
     assert first.names == ("length", "sometimes", "share")  # not that of whole numbers
     (how,) = {file.given.rewards.how() for file in report.files}  # every file says the same

@@ -198,8 +198,8 @@ def test_a_column_of_turns_of_another_kind_is_reported_and_not_read(tmp_path, ot
     assert any("'turns'" in notice.what for notice in report.notices.values())
 
 
-def test_a_column_called_turns_of_another_format_is_not_looked_at(tmp_path):
-    (tmp_path / "a.csv").write_text("prompt,reward_a,reward_b,turns\nq,1,0.5,3\nq,0,1,2\n")
+def test_a_column_called_turns_of_another_format_is_not_looked_at(tmp_path, saved):
+    saved("a.csv", "prompt,reward_a,reward_b,turns\nq,1,0.5,3\nq,0,1,2\n")
     table, report = only(tmp_path / "a.csv")
     assert (table.format, table.turns) == ("columns", None)
     assert not report.notices

@@ -79,9 +79,8 @@ def test_a_table_without_a_step_has_the_step_of_wandb(tmp_path):
         '{"columns": ["a", "a"], "data": [[1, "x"], ["y", {}]]}',
     ],
 )
-def test_another_file_with_such_a_name_is_reported(tmp_path, content):
-    file = tmp_path / "x.table.json"
-    file.write_text(content)
+def test_another_file_with_such_a_name_is_reported(tmp_path, saved, content):
+    file = saved("x.table.json", content)
     assert file in nothing(tmp_path).left_out
 
 
@@ -101,7 +100,6 @@ def test_an_empty_table_is_no_error(tmp_path):
 @pytest.mark.parametrize(
     "row", [{"rewards/a/mean": 0.5, "rewards/a/std": 0.5}, {"reward_a": 0.5, "kl": 1, "entropy": 2}]
 )
-def test_metrics_of_whole_steps_are_not_taken_for_rollouts(tmp_path, row):
-    file = tmp_path / "log.jsonl"
-    file.write_text(json.dumps({"step": 1, **row}))
+def test_metrics_of_whole_steps_are_not_taken_for_rollouts(saved, row):
+    file = saved("log.jsonl", json.dumps({"step": 1, **row}))
     assert "metrics of whole steps, not rollouts" in nothing(file).left_out[file]

@@ -155,9 +155,8 @@ MBPP = {"text": "Halve.", "test_list": ["assert half(1) == 0.5"], "code": "half 
         ("mbpp_plus", {"prompt": "Halve.", "plus_input": [[1]]}, "column 'plus_input'"),
     ],
 )
-def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(row))
+def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, saved):
+    file = saved("rows.jsonl", json.dumps(row))
     with data_error(said):
         problems(find_benchmark(name, str(file)), None)
 
