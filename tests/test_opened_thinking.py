@@ -6,7 +6,6 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
 from gdpo.integrations.verl.scores import PATH, compute_score, with_messages
@@ -145,11 +144,11 @@ def test_training_and_rescoring_give_a_reward_the_tag(load, own, with_end, end):
 
 
 @EACH_END
-def test_a_prompt_that_is_recorded_as_text_is_rescored_with_its_end(tmp_path, end):
+def test_a_prompt_that_is_recorded_as_text_is_rescored_with_its_end(tmp_path, saved, end):
     texts = ["two</think>\n<answer>4</answer>", "<think>two</think>\n<answer>4</answer>"]
     record = {"input": f"2+2?{end}", "gts": "4", "score": 0.5, "step": 1}
     rows = [{**record, "output": text, "uid": f"p_1_{i}_0"} for i, text in enumerate(texts)]
-    written.lines(tmp_path / "1.jsonl", rows)
+    saved("1.jsonl", rows)
     with Rescorer("gsm8k") as rescorer:
         (table,) = read_rollout_files(tmp_path, rescore=rescorer)
     assert table.rewards[:, 2].tolist() == [opens(end), 1]

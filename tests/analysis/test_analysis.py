@@ -180,12 +180,12 @@ def test_weights_that_change_are_shown_with_their_first_and_last_value(tmp_path)
     assert "weights change: format 1 → 0.25" in lines_of(analysis, 200)
 
 
-def test_steps_with_and_without_weights_are_both_told(tmp_path):
+def test_steps_with_and_without_weights_are_both_told(tmp_path, saved):
     for step in (1, 2):
         rollouts = [rollout(step, 0, i, {"x": float(i)}, weights={"x": 2.0}) for i in range(2)]
         write_rollouts(rollout_file(tmp_path, step), rollouts)
     rows = [{"step": 3, "prompt": "a", "score": float(i)} for i in range(2)]
-    written.lines(tmp_path / "3.jsonl", rows)
+    saved("3.jsonl", rows)
     (run,) = analyze(read_rollout_files(tmp_path)).runs
     assert run.weights_from == f"recorded in 2 of 3 steps; {UNKNOWN_WEIGHTS} in 1 of 3 steps"
 
@@ -202,7 +202,7 @@ def test_a_reward_that_comes_late_is_missing_before(tmp_path):
     assert [(reward.name, reward.missing) for reward in run.rewards] == [("a", 0.0), ("b", 0.75)]
 
 
-def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
+def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path, saved):
     """As where each rank writes a file: the mean rises from 0 to 5, two rewards become alike."""
     for rank in range(2):
         records = [
@@ -211,7 +211,7 @@ def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
             for p in range(4)
             for i in range(4)
         ]
-        written.lines(tmp_path / f"rank{rank}.jsonl", records)
+        saved(f"rank{rank}.jsonl", records)
     steps = analyze_steps(read_rollout_files(tmp_path, rewards=["a", "b"]))
     assert [step.step for step in steps] == [0, 1, 2, 3, 4, 5] * 2
     (run,) = analyze(read_rollout_files(tmp_path, rewards=["a", "b"])).runs
@@ -250,7 +250,7 @@ def test_one_huge_group_among_many_is_no_array(tmp_path, saved):
         list(analyze_steps(reading))
 
 
-def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path):
+def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path, saved):
     """The variance of a step with one group comes from its difference to the previous step."""
     rng = np.random.default_rng(0)
     values = rng.random((200, 4, 2))
@@ -261,7 +261,7 @@ def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path):
             for i, group in enumerate(values)
             for a, b in group
         ]
-        written.lines(tmp_path / name, rows)
+        saved(name, rows)
         reading = read_rollout_files(tmp_path / name, rewards=["a", "b"])
         (run,) = analyze(reading).runs
         return run.influence

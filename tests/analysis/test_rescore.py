@@ -72,11 +72,9 @@ def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_p
 @pytest.mark.parametrize(
     ("judged_by", "right"), [({"ground_truth": "4"}, 1), ({}, np.nan), ("4", np.nan)]
 )
-def test_skyrl_has_its_truth_among_the_extras_of_the_environment(tmp_path, judged_by, right):
+def test_skyrl_has_its_truth_among_the_extras_of_the_environment(saved, judged_by, right):
     record = {"input_prompt": "2+2", "output_response": RIGHT, "score": 1.0}
-    path = written.lines(
-        tmp_path / "a.jsonl", [{**record, "env_extras": {"reward_spec": judged_by}}]
-    )
+    path = saved("a.jsonl", [{**record, "env_extras": {"reward_spec": judged_by}}])
     (table,), _ = read(path, "gsm8k")
     assert_array_equal(table.rewards, [[right, 1, 1]])
 
@@ -100,10 +98,9 @@ def test_a_dump_without_texts_is_not_read_to_be_scored_and_says_so(tmp_path, mak
     assert "leave it out (rescore)" in why
 
 
-def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):
+def test_a_rollout_without_a_completion_is_not_scored_and_says_so(saved):
     records = [{"step": 1, "prompt": "2+2", "completion": text, "score": 1} for text in (None, "9")]
-    path = written.lines(tmp_path / "a.jsonl", records)
-    (table,), report = read(path, f"{__name__}:size")
+    (table,), report = read(saved("a.jsonl", records), f"{__name__}:size")
     assert_array_equal(table.rewards, [[np.nan], [1.0]])
     found = told(report)
     assert found[NO_TEXT] == (1, 1)
@@ -152,19 +149,17 @@ def test_ms_swift_has_the_solution_beside_its_rewards(tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("tokens", ["2.5", "many", "nan", "inf"])
-def test_numbers_of_tokens_that_are_none_are_missing(tmp_path, ending, tokens):
+def test_numbers_of_tokens_that_are_none_are_missing(saved, ending, tokens):
     record = {"prompt": "a", "completion": "b", "reward": 1.0, "num_tokens": tokens}
-    path = written.rows(tmp_path / f"a.{ending}", [record])
-    (table,), report = read(path, f"{__name__}:both")
+    (table,), report = read(saved(f"a.{ending}", [record]), f"{__name__}:both")
     known = tokens == "2.5"
     assert_array_equal(table.rewards, [[1, 1 if known else np.nan]])
     assert any(n.what == NO_TOKENS for n in report.notices.values()) != known
 
 
-def test_all_chunks_are_scored(tmp_path):
+def test_all_chunks_are_scored(saved):
     record = {"input": "2+2", "gts": "4", "score": 0.5, "step": 1, "output": WRONG}
-    path = written.lines(tmp_path / "1.jsonl", [record] * 9000)
-    (table,), report = read(path, f"{__name__}:size")
+    (table,), report = read(saved("1.jsonl", [record] * 9000), f"{__name__}:size")
     assert table.rewards.sum() == 9000
     assert report.read == 9000
 

@@ -107,8 +107,8 @@ def test_the_files_pass_ruff(project):
 
 
 @pytest.mark.parametrize("name", list(starter.FILES))
-def test_an_existing_file_is_left_alone_and_nothing_is_written(tmp_path, mistake, name):
-    (tmp_path / name).write_text("mine")
+def test_an_existing_file_is_left_alone_and_nothing_is_written(tmp_path, saved, mistake, name):
+    saved(name, "mine")
     assert name in mistake("init", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
@@ -138,10 +138,10 @@ def test_models_that_cannot_be_made_are_reported_and_leave_nothing(tmp_path, sav
 
 
 @pytest.mark.parametrize("name", list(starter.FILES))
-def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name):
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path, saved, monkeypatch, name):
     def slow(folder):
         made(folder)
-        (tmp_path / name).write_text("mine")
+        saved(name, "mine")
 
     monkeypatch.setattr(starter, "_make_models", slow)
     with config_error(name):

@@ -97,6 +97,5 @@ def test_the_examples_of_the_page_give_the_output_that_it_shows():
 def test_a_recipe_accepts_the_yaml_of_the_page(saved):
     names = set()
     for i, block in enumerate(blocks("yaml")):
-        file = saved(f"{i}.yaml", HEADER + block)
-        names.add(load_recipe(file).advantage)
+        names.add(load_recipe(saved(f"{i}.yaml", HEADER + block)).advantage)
     assert names == {"gdpo", "constrained_grpo"}

@@ -109,7 +109,7 @@ def test_what_is_no_prompt_with_one_message_is_refused(model, tmp_path, others):
         measured(model, tmp_path / "rollouts" / "all.jsonl", rows(**others))
 
 
-def test_a_text_with_tool_results_is_refused(model, tmp_path):
+def test_a_text_with_tool_results_is_refused(model, tmp_path, saved):
     """verl writes the results of tools into the text."""
     facts = {"gts": "", "score": 0.0, "num_turns": 4}
     of_verl = [
@@ -117,7 +117,7 @@ def test_a_text_with_tool_results_is_refused(model, tmp_path):
         | row["rewards"]
         for row in rows(prompts=("cd", "ef"))
     ]
-    written.lines(tmp_path / "all.jsonl", of_verl)
+    saved("all.jsonl", of_verl)
     with data_error("the effect needs a prompt with one message"):
         measure_files(model, [tmp_path / "all.jsonl"], lambda *_: None, None, 1, estimator="grpo")
 

@@ -55,8 +55,7 @@ def test_a_byte_order_mark_and_blank_lines_are_skipped(tmp_path):
 
 
 def test_a_limit_does_not_read_on(saved):
-    path = saved("r.jsonl", '{"a": 1}\n{broken\n')
-    assert load_rows(path, limit=1) == [{"a": 1}]
+    assert load_rows(saved("r.jsonl", '{"a": 1}\n{broken\n'), limit=1) == [{"a": 1}]
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -3,7 +3,6 @@ import pytest
 from benchmarks.tool_policy._texts import Carelessness, careless_answer
 from benchmarks.tool_policy._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
 from numpy.random import default_rng
-from tests.rollouts.readers import written
 
 from gdpo.lab.tasks import TASKS, load_problems
 from gdpo.rewards import score
@@ -21,9 +20,8 @@ def test_fewer_rows_are_the_first_of_more():
 
 
 @pytest.mark.parametrize("task", ["tool_calling", "tool_calling_compatible"])
-def test_every_reference_answer_gets_the_maximum_of_every_reward(task, tmp_path):
-    file = written.lines(tmp_path / "rows.jsonl", tool_rows(1000, seed=0))
-    samples = load_problems(TASKS[task], str(file))
+def test_every_reference_answer_gets_the_maximum_of_every_reward(task, saved):
+    samples = load_problems(TASKS[task], str(saved("rows.jsonl", tool_rows(1000, seed=0))))
     golds = [TASKS[task].gold_completion(sample.reference) for sample in samples]
     found = score(TASKS[task].rewards, golds, [sample.reference for sample in samples])
     assert not found.failures

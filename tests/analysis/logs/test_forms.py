@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.analysis.rows import runs_at
 from tests.refusals import data_error
-from tests.rollouts.readers import written
 
 from gdpo.analysis.logs import rows as rows_of_logs
 from gdpo.analysis.logs.sources import read_logs
@@ -109,8 +108,8 @@ OF_PAIRS = {f"rewards/{name}": 0.5 for name in ("chosen", "rejected", "margins",
         ({"step": 1, "loss": 0.1, "rewards/a/mean": 0.5, "prompt": None}, [[0.5]]),
     ],
 )
-def test_only_means_of_rewards_are_rewards(tmp_path, row, means):
-    file = written.lines(tmp_path / "x.jsonl", [row])
+def test_only_means_of_rewards_are_rewards(saved, row, means):
+    file = saved("x.jsonl", [row])
     runs = runs_at(file)
     assert [[of["mean"][0] for of in run.rewards.values()] for run in runs] == means
     assert list(read_rollout_files(file)) == []
@@ -127,8 +126,8 @@ def test_only_means_of_rewards_are_rewards(tmp_path, row, means):
         ({"Step": 1, "my run - train/reward": 0.5}, "'my run - train/reward'"),
     ],
 )
-def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
-    file = written.lines(tmp_path / "x.jsonl", [row] * 3)
+def test_rows_that_may_be_either_are_neither(saved, row, like):
+    file = saved("x.jsonl", [row] * 3)
     reading = read_rollout_files(file)
     assert list(reading) == []
     assert reading.report.unrecognized == []
@@ -138,9 +137,9 @@ def test_rows_that_may_be_either_are_neither(tmp_path, row, like):
     assert len(read_logs([file], forced=True)) == 1
 
 
-def test_rows_that_repeat_each_step_may_be_rollouts(tmp_path):
+def test_rows_that_repeat_each_step_may_be_rollouts(saved):
     rows = [{"step": i // 8, "rewards/a/mean": i % 3, "grad_norm": 1.0} for i in range(64)]
-    file = written.lines(tmp_path / "x.jsonl", rows)
+    file = saved("x.jsonl", rows)
     with data_error("56 rows repeat the step of another row"):
         read_logs([file])
 
@@ -154,8 +153,8 @@ def test_rows_that_repeat_each_step_may_be_rollouts(tmp_path):
         {"step": 1, "prompt_id": 3, "reward_a": 0.5, "grad_norm": 0.1},
     ],
 )
-def test_rollouts_beside_numbers_of_their_step_are_rollouts(tmp_path, row):
-    file = written.lines(tmp_path / "x.jsonl", [row] * 4)
+def test_rollouts_beside_numbers_of_their_step_are_rollouts(saved, row):
+    file = saved("x.jsonl", [row] * 4)
     assert [len(table) for table in read_rollout_files(file)] == [4]
     assert read_logs([file]) == []
 
@@ -166,8 +165,7 @@ def test_several_runs_in_one_file_are_several_runs(saved):
         for seed, run in enumerate(("first", "second"))
         for step in range(8)
     ]
-    file = saved("x.csv", "run_name,step,rewards/a/mean,grad_norm\n" + "".join(rows))
-    runs = runs_at(file)
+    runs = runs_at(saved("x.csv", "run_name,step,rewards/a/mean,grad_norm\n" + "".join(rows)))
     assert {run.log.run: run.rewards["a"]["mean"][1] for run in runs} == {
         "first": 0.5,
         "second": 1.5,
@@ -183,15 +181,13 @@ def test_console_output_in_utf_16_is_refused_with_a_way_to_convert_it(tmp_path):
 
 @pytest.mark.parametrize("text", ["{" * 2**22, "{'a': " * 10**6, "'" * 2**22, "{'a': 1,\n" * 10**5])
 def test_hostile_console_output_ends(saved, text):
-    file = saved("x.log", text)
-    assert read_logs([file]) == []
+    assert read_logs([saved("x.log", text)]) == []
 
 
 def test_only_rows_with_rewards_are_numbered(saved):
     rows = [{"loss": 0.1, "epoch": i, "rewards/a": i / 9} for i in range(3)]
     between = {"eval_loss": 0.5, "epoch": 1}
-    file = saved("x.log", "\n".join(f"{row}\n{between}" for row in rows))
-    (run,) = runs_at(file)
+    (run,) = runs_at(saved("x.log", "\n".join(f"{row}\n{between}" for row in rows)))
     assert run.steps.tolist() == [1, 2, 3]
 
 
@@ -246,29 +242,28 @@ def test_rows_with_a_step_each_are_the_means_of_steps(tmp_path, columns, rewards
     assert list(read_rollout_files(file)) == []
 
 
-def test_means_in_objects_are_those_of_their_rewards(tmp_path):
+def test_means_in_objects_are_those_of_their_rewards(saved):
     rows = [
         {"step": step, "rewards": {"a": step / 100, "b": {"mean": step / 100, "std": 0.1}}}
         for step in range(1, 41)
     ]
-    assert means_of(written.lines(tmp_path / "x.jsonl", rows)) == {"a": 0.4, "b": 0.4}
+    assert means_of(saved("x.jsonl", rows)) == {"a": 0.4, "b": 0.4}
 
 
 SAID = {"reply": "The answer is 4.", "asked": "How many?"}
 
 
 @pytest.mark.parametrize("of_group", [{"prompt": "p"}, {"group_id": 3}, {"advantage": 0.5}, SAID])
-def test_one_rollout_a_step_is_a_rollout_if_a_field_says_so(tmp_path, of_group):
+def test_one_rollout_a_step_is_a_rollout_if_a_field_says_so(saved, of_group):
     rows = [row | of_group for row in of_steps("step", "reward")]
-    file = written.lines(tmp_path / "x.jsonl", rows)
+    file = saved("x.jsonl", rows)
     assert len(list(read_rollout_files(file))) == 40
     assert read_logs([file]) == []
 
 
-def test_rollouts_that_share_their_steps_are_no_metrics(tmp_path):
+def test_rollouts_that_share_their_steps_are_no_metrics(saved):
     rows = [{"step": i // 4, "reward": i % 3, "reward_a": i % 2} for i in range(40)]
-    file = written.lines(tmp_path / "x.jsonl", rows)
-    assert len(list(read_rollout_files(file))) == 10
+    assert len(list(read_rollout_files(saved("x.jsonl", rows)))) == 10
 
 
 def verl(step, number=str):
@@ -301,8 +296,8 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_the_lines_of_verls_console_are_metrics(tmp_path, name):
-    (tmp_path / name).write_text(PRINTED[name])
+def test_the_lines_of_verls_console_are_metrics(tmp_path, saved, name):
+    saved(name, PRINTED[name])
     (run,) = runs_at(tmp_path / name)
     is_true(run)
 

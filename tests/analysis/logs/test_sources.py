@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tests.analysis.rows import runs_at
 from tests.refusals import config_error, data_error
-from tests.rollouts.readers import written
 
 from gdpo.analysis.logs.sources import read_logs
 from gdpo.analysis.logs.trends import logged_runs
@@ -198,20 +197,17 @@ def test_only_regular_files_are_opened(tmp_path):
     assert read_logs([tmp_path]) == read_logs([tmp_path / STATE]) == []
 
 
-def test_metrics_of_gdpos_plugin_are_read_from_verls_file(tmp_path):
+def test_metrics_of_gdpos_plugin_are_read_from_verls_file(saved):
     data = {"gdpo/correct/mean": 0.25, "gdpo/correct/group_std": 0.5, "critic/score/mean": 1.0}
-    file = written.lines(tmp_path / "run.jsonl", [{"step": step, "data": data} for step in (1, 2)])
-    (run,) = runs_at(file)
+    (run,) = runs_at(saved("run.jsonl", [{"step": step, "data": data} for step in (1, 2)]))
     assert run.rewards["correct"]["group_std"].tolist() == [0.5, 0.5]
     assert list(run.rewards) == ["correct"]
 
 
-def test_a_log_may_contain_influence_shares_but_no_means(tmp_path):
+def test_a_log_may_contain_influence_shares_but_no_means(saved):
     rows = [{"step": step, "gdpo/a/influence_share": 0.25} for step in (1, 2)]
     other = [{**row, "gdpo/a/influence_share": 0.75} for row in rows]
-    files = [
-        written.lines(tmp_path / name, of) for name, of in (("a.jsonl", rows), ("b.jsonl", other))
-    ]
+    files = [saved(name, of) for name, of in (("a.jsonl", rows), ("b.jsonl", other))]
     run, _ = runs_at(*files)
     assert run.rewards["a"]["influence_share"].tolist() == [0.25, 0.25]
     assert np.isnan(run.rewards["a"]["mean"]).all()
@@ -234,8 +230,8 @@ TRAINED = {"step": 1, "rewards/a/mean": 0.5}
         ([{"step": 1, "rewards/my/own/mean": 1.0}], [{"my/own": [1.0]}]),
     ],
 )
-def test_each_step_of_a_log_has_the_last_means_of_its_training(tmp_path, rows, means):
-    runs = runs_at(written.lines(tmp_path / "metrics.jsonl", rows))
+def test_each_step_of_a_log_has_the_last_means_of_its_training(saved, rows, means):
+    runs = runs_at(saved("metrics.jsonl", rows))
     assert [{n: of["mean"].tolist() for n, of in run.rewards.items()} for run in runs] == means
     assert all(run.steps.tolist() == [1] for run in runs)
 

@@ -80,8 +80,7 @@ def test_a_table_without_a_step_has_the_step_of_wandb(tmp_path):
     ],
 )
 def test_another_file_with_such_a_name_is_reported(tmp_path, saved, content):
-    file = saved("x.table.json", content)
-    assert file in nothing(tmp_path).left_out
+    assert saved("x.table.json", content) in nothing(tmp_path).left_out
 
 
 def test_the_tables_behind_gdpos_own_charts_are_passed_over(tmp_path):

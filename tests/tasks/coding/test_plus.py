@@ -6,7 +6,6 @@ import random
 
 import pytest
 from tests.refusals import data_error
-from tests.rollouts.readers import written
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.lab.evaluation.benchmarks import find_benchmark, problems
@@ -161,10 +160,10 @@ def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, sa
         problems(find_benchmark(name, str(file)), None)
 
 
-def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(tmp_path):
+def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(saved):
     test = "def check(candidate):\n    for i, (inp, exp) in enumerate(zip(inputs, results)):\n"
     rows = [HALVED, {**HALVED, "test": f"{test}        assert candidate(*inp) == exp\n"}]
-    file = written.lines(tmp_path / "rows.jsonl", rows)
+    file = saved("rows.jsonl", rows)
     assert len(problems(find_benchmark("humaneval_plus", str(file)), None)) == 2
 
 
@@ -177,7 +176,7 @@ def test_a_test_that_compares_nothing_is_refused(test, message):
         TASK.read_row({**MBPP_PLUS, "test": test})
 
 
-def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path):
+def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path, saved):
     rows = [
         {
             "data_source": origin,
@@ -190,7 +189,7 @@ def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path):
     for row in rows:
         if row["data_source"] == "numina_math":
             row["reward_model"]["ground_truth"] = "no tests"
-    file = written.lines(tmp_path / "eurus.jsonl", rows)
+    file = saved("eurus.jsonl", rows)
     asked = [s.prompt[0]["content"] for s in problems(find_benchmark("taco", str(file)), 2)]
     assert asked == ["taco 0", "taco 1"]
     with data_error("has no rows"):
