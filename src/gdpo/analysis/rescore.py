@@ -60,9 +60,9 @@ class Rescorer:
         self.task, self.rewards = _found(name)
         self._scorer = Scorer(self.rewards)
         whole = [reward for reward in self.rewards if reward.of != "turn"]
-        self.low = {reward.name: reward.low for reward in whole}
+        self.low = {reward.name: float(reward.low) for reward in whole}
         """Lowest possible value of each reward by name. A total over turns has none."""
-        self.high = {reward.name: reward.high for reward in whole}
+        self.high = {reward.name: float(reward.high) for reward in whole}
         """Highest possible value of each reward by name. A total over turns has none."""
 
     def close(self) -> None:
