@@ -754,7 +754,7 @@ def test_why_a_step_was_not_analyzed_names_the_option(gdpo_says, tmp_path):
         for i in range(6000)
     )
     file = tmp_path / "one_large.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    written.lines(file, rows)
     code, out, _ = gdpo_says("analyze", file, "--output", "none")
     assert code == 2
     assert "--columns group_size=" in out

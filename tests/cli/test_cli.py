@@ -221,7 +221,7 @@ def test_benchmarks_are_checked_with_progress_and_each_failure_printed_once(
 ):
     row = {"text": "Add.", "test_list": ["assert f(1)"], "code": "def f(x): return x"}
     row["test_setup_code"] = "import nothing_of_it"
-    saved("rows.jsonl", json.dumps(row))
+    saved("rows.jsonl", [row])
     rows = ("--benchmarks", "mbpp", "--data", f"mbpp={tmp_path / 'rows.jsonl'}")
     code, out, err = gdpo_says("check", *rows)
     assert code == 1

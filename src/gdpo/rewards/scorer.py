@@ -137,7 +137,7 @@ class Scorer:
             RewardPool,
             self.rewards,
             workers=workers,
-            memory=memory,
+            memory=None if memory is None else float(memory),
             concurrency=concurrency,
             retries=retries,
         )

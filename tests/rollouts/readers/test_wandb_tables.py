@@ -100,5 +100,5 @@ def test_an_empty_table_is_no_error(tmp_path):
     "row", [{"rewards/a/mean": 0.5, "rewards/a/std": 0.5}, {"reward_a": 0.5, "kl": 1, "entropy": 2}]
 )
 def test_metrics_of_whole_steps_are_not_taken_for_rollouts(saved, row):
-    file = saved("log.jsonl", json.dumps({"step": 1, **row}))
+    file = saved("log.jsonl", [{"step": 1, **row}])
     assert "metrics of whole steps, not rollouts" in nothing(file).left_out[file]

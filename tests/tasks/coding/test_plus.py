@@ -155,7 +155,7 @@ MBPP = {"text": "Halve.", "test_list": ["assert half(1) == 0.5"], "code": "half 
     ],
 )
 def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, saved):
-    file = saved("rows.jsonl", json.dumps(row))
+    file = saved("rows.jsonl", [row])
     with data_error(said):
         problems(find_benchmark(name, str(file)), None)
 

@@ -61,7 +61,7 @@ class Objective:
         ends: dict[str, Any] = dict(zip(self.names, pairs, strict=True))
         options: Any = args.advantage_options or {}
         primary = max(zip(weights, self.names, strict=True), key=lambda pair: pair[0])[1]
-        known = np.abs([self.low, self.high]) <= LARGEST  # not if NaN
+        known = np.abs(np.array([self.low, self.high], np.float64)) <= LARGEST  # not if NaN
         if self.rule.weighting is not None or not known.all() or max(weights) <= 0:
             return
         values: Any = {name: Continuous(*pair) for name, pair in ends.items()}

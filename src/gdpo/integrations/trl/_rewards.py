@@ -67,7 +67,7 @@ def as_sequence(reward_funcs: Any) -> list[Any]:
 
 
 def as_reward_functions(
-    given: Sequence[Any], scorer: Any = None, *, located: Located
+    given: Sequence[Any], scorer: Mapping[str, Any] | None = None, *, located: Located
 ) -> tuple[list[Any], Scorer]:
     """Return the reward functions for TRL, and the scorer that runs the `Reward` objects.
 

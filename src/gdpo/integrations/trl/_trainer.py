@@ -150,8 +150,9 @@ class GDPOTrainer(GRPOTrainer):
         given = as_sequence(reward_funcs)
         may_add = replaced(self, _ADDING_COLUMNS) or replaced(GRPOTrainer, _ADDING_COLUMNS)
         check_columns(given, arguments, may_add_columns=may_add)
+        scorer: Any = args.scorer
         self._located = Located()
-        functions, self.scorer = as_reward_functions(given, args.scorer, located=self._located)
+        functions, self.scorer = as_reward_functions(given, scorer, located=self._located)
         own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
         names = [*map(name_of, functions), *(environment.__name__ for environment in own)]
         weights = all_weights(names, given, args.reward_weights)

@@ -23,6 +23,7 @@ from gdpo.rollouts.readers.names import (
 )
 from gdpo.rollouts.readers.propose import Given
 from gdpo.rollouts.readers.records import (
+    LONGEST,
     ONE_TURN,
     TRUTHS,
     DoubtfulText,
@@ -122,7 +123,8 @@ def column_in(column: Any) -> Column:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
         values = np.array(list(map(number, texts)))
-        missing |= np.array([str(value).strip().lower() in _MISSING for value in texts])
+        words = map(str, texts)
+        missing |= np.array([len(w) <= LONGEST and w.strip().lower() in _MISSING for w in words])
         return Column(values, missing, np.isnan(values) & ~missing, none)
     if not pa.types.is_floating(column.type):
         missing = missing | np.isnan(values)

@@ -102,7 +102,7 @@ TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 def number(value: Any) -> float:
     """Return a number, a boolean or the text of either as a float, otherwise NaN."""
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= LONGEST:  # a word of truth is not longer
         value = TRUTHS.get(value.strip().lower(), value)
     try:
         return nan if value is None else float(value)

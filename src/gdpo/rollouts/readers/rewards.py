@@ -346,7 +346,9 @@ def _opened_table(
     looked = sorted(numbers, key=unlikelihood)[:_MOST_LOOKED_AT]
     others = [path for path in (known.group, known.prompt, known.step) if path is not None]
     looked += [*inside, *texts, *others]
-    batches = _first_rows(asked, form, tables, looked, {*numbers})
+    # Where lists or JSON text may hold rewards, a later total has parts that are not opened.
+    own = None if inside else {*numbers}
+    batches = _first_rows(asked, form, tables, looked, own)
     texts = texts if asked.rewards is None else []
     numeric, unread = list[str](), list[str]()
     if inside or texts:
@@ -393,16 +395,19 @@ def _first_rows(
     form: Format,
     tables: Iterable[_FirstTable],
     paths: Sequence[str],
-    own: Collection[str],
+    own: Collection[str] | None,
 ) -> Iterator[_FirstRows]:
-    """Yield some columns of the first rows of tables, and the numbers that are not `own`."""
+    """Yield some columns of the first rows of tables, and the numbers that are not `own`.
+
+    `own` is None if no other numbers count.
+    """
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for report, schema, batch in tables:
         numbers = numeric_paths(schema)
         if form.name == "trl" and asked.rewards is None:
             numbers = _floats(schema, form.known, report.path)
-        more = [path for path in numbers if path not in own]
+        more = [path for path in numbers if own is not None and path not in own]
         more = sorted(more, key=unlikelihood)[:_MOST_LOOKED_AT]
         kept = {*wanted, *more, *(path.partition(".")[0] for path in more)}
         names = [name for name in schema.names if name in kept]
