@@ -326,12 +326,12 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_390,
+        "core": 208_409,
         "lab": 113_553,
         "tests": 418_713,
         "benchmarks": 96_965,
         "files": 264,
-        "functions": 2_664,
+        "functions": 2_663,
     }
     found = {
         "core": tokens_of(core),

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from inspect import iscoroutinefunction
 from math import inf, isfinite
 from numbers import Real
@@ -101,12 +100,15 @@ class Reward:
                 f"a reward's name becomes part of metric names, so it must not be empty or contain "
                 f"'/', '|' or non-printable characters; got {name!r}"
             )
+        _refuse(self.name, _problems_of_range(self.low, self.high))
         _refuse(self.name, _problems(self))
+        _refuse(self.name, _problems_of_examples(self))
 
     @property
     def asks_elsewhere(self) -> bool:
         """Return whether the function is a coroutine function."""
-        return is_async_callable(self.function)
+        call = getattr(self.function, "__call__", None)  # noqa: B004  an object with `__call__`
+        return iscoroutinefunction(self.function) or iscoroutinefunction(call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +162,13 @@ def _refuse(name: str, problems: Iterator[str]) -> None:
 
 def _problems_of_range(low: Any, high: Any) -> Iterator[str]:
     for what, bound in (("low", low), ("high", high)):
-        if not is_number(bound):
+        if not _is_number(bound):
             yield f"{what} must be a number, got {describe(bound)}"
     if not (isfinite(low) and isfinite(high) and low < high):
         yield f"the range must be finite with low < high, got [{low}, {high}]"
 
 
 def _problems(reward: Reward) -> Iterator[str]:
-    yield from _problems_of_range(reward.low, reward.high)
     if not callable(reward.function):
         yield f"function must be callable, got {describe(reward.function)}"
     if reward.of not in ("text", "tokens", "turn"):
@@ -180,9 +181,8 @@ def _problems(reward: Reward) -> Iterator[str]:
             "remove scope, or set of='text'"
         )
     limit = reward.deadline
-    if limit is not None and not (is_number(limit) and 0 < limit < inf):
+    if limit is not None and not (_is_number(limit) and 0 < limit < inf):
         yield f"deadline must be a number of seconds above 0, got {describe(limit)}"
-    yield from _problems_of_examples(reward)
 
 
 def _problems_of_examples(reward: Reward) -> Iterator[str]:
@@ -196,20 +196,13 @@ def _problems_of_examples(reward: Reward) -> Iterator[str]:
         if not isinstance(example, Example):  # pyright: ignore[reportUnnecessaryIsInstance]
             yield f"examples[{i}] must be an {form}, got {describe(example)}"
         score: Any = example.score
-        if score is not None and not (is_number(score) and reward.low <= score <= reward.high):
+        if score is not None and not (_is_number(score) and reward.low <= score <= reward.high):
             yield (
                 f"the score of examples[{i}] must be a number in [{reward.low}, {reward.high}], or "
                 f"None if the reward does not apply; got {describe(score)}"
             )
 
 
-def is_async_callable(function: Any) -> bool:
-    """Return whether a function, or the `__call__` of an object, is a coroutine function."""
-    while isinstance(function, partial):
-        function = function.func
-    return iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value is a real number. A bool is none here, unlike in Python."""
+def _is_number(value: object) -> bool:
+    # Python treats a bool as a number. Here a bool is an error.
     return not isinstance(value, bool) and isinstance(value, Real)

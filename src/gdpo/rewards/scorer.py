@@ -19,14 +19,7 @@ from gdpo._text import visible
 from gdpo.errors import ConfigError, DataError, RewardError, boundary, check_whole
 from gdpo.rewards._pool import RewardPool
 from gdpo.rewards.calls import SHOWN, RewardCall, RewardFailure
-from gdpo.rewards.reward import (
-    Messages,
-    Reference,
-    Reward,
-    as_messages,
-    is_number,
-    refuse_no_reward,
-)
+from gdpo.rewards.reward import Messages, Reference, Reward, as_messages, refuse_no_reward
 from gdpo.rewards.text import completion_text, is_from_model
 
 logger = logging.getLogger(__name__)
@@ -126,8 +119,9 @@ class Scorer:
         check_whole("workers", workers, least=1)
         check_whole("concurrency", concurrency, least=1)
         check_whole("retries", retries, least=0)
-        memory = worker_memory_gb
-        if memory is not None and not (is_number(memory) and memory > 0):
+        memory: Any = worker_memory_gb
+        number = memory if isinstance(memory, int | float) and not isinstance(memory, bool) else 0
+        if memory is not None and not number > 0:
             raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
         self.rewards = tuple(rewards)
         self.progress: OnScored = progress or _Bar()
@@ -137,7 +131,7 @@ class Scorer:
             RewardPool,
             self.rewards,
             workers=workers,
-            memory=None if memory is None else float(memory),
+            memory=worker_memory_gb,
             concurrency=concurrency,
             retries=retries,
         )

@@ -5,6 +5,7 @@ All decisions look at TRL itself, never at its version number. If a part is miss
 for the log, and TRL's own code runs.
 """
 
+import functools
 import inspect
 import logging
 import os
@@ -187,3 +188,9 @@ def say(trainer: Any, message: str) -> None:
     """Log a warning in the main process."""
     if trainer.accelerator.is_main_process:
         logger.warning("%s", message)
+
+
+def is_async_callable(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)

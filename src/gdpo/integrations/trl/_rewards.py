@@ -22,10 +22,10 @@ from gdpo._naming import did_you_mean, last_line
 from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, GdpoError, RewardError, boundary
 from gdpo.integrations._turns import is_per_turn
+from gdpo.integrations.trl._adapter import is_async_callable
 from gdpo.integrations.trl._groups import Ranks
 from gdpo.integrations.trl._turns import Located, finite, spread, total_of
 from gdpo.rewards import Reward, Scorer, Scores
-from gdpo.rewards.reward import is_async_callable
 from gdpo.rewards.weights_column import weights_of_cells
 
 logger = logging.getLogger(__name__)

@@ -689,8 +689,3 @@ def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
         else:
             found[path] = kind_of_type(column.type)
     return found
-
-
-def numeric_paths(schema: Any) -> list[str]:
-    """Return the paths of the numeric columns of a schema."""
-    return [path for path, kind in paths_in(schema).items() if kind == "number"]

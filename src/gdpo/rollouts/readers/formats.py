@@ -17,7 +17,7 @@ from gdpo._files import from_json
 from gdpo._naming import refuse_unknown
 from gdpo._text import Remedy, Setting
 from gdpo.errors import DataError
-from gdpo.rollouts.readers.columns import Rescore, kind_of_type, numeric_paths
+from gdpo.rollouts.readers.columns import Rescore, kind_of_type, paths_in
 from gdpo.rollouts.readers.metrics import shown_by
 from gdpo.rollouts.readers.names import (
     MEANINGS,
@@ -597,7 +597,7 @@ def format_of_table(asked: ReaderOptions, file: FileReport, schema: Any) -> Form
     if repeated:
         raise DataError(f"several columns are called {listed(repeated)}: rename them")
     fields: dict[str, Kind] = {column.name: kind_of_type(column.type) for column in schema}
-    numbers = numeric_paths(schema)
+    numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
     return format_of(asked, file, fields, numbers, numbers)
 
 

@@ -384,9 +384,8 @@ def _recorded_weights(
         return None
     for place, column in enumerate(columns.weights.values()):
         weights[:, place] = nan if column is None else column[rows]
-    absent = missing & np.isnan(weights).all(axis=0)
-    last = np.array([run.weights.get(name, 1.0) for name in columns.rewards])
-    weights = np.where(absent, last, weights)
+    last = [run.weights.get(name, 1.0) for name in columns.rewards]
+    weights = np.where(missing & np.isnan(weights).all(axis=0), last, weights)
     known = ~np.isnan(weights)
     first = weights[np.argmax(known, axis=0), np.arange(len(there))]
     weights = np.where(known | np.isnan(rewards), weights, first)

@@ -27,7 +27,6 @@ from gdpo.rollouts.readers.columns import (
     holds_numbers,
     names_in,
     numeric,
-    numeric_paths,
     of_records,
     of_table,
     paths_in,
@@ -202,12 +201,12 @@ def with_later(
 ) -> tuple[Given, int]:
     """Return what is given with the rewards that first occur in these rows, and where they do."""
     later = _later(given.rewards, given.names, rows)
-    names = _bounded({**given.names, **later}, file) if later else given.names
-    if len(names) == len(given.names):
-        return given, 0
+    names = _counting(given.rewards, {**given.names, **later}, file, run) if later else {}
     paths = {*names.values()} - {*given.names.values()}
+    if not paths:
+        return given, 0
     first = next(place for place, row in enumerate(rows) if not paths.isdisjoint(row.rewards))
-    return replace(given, names=_counting(given.rewards, names, file, run)), first
+    return replace(given, names=names), first
 
 
 def _later(
@@ -236,11 +235,13 @@ def _counting(
     They are in the order of the proposal. Where the format defines them, each file has its own.
     """
     if found.kind in ("format", "weighted", "scalar"):
-        return here
+        return _bounded(here, file)
     counted = {**run.counted.get(file.format, {}), **here}
     names = {name: path for name, path in {**found.names, **counted}.items() if name in counted}
-    run.counted[file.format] = names if found.kind == "asked" else _bounded(names, file)
-    return run.counted[file.format]
+    if found.kind not in ("asked", "record"):
+        names = _bounded(names, file)
+    run.counted[file.format] = names
+    return names
 
 
 def _bounded(names: Mapping[str, str], file: FileReport) -> dict[str, str]:
@@ -293,12 +294,14 @@ def given_by_table(
     run: Run,
 ) -> Given:
     """Return what a table is read with. `first` is its first batch, or None if it is parquet."""
-    table = _opened_table(asked, form, schema, _first_tables(asked, file, form, schema, first, run))
+    of_record = form.rewards == "record"
+    tables = () if of_record else _first_tables(asked, file, form, schema, first, run)
+    table = _opened_table(asked, form, schema, tables)
     own = table.of_kind("number", "empty")
     found = Proposal(form.rewards if asked.rewards is None else "asked")
     if form.name == "trl" and asked.rewards is None:
         own = _floats(schema, table.known, file.path)
-    if form.rewards != "record":
+    if not of_record:
         found = run.proposed(
             form.name, file.numbers, lambda: _proposed_columns(table, asked, form, file, own)
         )
@@ -306,7 +309,7 @@ def given_by_table(
             found = replace(found, names=_bounded(found.names, file))
     if asked.rewards is not None:
         names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
-    elif form.rewards == "record":
+    elif of_record:
         record = schema.field("rewards").type
         inner = [each.name for each in record] if pa.types.is_struct(record) else []
         names = {name: f"rewards.{name}" for name in inner}
@@ -335,7 +338,7 @@ def _opened_table(
 ) -> _Table:
     kinds, known = paths_in(schema), form.known
     if form.rewards == "record":  # the rewards are known
-        return _Table(known, kinds, (), (), iter(()))
+        return _Table(known, kinds, (), (), ())
     texts = [path for path, kind in kinds.items() if kind == "text" and may_be_text(path)]
     texts = texts[:_MOST_LOOKED_AT]
     inside = list[str]()
@@ -404,7 +407,7 @@ def _first_rows(
     left = LOOKED_AT
     wanted = {*paths, *(each.partition(".")[0] for each in paths), *NAME_LISTS}
     for report, schema, batch in tables:
-        numbers = numeric_paths(schema)
+        numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
         if form.name == "trl" and asked.rewards is None:
             numbers = _floats(schema, form.known, report.path)
         more = [path for path in numbers if own is not None and path not in own]
