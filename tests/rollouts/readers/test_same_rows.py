@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.rollouts.readers import written
 
 from gdpo.rollouts.readers import read_rollout_files
 from gdpo.rollouts.readers.report import ReadProblem
@@ -30,18 +29,21 @@ def drawn(seed):
 @pytest.mark.parametrize("asked", [None, NAMES])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_reward_counts_from_the_first_file_that_names_it_in_every_kind_of_file(
-    seed, asked, tmp_path
+    seed, asked, tmp_path, saved
 ):
     named, files = zip(*drawn(seed), strict=True)
     counted = [set().union(*named[: step + 1]) for step in range(4)]
     found = {}
     for kind in ("jsonl", "csv", "parquet"):
         for step, rows in enumerate(files):
-            written.rows(tmp_path / kind / f"{step}.{kind}", rows)
+            saved(f"{kind}/{step}.{kind}", rows)
         reading = read_rollout_files(tmp_path / kind, rewards=asked)
         found[kind] = [(table.names, table.rewards, table.weights) for table in reading]
-        told = reading.report.notices.values()
-        told = {each.values["name"] for each in told if each.problem is ReadProblem.NO_REWARD}
+        told = {
+            notice.values["name"]
+            for notice in reading.report.notices.values()
+            if notice.problem is ReadProblem.NO_REWARD
+        }
         assert told >= {name for i in range(4) for name in counted[i] - named[i]}
     assert [{*names} for names, *_ in found["jsonl"]] == counted
     np.testing.assert_equal(found["csv"], found["jsonl"])

@@ -49,7 +49,7 @@ from gdpo.rollouts.readers.rewards import (
     given_by_records,
     given_by_table,
     narrow,
-    opened_table,
+    open_table,
     with_later,
 )
 from gdpo.rollouts.readers.sources import (
@@ -96,7 +96,7 @@ def open_file(asked: ReaderOptions, file: FileReport, run: Run) -> Opened | None
         numbers = [path for path, value in paths.items() if is_number(value)]
         form = format_of(asked, file, fields, numbers, paths, record[1])
         return _of_records(asked, file, form, chain([record], source), run)
-    if (table := opened_table(file)) is None:
+    if (table := open_table(file)) is None:
         return None
     schema, rows, first, blocks = table
     form = format_of_table(asked, file, schema)

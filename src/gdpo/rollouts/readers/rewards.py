@@ -296,7 +296,7 @@ def given_by_table(
     """Return what a table is read with. `first` is its first batch, or None if it is parquet."""
     of_record = form.rewards == "record"
     tables = () if of_record else _first_tables(asked, file, form, schema, first, run)
-    table = _opened_table(asked, form, schema, tables)
+    table = _looked_into(asked, form, schema, tables)
     own = table.of_kind("number", "empty")
     found = Proposal(form.rewards if asked.rewards is None else "asked")
     if form.name == "trl" and asked.rewards is None:
@@ -333,7 +333,7 @@ def given_by_table(
     return Given(_with_total(table.known, found), None, found, names, declared)
 
 
-def _opened_table(
+def _looked_into(
     asked: ReaderOptions, form: Format, schema: Any, tables: Iterable[_FirstTable]
 ) -> _Table:
     kinds, known = paths_in(schema), form.known
@@ -365,7 +365,7 @@ def _opened_table(
     return _Table(known, kinds, numeric, unread, batches)
 
 
-def opened_table(file: FileReport) -> tuple[Any, int, Any, Iterator[Any]] | None:
+def open_table(file: FileReport) -> tuple[Any, int, Any, Iterator[Any]] | None:
     """Return the schema of a table, its number of rows as far as known, and its batches.
 
     The first batch is returned apart. It is None for parquet, of which only some columns are read.
@@ -387,7 +387,7 @@ def _first_tables(
         report = FileReport(each.path, format="columns", number=place)
         with suppress(*unreadable()):  # which is reported when the file is read
             # W&B tables, which are read whole, are not looked at.
-            if each.kind != "table" and (table := opened_table(report)) is not None:
+            if each.kind != "table" and (table := open_table(report)) is not None:
                 fields, _, first, _ = table
                 if format_of_table(asked, FileReport(each.path), fields).name == form.name:
                     yield report, fields, first
