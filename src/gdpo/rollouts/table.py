@@ -332,8 +332,7 @@ def _joined_turns(parts: Sequence[RolloutTable]) -> TableTurns | None:
         np.zeros(len(part), np.int64) if part.turns is None else part.turns.counts for part in parts
     ]
     flat = [np.column_stack([each[turns.taken] for each in turns.columns]) for turns in given]
-    *rewards, advantages, num_tokens = np.concatenate(flat).T
-    return padded(np.concatenate(counts), rewards, advantages, num_tokens)
+    return padded(np.concatenate(counts), [*np.concatenate(flat).T])
 
 
 def places(
@@ -380,25 +379,30 @@ def whole_rollouts(table: RolloutTable) -> RolloutTable:
     starts = (keys != np.append(keys[:1] + 1, keys[:-1])) | (keys == NO_KEY)
     if starts.all() or np.any(~starts & (turn == np.append(turn[:1], turn[:-1]))):
         return table
-    counts = np.diff(np.append(np.flatnonzero(starts), len(order)))
-    first, last = np.flatnonzero(starts), np.cumsum(counts) - 1
-    kept = np.sort(order[last])
+    first = np.flatnonzero(starts)
+    last = np.append(first[1:], len(order)) - 1
+    counts = last - first + 1
     back = np.argsort(order[last])
     rewards = table.rewards[order]
     low, high = (f.reduceat(rewards, first) for f in (np.fmin, np.fmax))
-    repeated = np.all((low == high) | np.isnan(low), axis=0)
+    none = np.isnan(low)
+    repeated = np.all((low == high) | none, axis=0)
     sums = np.add.reduceat(np.nan_to_num(rewards), first)
-    whole = np.where(repeated, rewards[last], np.where(np.isnan(low), np.nan, sums))
-    tokens = np.add.reduceat(table.num_tokens[order], first)
+    whole = np.where(repeated, rewards[last], np.where(none, nan, sums))
+    tokens = table.num_tokens[order]
     turns = None
     if not repeated.all() and fits(len(first), int(counts.max()), len(table.names)):
         by_turn = np.where(repeated, 0.0, rewards)
         by_turn[last] = rewards[last]
-        columns = [by_turn[:, k] for k in range(len(table.names))]
-        given = (table.advantages[order], table.num_tokens[order])
-        turns = padded(counts, columns, *given).take(back)
-    found = replace(table.take(kept), parts=None, rewards=whole[back], num_tokens=tokens[back])
-    return replace(found, groups=table.groups[order[first]][back], turns=turns)
+        turns = padded(counts, [*by_turn.T, table.advantages[order], tokens]).take(back)
+    return replace(
+        table.take(order[last[back]]),
+        groups=table.groups[order[first[back]]],
+        rewards=whole[back],
+        num_tokens=np.add.reduceat(tokens, first)[back],
+        parts=None,
+        turns=turns,
+    )
 
 
 def fits(rollouts: int, turns: int, rewards: int) -> bool:
@@ -406,16 +410,14 @@ def fits(rollouts: int, turns: int, rewards: int) -> bool:
     return rollouts * turns * (rewards + 2) <= MOST
 
 
-def padded(
-    counts: Int[np.ndarray, " rollout"],
-    rewards: Sequence[Values],
-    advantages: Values,
-    num_tokens: Values,
-) -> TableTurns:
-    """Return turns from columns with one value per turn, the turns of each rollout in a row."""
+def padded(counts: Int[np.ndarray, " rollout"], columns: Sequence[Values]) -> TableTurns:
+    """Return turns from columns with one value per turn, the turns of each rollout in a row.
+
+    The columns are the rewards, the advantages and the numbers of tokens.
+    """
     shape = (len(counts), int(counts.max(initial=0)))
     taken = np.arange(shape[1]) < counts[:, None]
-    columns = np.full((len(rewards) + 2, *shape), np.nan)
-    for column, values in zip(columns, (*rewards, advantages, num_tokens), strict=True):
+    found = np.full((len(columns), *shape), nan)
+    for column, values in zip(found, columns, strict=True):
         column[taken] = values
-    return TableTurns(counts, np.moveaxis(columns[:-2], 0, -1), columns[-2], columns[-1])
+    return TableTurns(counts, np.moveaxis(found[:-2], 0, -1), found[-2], found[-1])

@@ -226,9 +226,11 @@ class RolloutLog(TrainerCallback):
             each = advantages.reshape(prompts, samples, -1).expand(taken.shape)
             of_turns = padded(
                 turns.counts.flatten().numpy(),
-                list(turns.rewards.double().numpy()[taken].T),
-                each.double().numpy()[taken],
-                np.array([count for fact in facts for count in fact["turns"]], np.float64),
+                [
+                    *turns.rewards.double().numpy()[taken].T,
+                    each.double().numpy()[taken],
+                    np.array([count for fact in facts for count in fact["turns"]], np.float64),
+                ],
             )
         table = RolloutTable.of(
             names,

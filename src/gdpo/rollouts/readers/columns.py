@@ -1,6 +1,6 @@
 """Converts rollouts, from records or from rows of a table, into columns of numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -166,10 +166,8 @@ class FlatTurns:
     """Stores the turns of some rollouts one after another."""
 
     counts: Int[np.ndarray, " rollout"]
-    rewards: Mapping[str, Column]
-    """Rewards by name, with one value per turn."""
-    advantage: Column
-    num_tokens: Column
+    columns: Sequence[Column]
+    """The rewards, the advantages and the numbers of tokens, with one value per turn."""
     single: Bool[np.ndarray, " rollout"] | None = None
     """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
     turns have their own, and add up to those of the rollout."""
@@ -181,13 +179,8 @@ class FlatTurns:
         counts = self.counts[rows]
         starts = (np.cumsum(self.counts) - self.counts)[rows]
         flat = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-        return FlatTurns(
-            counts,
-            {name: column.take(flat) for name, column in self.rewards.items()},
-            self.advantage.take(flat),
-            self.num_tokens.take(flat),
-            None if self.single is None else self.single[rows],
-        )
+        columns = [column.take(flat) for column in self.columns]
+        return FlatTurns(counts, columns, None if self.single is None else self.single[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +258,7 @@ def of_records(
         num_tokens=column_of([r.num_tokens for r in rows]),
         cut=np.array([cut_of(r.finish_reason) for r in rows]),
         trained=np.array([r.trained for r in rows], np.bool_),
-        turns=_turns_of([r.turns for r in rows], names),
+        turns=_turns_of([r.turns for r in rows], names.values()),
     )
 
 
@@ -396,15 +389,11 @@ def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatT
         found = inside(flat, path)
         return absent(len(flat)) if found is None else column_in(found)
 
-    return FlatTurns(
-        lengths.to_numpy(zero_copy_only=False).astype(np.int64),
-        {name: numbers(path) for name, path in given.names.items()},
-        numbers("advantage"),
-        numbers("num_tokens"),
-    )
+    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    return FlatTurns(counts, list(map(numbers, (*given.names.values(), "advantage", "num_tokens"))))
 
 
-def _turns_of(turns: Sequence[RowTurns], names: Mapping[str, str]) -> FlatTurns | None:
+def _turns_of(turns: Sequence[RowTurns], paths: Iterable[str]) -> FlatTurns | None:
     """Return the turns of records, or None if there are none.
 
     A turn without a reward that another turn of the rollout has earned 0 of it.
@@ -415,25 +404,25 @@ def _turns_of(turns: Sequence[RowTurns], names: Mapping[str, str]) -> FlatTurns 
     single = np.array([each is ONE_TURN for each in turns])
     starts, size = np.cumsum(counts) - counts, int(counts.sum())
     none = np.zeros(size, np.bool_)
-    columns = dict[str, Column]()
-    for name, path in names.items():
+    columns = list[Column]()
+    for path in paths:
         earned = [each.rewards.get(path, {}) for each in turns]
         given = np.repeat(np.array(list(map(bool, earned)), np.bool_), counts)
         values = np.where(given, 0.0, nan)
         for start, by_turn in zip(starts.tolist(), earned, strict=True):
             for turn, value in by_turn.items():
                 values[start + turn] = value
-        columns[name] = Column(values, ~given, none, none)
+        columns.append(Column(values, ~given, none, none))
     tokens = np.full(size, nan)
     several = np.repeat(~single, counts)
     tokens[several] = [count for each in turns for count in each.num_tokens]
-    num_tokens = Column(tokens, np.isnan(tokens), none, none)
-    return FlatTurns(counts, columns, absent(size), num_tokens, single)
+    columns += [absent(size), Column(tokens, np.isnan(tokens), none, none)]
+    return FlatTurns(counts, columns, single)
 
 
 def turns_of(
     turns: FlatTurns,
-    rows: Rows,
+    names: Sequence[str],
     lines: Lines,
     rewards: Float[np.ndarray, "rollout reward"],
     num_tokens: Values,
@@ -441,35 +430,34 @@ def turns_of(
 ) -> TableTurns | None:
     """Return the turns of some rollouts, or None if they have none.
 
-    `lines`, `rewards` and `num_tokens` are those of these rollouts.
+    `names` are those of the rewards, and `lines`, `rewards` and `num_tokens` those of the rollouts.
     """
-    turns = turns.take(rows)
     counts, single = turns.counts, turns.single
     if not counts.any():
         return None
-    if not fits(len(counts), int(counts.max(initial=0)), len(turns.rewards)):
+    if not fits(len(counts), int(counts.max()), len(names)):
         file.note(int(lines[np.argmax(counts)]), ReadProblem.MANY_TURNS)
         return None
     places = np.repeat(lines, counts)
+    known = (*(f"reward {name!r}" for name in names), "the advantage", "num_tokens")
     columns = [
-        each.usable(f"reward {name!r} of a turn", places, file)
-        for name, each in turns.rewards.items()
+        each.usable(f"{what} of a turn", places, file)
+        for what, each in zip(known, turns.columns, strict=True)
     ]
-    advantages = turns.advantage.usable("the advantage of a turn", places, file)
-    tokens = turns.num_tokens.usable("num_tokens of a turn", places, file)
     if single is None:
-        found = padded(counts, columns, advantages, tokens)
-        _report_apart(found, tuple(turns.rewards), lines, rewards, file)
+        found = padded(counts, columns)
+        _report_apart(found, names, lines, rewards, file)
         return found
     first = (np.cumsum(counts) - counts)[single]
-    for values, whole in zip((*columns, tokens), (*rewards.T, num_tokens), strict=True):
+    *earned, _, tokens = columns
+    for values, whole in zip((*earned, tokens), (*rewards.T, num_tokens), strict=True):
         values[first] = whole[single]
-    return padded(counts, columns, advantages, tokens)
+    return padded(counts, columns)
 
 
 def _report_apart(
     turns: TableTurns,
-    names: tuple[str, ...],
+    names: Sequence[str],
     lines: Lines,
     rewards: Float[np.ndarray, "rollout reward"],
     file: FileReport,

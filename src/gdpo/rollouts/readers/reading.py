@@ -323,7 +323,8 @@ def _table_of(
     file.recorded |= weights is not None and weights_from == RECORDED
     turns = None
     if columns.turns is not None:
-        turns = turns_of(columns.turns, rows, lines, values, of_step["num_tokens"], file)
+        flat = columns.turns.take(rows)
+        turns = turns_of(flat, names, lines, values, of_step["num_tokens"], file)
     return RolloutTable(
         run=file.run,
         format=file.format,
