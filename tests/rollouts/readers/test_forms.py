@@ -16,7 +16,7 @@ from tests.rollouts.readers.reading import read, read_one
 from gdpo.rollouts.readers import batches, read_texts
 from gdpo.rollouts.readers import text as text_files
 from gdpo.rollouts.readers.report import FileReport, groups_of_one
-from gdpo.rollouts.readers.sources import ArrowFile, csv_records
+from gdpo.rollouts.readers.sources import csv_records, open_parquet
 
 BOM = b"\xef\xbb\xbf"
 
@@ -378,7 +378,7 @@ def test_other_json_files_of_a_folder_are_left_alone(tmp_path):
 
 
 def test_batches_of_an_arrow_file_have_the_size_that_is_asked_for(tmp_path):
-    opened = ArrowFile(arrow(tmp_path / "a.arrow", ROWS, stream=True, batch=3))
+    opened = open_parquet(arrow(tmp_path / "a.arrow", ROWS, stream=True, batch=3))
     sizes = [batch.num_rows for batch in opened.iter_batches(5, ["prompt"])]
     assert sizes == [5, 3]
     (whole,) = opened.iter_batches(100, ["good_reward", "prompt"])

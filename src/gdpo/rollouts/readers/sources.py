@@ -320,13 +320,8 @@ def _reader(
 class ArrowFile:
     """Provides the schema, the number of rows and the batches of an Arrow file."""
 
-    def __init__(self, path: Path, unpacked: Any = None) -> None:
-        self._path, self._unpacked = path, unpacked
-        with self._source() as source:
-            head = source.read(len(_FILE))
-            self._in_file_format = head == _FILE
-            if head.startswith(_FEATHER_1):
-                raise DataError("the file is of Feather's version 1: write it in version 2")
+    def __init__(self, path: Path, unpacked: Any, *, in_file_format: bool) -> None:
+        self._path, self._unpacked, self._in_file_format = path, unpacked, in_file_format
         self.schema_arrow = self._opened(None).schema
         self.metadata = SimpleNamespace(num_rows=self._rows())
 
@@ -335,12 +330,12 @@ class ArrowFile:
             return pa.BufferReader(self._unpacked)
         return pa.memory_map(str(self._path))
 
-    def _opened(self, fields: Sequence[int] | None) -> Any:
-        options = pa.ipc.IpcReadOptions(included_fields=None if fields is None else list(fields))
+    def _opened(self, fields: list[int] | None) -> Any:
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
         opened = pa.ipc.open_file if self._in_file_format else pa.ipc.open_stream
         return opened(self._source(), options=options)
 
-    def _stored(self, fields: Sequence[int] | None) -> Iterator[Any]:
+    def _stored(self, fields: list[int]) -> Iterator[Any]:
         """Yield the stored batches, checked because Arrow trusts their offsets."""
         reader = self._opened(fields)
         if self._in_file_format:
@@ -390,9 +385,11 @@ def open_parquet(path: Path, text: str | None = None) -> Any:
     unpacked = _decompressed(path) if is_gzip(path) else None
     with path.open("rb") as file:
         head = file.read(6) if unpacked is None else unpacked[:6].to_pybytes()
+    if head.startswith(_FEATHER_1):
+        raise DataError("the file is of Feather's version 1: write it in version 2")
     by_name = path.name.lower().removesuffix(".gz").endswith((".arrow", ".feather"))
-    if head.startswith((_FILE, _STREAM, _FEATHER_1)) or (by_name and head[:4] != b"PAR1"):
-        return ArrowFile(path, unpacked)
+    if head.startswith((_FILE, _STREAM)) or (by_name and not head.startswith(b"PAR1")):
+        return ArrowFile(path, unpacked, in_file_format=head == _FILE)
     source: Any = path if unpacked is None else pa.BufferReader(unpacked)
     metadata = pq.read_metadata(source)
     leaves = map(metadata.schema.column, range(len(metadata.schema)))
