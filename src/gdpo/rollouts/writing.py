@@ -53,7 +53,6 @@ class StepWriter:
         self.file: Path | None = None
         """File of the most recent step, even if the file could not be written."""
         self._rollouts: list[Rollout] = []
-        self._groups = 0
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
@@ -75,10 +74,9 @@ class StepWriter:
         """
         file = rollout_file(self.folder, step)
         if file != self.file:
-            self.file, self._rollouts, self._groups = file, [], 0
-        first = self._groups
+            self.file, self._rollouts = file, []
+        first = 1 + max((r.group_id for r in self._rollouts), default=-1)
         self._rollouts += [replace(r, group_id=first + r.group_id) for r in rollouts]
-        self._groups = 1 + max((r.group_id for r in self._rollouts), default=-1)
         try:
             write_rollouts(file, self._rollouts, declared=self._declared)
         except OSError as error:

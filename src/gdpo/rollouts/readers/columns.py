@@ -477,20 +477,19 @@ def texts_in(
 ) -> list[RolloutText]:
     """Return the texts in some rows of a table, and the fields without a known meaning."""
     taken = known.places().values()
-    paths = [getattr(known, meaning) for meaning in ("prompt", "completion", "num_tokens")]
+    paths, some = (known.prompt, known.completion, known.num_tokens), pa.array(rows)
     values = [None if path is None else entered(table, path) for path in paths]
     columns = [
-        [None] * len(rows) if each is None else each.take(pa.array(rows)).to_pylist()
-        for each in values
+        [None] * len(rows) if each is None else each.take(some).to_pylist() for each in values
     ]
     others = table.select([n for n in table.schema.names if n not in taken])
-    extras = others.take(pa.array(rows)).to_pylist() if others.num_columns else [{}] * len(rows)
+    extras = others.take(some).to_pylist() if others.num_columns else [{}] * len(rows)
     return [
         RolloutText(
             _restored(prompt) if restored else prompt,
             _restored(completion) if restored else completion,
             extras=_opened(extra),
-            num_tokens=None if tokens is None else count_of(tokens),
+            num_tokens=count_of(tokens),
             restored=restored,
         )
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
@@ -503,9 +502,15 @@ def texts_of(
     """Return the texts of some parsed records, which are then forgotten."""
     texts = list[RolloutText]()
     for row in (records[place] for place in rows):
-        tokens = count_of(row.num_tokens)
-        fields = row.prompt, row.completion, row.truth, row.extras, tokens
-        texts.append(RolloutText(*fields, mixed=row.mixed))
+        text = RolloutText(
+            row.prompt,
+            row.completion,
+            row.truth,
+            row.extras,
+            count_of(row.num_tokens),
+            mixed=row.mixed,
+        )
+        texts.append(text)
         forget_texts(row, checked=checked)
     return texts
 
@@ -592,17 +597,15 @@ def spread_column(column: Any, names: Any) -> dict[str, list[Any]]:
 
 def _added_up(column: Any) -> Any:
     """Return the sums of a column of lists or their JSON texts, and any other column unchanged."""
-    if is_numeric(column.type):
-        return column
-    is_text = kind_of_type(column.type) == "text"
-    if is_text:
+    kind = kind_of_type(column.type)
+    if kind == "text":
         column = column.cast(pa.string())
         if not pc.any(pc.starts_with(column, "[")).as_py():
             return column
-    elif kind_of_type(column.type) != "other":
+    elif kind != "other":
         return column
     values = column.to_pylist()
-    opened = [from_json(each or "") for each in values] if is_text else values
+    opened = [from_json(each or "") for each in values] if kind == "text" else values
     sums = [
         sum(number(v) for v in each if v is not None) if isinstance(each, list) else number(each)
         for each in opened
@@ -641,8 +644,7 @@ def numeric(batch: Any) -> Any:
         return pa.float64() if holds_numbers(column_in(column)) else column.type
 
     kinds = [kind(column[:_LOOKED_AT]) for column in batch.columns]
-    fields = zip(batch.schema.names, kinds, strict=True)
-    return pa.schema([pa.field(*each) for each in fields])
+    return pa.schema(zip(batch.schema.names, kinds, strict=True))
 
 
 def holds_numbers(column: Column) -> bool:

@@ -56,7 +56,7 @@ def grouping(
     )
     apart = np.bincount(group, weights=asked != asked[first][group]) > 0
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
-    if not split and (2 * differing <= compared or not compared):
+    if not split and 2 * differing <= compared:
         alone = not compared and mostly_shared(pair(steps[rows], asked))
         return Grouping(keys, False, alone, differing)
     split = split or mostly_shared(pair(given, asked))

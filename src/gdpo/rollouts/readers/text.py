@@ -12,7 +12,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeAlias, cast
@@ -248,7 +247,6 @@ def _elements(path: Path, decoder: Decoder) -> _Elements:
         text = _Text(stream)
         text.take("[")
         if text.peek() == "]":
-            text.take("]")
             return
         while True:
             try:
@@ -271,6 +269,6 @@ def _is_lines(path: Path) -> bool:
         first = stream.readline(LONGEST_LINE)
         while first.isspace():
             first = stream.readline(LONGEST_LINE)
-        second = chain.from_iterable(iter(lambda: [stream.read(_PART)], [b""]))
+        second = iter(lambda: stream.read(_PART), b"")
         begin = next((part.lstrip() for part in second if not part.isspace()), b"")
     return first.rstrip().endswith(b"}") and begin.startswith(b"{")
