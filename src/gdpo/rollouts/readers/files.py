@@ -90,10 +90,10 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
     root = _root(paths)
     found: dict[Path, RolloutFile] = {}
     for path in paths:
-        above = path if path.is_dir() else path.parent
-        for name in _walk(path, left_out) if path.is_dir() else [path]:
-            file = _found(name, above, root)
-            if not path.is_dir() or _is_read(file, left_out):
+        is_folder = path.is_dir()
+        for name in _walk(path, left_out) if is_folder else [path]:
+            file = _found(name, path if is_folder else path.parent, root)
+            if not is_folder or _is_read(file, left_out):
                 found.setdefault(file.path, file)
     for path in paths:
         left_out.pop(path, None)  # the user named this file, so it is read
@@ -233,17 +233,17 @@ def _root(paths: Sequence[Path]) -> Path:
 
 def _found(file: Path, given: Path, root: Path) -> RolloutFile:
     inner = file.relative_to(given)
-    name = _unpacked(file.name)  # a name may contain dots: qwen2.5-7b_step_3
-    stem = name.removesuffix(Path(name).suffix) if kind_of(file) else name
-    stem = _SHARD.sub("", stem)
+    kind, name = kind_of(file), _unpacked(file.name)
+    # A name may contain dots: qwen2.5-7b_step_3.
+    stem = _SHARD.sub("", Path(name).stem if kind else name)
     folders = list(file.relative_to(root).parts[:-1])
-    if kind_of(file) == "table" and tuple(folders[-3:]) == _PLACE_OF_TABLES:
+    if kind == "table" and tuple(folders[-3:]) == _PLACE_OF_TABLES:
         folders = folders[:-3]
     folders = [part for part in folders if part not in _PLACES]
     run = [part for part in folders if not _of_steps(part) and not _of_evaluation(part)]
     return RolloutFile(
         path=file,
-        kind=kind_of(file),
+        kind=kind,
         run="/".join(run),
         step=_step(stem, inner.parts[:-1] or given.parts[-1:]),
         evaluation=any(map(_of_evaluation, inner.parts[:-1]))

@@ -326,13 +326,13 @@ def _trace(trace: Record, episode: Record) -> ParsedRollout:
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
     credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
-    agent = trace.get("agent") or {}
+    agent, task = trace.get("agent") or {}, trace.get("task") or {}
     # The same prompt is a different problem for each agent.
-    key = None if group is None else f"{group}/{agent.get('name', 'agent')}"
+    key = task.get("hash") if group is None else f"{group}/{agent.get('name', 'agent')}"
     scored = [value for value in rewards.values() if value is not None]
     return ParsedRollout(
         step=work.get("step"),
-        group=key if key is not None else (trace.get("task") or {}).get("hash"),
+        group=key,
         prompt=messages[:first],
         completion=messages[first:],
         rewards={name: plain(_part(value, "score")) for name, value in rewards.items()},
@@ -342,7 +342,7 @@ def _trace(trace: Record, episode: Record) -> ParsedRollout:
         num_tokens=sum(counts) if sampled else None,
         finish_reason=_reason(trace),
         trained=bool(agent.get("trainable", True)),
-        extras=as_object((trace.get("task") or {}).get("data")),
+        extras=as_object(task.get("data")),
     )
 
 

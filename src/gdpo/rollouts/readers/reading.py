@@ -270,18 +270,17 @@ def _checked(
         file.note(None, ReadProblem.ALONE)
     if found.split:
         file.note(None, ReadProblem.SPLIT, count=max(found.differing, 1))
-    size = len(columns.lines)
-    checked: dict[str, np.ndarray] = {
+    lines = columns.lines
+    checked = {
         "steps": columns.steps,
         "groups": found.keys,
         "cut": columns.cut,
         "trained": columns.trained,
-        "row": file.numbered + np.arange(size),
+        "row": file.numbered + np.arange(len(lines)),
+        "total": columns.total.usable("total", lines, file),
+        "advantages": columns.advantage.usable("advantage", lines, file),
+        "num_tokens": columns.num_tokens.usable("num_tokens", lines, file),
     }
-    for meaning in ("total", "advantage", "num_tokens"):
-        column: Column = getattr(columns, meaning)
-        usable = column.usable(meaning, columns.lines, file)
-        checked["advantages" if meaning == "advantage" else meaning] = usable
     if given.known.of_turns:
         of = pair(pair(found.keys, columns.steps), columns.rollouts)
         of = np.where(columns.rollouts == NO_KEY, NO_KEY, of)
@@ -306,11 +305,8 @@ def _table_of(
     values = np.full((len(lines), len(names)), nan)
     for place, (name, column) in enumerate(columns.rewards.items()):
         values[:, place] = column.take(rows).usable(f"reward {name!r}", lines, file)
-    weights, weights_from = (
-        _recorded_weights(columns, rows, values, of_step["groups"], file, run),
-        RECORDED,
-    )
-    found = given.rewards.in_total
+    weights = _recorded_weights(columns, rows, values, of_step["groups"], file, run)
+    found, weights_from = given.rewards.in_total, RECORDED
     used = None if found is None else weights_in_total(names, found.weights, weights)
     if found is not None and used is not None:
         if weights is not None:
