@@ -39,7 +39,7 @@ class PriorityOverall:
 
     def add(self, batch: RewardArrays) -> None:
         """Add a step of the run. Steps without the primary reward are left out."""
-        names = batch.table.names
+        names = batch.names
         if self.primary not in names:
             return
         rewards = np.round(batch.rewards, 9)  # smaller differences are rounding errors
@@ -52,16 +52,16 @@ class PriorityOverall:
         there = batch.there & ~np.isnan(main)
         self._main.update(main[there].tolist())
         for name, values in zip(names, np.moveaxis(rewards, -1, 0), strict=True):
-            self._seen.setdefault(name, set()).update(np.unique(values[~np.isnan(values)]).tolist())
+            known = ~np.isnan(values)
+            self._seen.setdefault(name, set()).update(np.unique(values[known]).tolist())
             if len(seen := self._seen[name]) > MOST_VALUES:  # the ends, and enough to tell
                 self._seen[name] = {max(seen), *sorted(seen)[:MOST_VALUES]}
-            earned = main[there & (values != 0) & ~np.isnan(values)]
+            earned = main[there & (values != 0) & known]
             lowest = float(np.min(earned, initial=inf))
             self._opened[name] = min(self._opened.get(name, inf), lowest)
-            if np.any(there & np.isnan(values)):
+            if np.any(there & ~known):
                 self._missing.add(name)
-        if batch.advantages is not None:
-            a = batch.advantages
+        if (a := batch.advantages) is not None:
             more = main[:, :, None] > main[:, None, :]
             self.groups += int(np.sum(np.any(more, axis=(1, 2))))
             broken = more & (a[:, :, None] <= a[:, None, :] + 1e-9)

@@ -215,7 +215,7 @@ class Replay:
         for name, here in found.items():
             if not np.any(np.isnan(here)):
                 each = self._compared.setdefault(name, _Compared())
-                step = influence_of(here, prepared, batch.table.names)
+                step = influence_of(here, prepared, batch.names)
                 each.influence = pooled([each.influence, step])
                 if not np.any(np.isnan(baseline)):
                     tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
@@ -247,7 +247,7 @@ class Replay:
             return missing
         tokens = np.where(batch.there, batch.num_tokens, 0.0)
         counts = None if np.any(np.isnan(tokens)) else tokens
-        names = batch.table.names
+        names = batch.names
         try:
             if (key := (run, names, name)) not in self._rules:
                 estimator, options = (trained.estimator, trained.options) if trained else (name, {})

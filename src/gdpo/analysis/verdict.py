@@ -157,12 +157,11 @@ class Verdict:
 
     def _change(self) -> str:
         assert self.kind is not None, "a warning calls for the change"
-        if self.kind is Kind.OUT_OF_REACH:
-            return _BY_CAUSE[Cause.SPARSE].format(names=quoted(self.rewards))
-        if self.kind in OF_INFLUENCE:
-            cause = self.causes[0] if self.causes else Cause.SPARSE
-            return f"{_BY_CAUSE[cause].format(names=quoted(self.rewards))}. {self._shares()}"
-        return TABLE[self.kind].verdict.format(names=quoted(self.rewards))
+        text = TABLE[self.kind].verdict
+        if self.kind in (*OF_INFLUENCE, Kind.OUT_OF_REACH):
+            text = _BY_CAUSE[self.causes[0] if self.causes else Cause.SPARSE]
+        what = text.format(names=quoted(self.rewards))
+        return f"{what}. {self._shares()}" if self.kind in OF_INFLUENCE else what
 
     @property
     def unknown(self) -> str:

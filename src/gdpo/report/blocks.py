@@ -6,6 +6,7 @@ made visible, so they have no effect on the terminal.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -149,8 +150,8 @@ class Table:
         fitting = columns
         if self.column and not on.whole:
             names = sum(column[0] in NAMES for column in columns) + 2
-            wide = [2 + max(map(cell_len, column)) for column in columns]
-            fits = sum(sum(wide[: end + 1]) - 2 <= on.width for end in range(len(columns)))
+            ends = accumulate(2 + max(map(cell_len, column)) for column in columns)
+            fits = sum(end - 2 <= on.width for end in ends)
             fitting = columns[: max(names, fits)]
         if self.title:
             yield Text(self.title, style="bold")

@@ -167,19 +167,16 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
     charts: list[Chart] = []
     for run in runs:
         title, steps = shown.runs[run.run] or "all rewards", run.steps
-        labels = shown.of(run.names)
+        columns = ("influence_share", "influence_margin", "zero_variance_groups")
         found = {
-            label: (run.over_time[name]["influence_share"], run.over_time[name]["influence_margin"])
-            for name, label in labels.items()
+            label: [run.over_time[name][column] for column in columns]
+            for name, label in shown.of(run.names).items()
         }
         shares = [
             (steps, label, 100 * np.stack([share, share - margin, share + margin]))
-            for label, (share, margin) in found.items()
+            for label, (share, margin, _) in found.items()
         ]
-        constant = [
-            (steps, label, 100 * run.over_time[name]["zero_variance_groups"][None])
-            for name, label in labels.items()
-        ]
+        constant = [(steps, label, 100 * zero[None]) for label, (_, _, zero) in found.items()]
         charts += [
             _over_steps(title, "influence share, %", shares, points, smooth=False, ends=[0.0]),
             _over_steps(title, "zero-variance groups, %", constant, points, ends=[0.0]),
@@ -270,8 +267,7 @@ def _chart(
     title: str, label: str, x: Points, lines: Sequence[Line], *, ends: Sequence[float] = ()
 ) -> Chart:
     """Return a chart whose vertical axis has all values, and `ends`."""
-    drawn = (each for line in lines for each in (line.value, line.low, line.high))
-    values = np.concatenate([each for each in drawn if each is not None])
+    values = np.concatenate([line.numbers.ravel() for line in lines])
     known = values[np.isfinite(values)]
     known = np.append(known if len(known) else [0.0, 1.0], ends)
     least, most = float(known.min()), float(known.max())

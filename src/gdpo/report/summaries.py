@@ -296,25 +296,25 @@ def advantages_from(run: RunAnalysis) -> str:
 def reward_blocks(analysis: Analysis) -> list[Block]:
     """Return the table of the rewards of all runs, and remarks on its numbers."""
     several = len(analysis.runs) > 1
-    rows = [(run, reward) for run in analysis.runs for reward in run.rewards]
-    if not rows:
+    rewards = [reward for run in analysis.runs for reward in run.rewards]
+    if not rewards:
         return []
     columns = {
-        "run": [one_line(run.run) for run, _ in rows],
-        "reward": [one_line(reward.name) for _, reward in rows],
-        "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for _, r in rows],
-        "trend": [as_trend(r.change, r.change_margin) for _, r in rows],
+        "run": [one_line(run.run) for run in analysis.runs for _ in run.rewards],
+        "reward": [one_line(r.name) for r in rewards],
+        "mean: first → last": [f"{as_number(r.first)} → {as_number(r.last)}" for r in rewards],
+        "trend": [as_trend(r.change, r.change_margin) for r in rewards],
         "zero variance": [
-            percent(r.zero_variance_groups / r.groups if r.groups else nan) for _, r in rows
+            percent(r.zero_variance_groups / r.groups if r.groups else nan) for r in rewards
         ],
-        "weight share": [percent(r.weight_share) for _, r in rows],
-        "influence share": [interval(r.influence_share, r.influence_margin) for _, r in rows],
-        "correlation with length": [as_number(r.with_length) for _, r in rows],
-        "missing": [percent(r.missing) for _, r in rows],
+        "weight share": [percent(r.weight_share) for r in rewards],
+        "influence share": [interval(r.influence_share, r.influence_margin) for r in rewards],
+        "correlation with length": [as_number(r.with_length) for r in rewards],
+        "missing": [percent(r.missing) for r in rewards],
     }
     if not several:
         del columns["run"]
-    if not any(reward.missing for _, reward in rows):
+    if not any(r.missing for r in rewards):
         del columns["missing"]
     cells = list(zip(*columns.values(), strict=True))
     more, shares = ("trend", "correlation with length"), ("weight share", "influence share")
@@ -339,13 +339,13 @@ def reward_blocks(analysis: Analysis) -> list[Block]:
 
 def turn_tables(analysis: Analysis) -> list[Block]:
     """Return a table for each run with several turns. A terminal prints the first."""
-    runs = [(run, turns) for run in analysis.runs if len(turns := run.turns) > 1]
+    runs = [run for run in analysis.runs if len(run.turns) > 1]
     others = (counted(len(runs) - 1, "more run"),) if len(runs) > 1 else ()
     return [
         Table(
             f"turns{f' of {short_name(run.run)}' if len(analysis.runs) > 1 else ''}: "
             "zero-variance groups and influence share",
-            ("turn", "alive", *(one_line(reward.name) for reward in turns[0].rewards)),
+            ("turn", "alive", *(one_line(reward.name) for reward in run.turns[0].rewards)),
             [
                 (
                     str(turn.turn),
@@ -356,14 +356,14 @@ def turn_tables(analysis: Analysis) -> list[Block]:
                         for at in turn.rewards
                     ),
                 )
-                for turn in turns
+                for turn in run.turns
             ],
             "turn",
             column="reward",
             others=others,
             most=0 if place else _TURNS,
         )
-        for place, (run, turns) in enumerate(runs[:_RUNS])
+        for place, run in enumerate(runs[:_RUNS])
     ]
 
 

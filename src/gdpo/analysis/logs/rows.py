@@ -171,7 +171,7 @@ def _add(row: Record, logs: dict[str, Log], path: Path, kind: str) -> None:
             by_run.setdefault(run, {})[key] = value
     common = by_run.pop("")
     source = BY_KIND.get(kind, CONSOLE)
-    if "_step" in row or by_run or any(run_and_key(name)[0] for name in row):
+    if "_step" in row or any(run_and_key(name)[0] for name in row):
         source = "W&B"
     elif row.keys() >= _TRACKIO:
         source = "trackio"
