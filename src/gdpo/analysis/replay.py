@@ -14,7 +14,7 @@ from gdpo._shapes import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
 from gdpo.diagnostics.influence import Influence, PreparedStep, influence_of, pooled
 from gdpo.errors import ConfigError, GdpoError, boundary
-from gdpo.rollouts.table import RewardArrays
+from gdpo.rollouts.table import Bounds, RewardArrays
 
 RECORDED = "recorded"
 """Name that represents the recorded advantages in a list of estimators."""
@@ -173,18 +173,18 @@ def changes(
 class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
-    The first estimator is the baseline. Without `estimators`, all are used, and the baseline is the
-    recorded advantages if the first step has them, else GRPO. `trained` maps names to the
-    estimators of gdpo runs; all others have their default options. `low` and `high` default to the
-    declared ranges.
+    The first estimator is the baseline. If `estimators` is empty, all are used, and the baseline is
+    the recorded advantages if the first step has them, else GRPO. `trained` maps names to the
+    estimators of gdpo runs; all others have their default options. A bound of a reward that is not
+    in `low` or `high` is the declared one.
     """
 
     def __init__(
         self,
-        estimators: Sequence[str] = (),
+        estimators: Sequence[str],
         *,
-        low: Mapping[str, float] | None = None,
-        high: Mapping[str, float] | None = None,
+        low: Bounds,
+        high: Bounds,
         trained: Mapping[str, TrainedWith] | None = None,
     ) -> None:
         self._trained = trained or {}

@@ -59,7 +59,7 @@ def table(rows: Sequence[Sequence[str]], width: int, *, whole: bool = False) -> 
     If too little of a name would remain, the terminal wraps the lines. With `whole`, no name is
     shortened, as in a file.
     """
-    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     names = [i for i, head in enumerate(rows[0]) if head in NAMES]
     if not whole:
         widths = [min(size, _NAME) if i in names else size for i, size in enumerate(widths)]

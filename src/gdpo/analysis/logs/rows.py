@@ -136,11 +136,11 @@ def read_rows(path: Path, *, forced: bool) -> list[Log]:
     `forced`: the user said that the file contains metrics.
     """
     kind, logs, problem = kind_of(path), dict[str, Log](), ""
-    found = shown_by(path, kind, most=_LOOKED_AT)
+    found = shown_by(path, most=_LOOKED_AT)
     if kind and ((found.rollouts and found.certain) or not (found.metrics or forced)):
         return []
     try:
-        for row in map(flattened, rows_of(path, kind)) if kind else _console(path):
+        for row in map(flattened, rows_of(path)) if kind else _console(path):
             _add(row, logs, path, kind)
     except unreadable() as error:
         if not kind:

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -47,8 +47,7 @@ def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
     for file, named in sorted(_files(paths), key=_may_be_printed):
         if _may_be_printed((file, named)) and (logs or problems):
             break
-        read = _BY_NAME.get(file.name) or _BY_NAME.get(file.suffix)
-        read = _tensorboard if ".tfevents." in file.name else read
+        read = _reader_of(file)
         try:
             logs += read_rows(file, forced=forced) if read is None else read(file)
         except MetricsOrRolloutsError as error:
@@ -71,14 +70,16 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
         for folder, folders, names in os.walk(path):
             folders.sort()
             for file in (Path(folder, name) for name in sorted(names)):
-                if file.is_file() and _may_contain_metrics(file):
+                known = _reader_of(file) is not None or file.suffix in _CONSOLE
+                if file.is_file() and (known or (kind_of(file) in BY_KIND and may_have_rows(file))):
                     yield file, False
 
 
-def _may_contain_metrics(file: Path) -> bool:
-    if file.name in _BY_NAME or file.suffix in (*_BY_NAME, *_CONSOLE) or ".tfevents." in file.name:
-        return True
-    return kind_of(file) in BY_KIND and may_have_rows(file)
+def _reader_of(file: Path) -> Callable[[Path], list[Log]] | None:
+    """Return how to read a file whose name says that it only contains metrics, or None."""
+    if ".tfevents." in file.name:
+        return _tensorboard
+    return _BY_NAME.get(file.name) or _BY_NAME.get(file.suffix)
 
 
 def _may_be_printed(found: tuple[Path, bool]) -> bool:

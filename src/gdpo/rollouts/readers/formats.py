@@ -617,7 +617,7 @@ def format_of(
     said = asked.format is not None or asked.columns is not None
     seen = recognized(file.kind, fields, record)
     if seen is None:
-        told = shown_by(file.path, file.kind, asked.columns)
+        told = shown_by(file.path, asked.columns)
         if told.sentence and (not said or told.apart or told.selected):
             raise DataError(told.sentence)
         file.bare = not told.rollouts

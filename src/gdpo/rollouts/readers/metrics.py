@@ -222,13 +222,11 @@ def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def shown_by(
-    path: Path, kind: str, columns: Mapping[str, str] | None = None, *, most: int = 16
-) -> Evidence:
+def shown_by(path: Path, columns: Mapping[str, str] | None = None, *, most: int = 16) -> Evidence:
     """Return whether the first rows of a file are metrics or rollouts, of `columns` if given."""
     rows = list[Record]()
     try:
-        rows += map(flattened, islice(rows_of(path, kind), most))
+        rows += map(flattened, islice(rows_of(path), most))
     except MissingExtraError:
         raise
     except unreadable():

@@ -422,9 +422,10 @@ def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
         )
 
 
-def rows_of(path: Path, kind: str) -> Iterator[Record]:
+def rows_of(path: Path) -> Iterator[Record]:
     """Yield the rows of a JSON, CSV, parquet or Arrow file, whatever they mean."""
     file, batches = FileReport(path), iter(())
+    kind = file.kind
     if kind == "jsonl" or (kind == "csv" and not HAS_PYARROW):
         yield from (row for _, row in (json_lines if kind == "jsonl" else csv_records)(file))
     elif kind == "csv":
