@@ -19,6 +19,10 @@ from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
 
 Values: TypeAlias = Float[np.ndarray, " rollout"]
+Flags: TypeAlias = Bool[np.ndarray, " rollout"]
+"""A number, or a truth value, for each rollout."""
+ByReward: TypeAlias = Float[np.ndarray, "rollout reward"]
+"""A number for each rollout and reward."""
 NO_KEY = -(2**63)
 """Key for rollouts with neither a group nor a prompt. No other value has this key."""
 BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
@@ -281,7 +285,7 @@ _COLUMNS = (
 def weights_in_total(
     names: Sequence[str],
     in_total: Mapping[str, float],
-    recorded: Float[np.ndarray, "rollout reward"] | None,
+    recorded: ByReward | None,
 ) -> Float[np.ndarray, " reward"] | None:
     """Return the weights in a total, 1 where unknown, or None if the recorded weights count.
 

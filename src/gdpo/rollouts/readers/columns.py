@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo._files import from_json
-from gdpo._shapes import Bool, Float, Int
+from gdpo._shapes import Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
 from gdpo.rollouts.readers.names import (
@@ -36,7 +36,7 @@ from gdpo.rollouts.readers.records import (
 )
 from gdpo.rollouts.readers.report import FileReport, ReadProblem
 from gdpo.rollouts.record import opened
-from gdpo.rollouts.table import NO_KEY, TableTurns, Values, fits, padded
+from gdpo.rollouts.table import NO_KEY, ByReward, Flags, TableTurns, Values, fits, padded
 
 LARGEST = 1e60
 """Numbers above this limit count as missing, so that sums of squares stay finite."""
@@ -61,10 +61,10 @@ class Column:
 
     values: Values
     """The values as numbers. NaN if a value is missing or is not a number."""
-    missing: Bool[np.ndarray, " rollout"]
-    wrong: Bool[np.ndarray, " rollout"]
+    missing: Flags
+    wrong: Flags
     """True where the value is not a number."""
-    texts: Bool[np.ndarray, " rollout"]
+    texts: Flags
     """True where a record contains a number as text."""
 
     def take(self, rows: Rows) -> "Column":
@@ -116,10 +116,10 @@ def column_in(column: Any) -> Column:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
-    missing = column.is_null().to_numpy(zero_copy_only=False)
+    missing = np.asarray(column.is_null())
     numbers = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
     try:
-        values = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        values = np.asarray(numbers.cast(pa.float64()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
         values = np.array(list(map(number, texts)))
@@ -168,7 +168,7 @@ class FlatTurns:
     counts: Int[np.ndarray, " rollout"]
     columns: Sequence[Column]
     """The rewards, the advantages and the numbers of tokens, with one value per turn."""
-    single: Bool[np.ndarray, " rollout"] | None = None
+    single: Flags | None = None
     """True for rollouts of one turn, which has the rewards and the tokens of the rollout. None: the
     turns have their own, and add up to those of the rollout."""
 
@@ -189,7 +189,7 @@ class Columns:
 
     lines: Lines
     rewards: Mapping[str, Column]
-    there: Mapping[str, Bool[np.ndarray, " rollout"]]
+    there: Mapping[str, Flags]
     """Whether a rollout has the field of the reward, even if the field is empty."""
     weights: Mapping[str, Values | None]
     """Weights of the rewards, NaN where unknown."""
@@ -197,16 +197,16 @@ class Columns:
     """Step of each rollout, -1 if invalid."""
     ids: Key
     prompts: Key
-    grouped: Bool[np.ndarray, " rollout"]
+    grouped: Flags
     """Whether a rollout has a group id."""
-    prompted: Bool[np.ndarray, " rollout"]
+    prompted: Flags
     rollouts: Key
     turn: Values
     total: Column
     advantage: Column
     num_tokens: Column
     cut: Values
-    trained: Bool[np.ndarray, " rollout"]
+    trained: Flags
     turns: FlatTurns | None
 
 
@@ -282,7 +282,7 @@ def of_table(table: Any, lines: Lines, given: Given, file: FileReport) -> Column
 
     trained, given_trained = np.ones(len(table), np.bool_), entered(table, "trained")
     if given_trained is not None and pa.types.is_boolean(given_trained.type):
-        trained = given_trained.fill_null(True).to_numpy(zero_copy_only=False)
+        trained = np.asarray(given_trained.fill_null(True))
     weights = dict[str, Values | None]()
     for name, path in given.names.items():
         columns = (entered(table, place) for place in weight_places(name, path))
@@ -322,7 +322,7 @@ def _steps_in(given: Any, lines: Lines, file: FileReport) -> Key:
     of_booleans: Any = pa.types.is_boolean(given.type)
     if pa.types.is_string(given.type):
         truths = pc.is_in(pc.utf8_lower(given), pa.array(list(TRUTHS)))
-        of_booleans = truths.to_numpy(zero_copy_only=False)
+        of_booleans = np.asarray(truths)
     return _whole_steps(np.where(of_booleans, nan, steps))
 
 
@@ -332,7 +332,7 @@ def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Ke
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.int64())
     if column.null_count:
-        missing = column.is_null().to_numpy(zero_copy_only=False)
+        missing = np.asarray(column.is_null())
         file.note_where(missing, lines, ReadProblem.SOME_WITHOUT, {"path": path})
     return group_keys(column)
 
@@ -340,7 +340,7 @@ def _reported_keys(column: Any, path: str, lines: Lines, file: FileReport) -> Ke
 def _cut_in(given: Any) -> Values:
     encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
     reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
-    codes = encoded.indices.fill_null(len(reasons)).to_numpy(zero_copy_only=False)
+    codes = np.asarray(encoded.indices.fill_null(len(reasons)))
     return np.array([*reasons, nan])[codes]
 
 
@@ -389,7 +389,7 @@ def _turns_in(table: Any, given: Given, lines: Lines, file: FileReport) -> FlatT
         found = inside(flat, path)
         return absent(len(flat)) if found is None else column_in(found)
 
-    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = np.asarray(lengths).astype(np.int64)
     return FlatTurns(counts, list(map(numbers, (*given.names.values(), "advantage", "num_tokens"))))
 
 
@@ -424,7 +424,7 @@ def turns_of(
     turns: FlatTurns,
     names: Sequence[str],
     lines: Lines,
-    rewards: Float[np.ndarray, "rollout reward"],
+    rewards: ByReward,
     num_tokens: Values,
     file: FileReport,
 ) -> TableTurns | None:
@@ -459,7 +459,7 @@ def _report_apart(
     turns: TableTurns,
     names: Sequence[str],
     lines: Lines,
-    rewards: Float[np.ndarray, "rollout reward"],
+    rewards: ByReward,
     file: FileReport,
 ) -> None:
     """Report rewards of turns that do not add up to the reward of the rollout."""

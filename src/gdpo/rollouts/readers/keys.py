@@ -150,11 +150,11 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
     if pa.types.is_integer(column.type):
-        keys = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys = np.asarray(column.fill_null(0)).astype(np.int64)
         keys[keys == NO_KEY] = key_of(NO_KEY)
     else:
         keys = keys_of(column).view(np.int64)
-    return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_KEY, keys)
+    return np.where(np.asarray(column.is_null()), NO_KEY, keys)
 
 
 def keys_of(column: Any) -> Keys:
@@ -182,7 +182,7 @@ def keys_of(column: Any) -> Keys:
 
 def _of_dictionary(column: Any) -> Keys:
     size = len(column.dictionary)
-    codes = column.indices.fill_null(size).to_numpy(zero_copy_only=False)
+    codes = np.asarray(column.indices.fill_null(size))
     used = np.flatnonzero(np.bincount(codes, minlength=size + 1)[:size])
     texts = column.dictionary.take(pa.array(used)).to_pylist()
     distinct = np.zeros(size + 1, np.uint64)
@@ -192,7 +192,7 @@ def _of_dictionary(column: Any) -> Keys:
 
 def _of_list(column: Any) -> Keys:
     lengths = column.value_lengths().fill_null(0)
-    counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = np.asarray(lengths).astype(np.int64)
     starts = np.cumsum(counts) - counts
     children = keys_of(column.flatten())
     place = np.arange(len(children)) - np.repeat(starts, counts)

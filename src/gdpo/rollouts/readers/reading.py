@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo._shapes import Float, Int
+from gdpo._shapes import Int
 from gdpo._text import options_of
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.arrow import pq
@@ -46,6 +46,7 @@ from gdpo.rollouts.table import (
     FOUND,
     NO_KEY,
     RECORDED,
+    ByReward,
     RolloutTable,
     Values,
     fits,
@@ -365,11 +366,11 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
 def _recorded_weights(
     columns: Columns,
     rows: Rows,
-    rewards: Float[np.ndarray, "rollout reward"],
+    rewards: ByReward,
     groups: Int[np.ndarray, " rollout"],
     file: FileReport,
     run: Run,
-) -> Float[np.ndarray, "rollout reward"] | None:
+) -> ByReward | None:
     """Return the recorded weights of a step, or None if a reward with values has none.
 
     A reward with neither values nor weights in the step keeps its last weight, or has weight 1.
@@ -400,12 +401,12 @@ def _recorded_weights(
 def _as_in_total(
     found: InTotal,
     names: Iterable[str],
-    values: Float[np.ndarray, "rollout reward"],
-    weights: Float[np.ndarray, "rollout reward"],
+    values: ByReward,
+    weights: ByReward,
     total: Values,
     lines: Lines,
     file: FileReport,
-) -> Float[np.ndarray, "rollout reward"]:
+) -> ByReward:
     """Return the rewards, 0 where the total adds nothing, and report totals that differ."""
     zeros = np.array([name in found.zeros for name in names], np.bool_)
     values = np.where(np.isnan(values) & zeros & np.isfinite(total)[:, None], 0.0, values)
