@@ -45,7 +45,7 @@ def run_of(steps=40, **rewards):
         for name, (mean, std) in rewards.items():
             row[f"rewards/{name}/mean"] = mean(step) if callable(mean) else mean
             row[f"rewards/{name}/std"] = std(step) if callable(std) else std
-        log.add_rows([row])
+        log.add_row(row)
     (run,) = logged_runs([log])
     return run
 
@@ -72,7 +72,7 @@ def test_a_run_without_any_of_the_named_rewards_is_left_out():
 def logged(**columns):
     log = Log("somewhere", "metrics.jsonl")
     for step in range(20):
-        log.add_rows([{"step": step, **columns}])
+        log.add_row({"step": step, **columns})
     (run,) = logged_runs([log])
     return trends_of(run, weights={})
 

@@ -4,7 +4,7 @@ The fields of a file show whether its rows are metrics: rollout files have the s
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -94,15 +94,14 @@ class Log:
         self.repeated += any(map(field_of, again))
         known.update(numbers)
 
-    def add_rows(self, rows: Iterable[Record]) -> None:
-        """Add rows that contain their step. Rows without a step are left out."""
-        for row in rows:
-            by_path = numbers_by_path(row).items()
-            numbers = {k: n for k, v in by_path if (n := number_in(str(v))) is not None}
-            if (step := _step(row)) is not None:
-                self.add(step, numbers)
-            elif not self.rows and numbers:
-                self.without_step.append(numbers)
+    def add_row(self, row: Record) -> None:
+        """Add a row that contains its step. A row without a step is left out."""
+        by_path = numbers_by_path(row).items()
+        numbers = {k: n for k, v in by_path if (n := number_in(str(v))) is not None}
+        if (step := _step(row)) is not None:
+            self.add(step, numbers)
+        elif not self.rows and numbers:
+            self.without_step.append(numbers)
 
     def number_rows(self) -> None:
         """If no row has a step, number the rows with rewards in order."""
@@ -180,7 +179,7 @@ def _add(row: Record, logs: dict[str, Log], path: Path, kind: str) -> None:
     for run, values in by_run.items() or [(of_row, {})]:
         name = run if by_run else str(row.get("run_name", of_row))
         log = logs.setdefault(run, Log(path, source, name, part=bool(by_run)))
-        log.add_rows([{**common, **values}])
+        log.add_row({**common, **values})
 
 
 @cache

@@ -13,13 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gdpo.analysis.logs.rows import (
-    BY_KIND,
-    CONSOLE,
-    Log,
-    MetricsOrRolloutsError,
-    read_rows,
-)
+from gdpo.analysis.logs.rows import BY_KIND, CONSOLE, Log, MetricsOrRolloutsError, read_rows
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers.files import kind_of, may_have_rows
 from gdpo.rollouts.readers.records import as_object
@@ -63,10 +57,8 @@ def read_logs(paths: Sequence[Path], *, forced: bool = False) -> list[Log]:
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield each file that may contain metrics, and whether the user named it."""
     for path in paths:
-        if not path.is_dir():
-            if path.is_file() and kind_of(path) in ("", *BY_KIND):
-                yield path, True
-            continue
+        if path.is_file() and kind_of(path) in ("", *BY_KIND):
+            yield path, True
         for folder, folders, names in os.walk(path):
             folders.sort()
             for file in (Path(folder, name) for name in sorted(names)):
@@ -127,7 +119,7 @@ def _wandb(path: Path) -> list[Log]:
             items = record.FromString(message).history.item
             keys = (".".join(filter(None, (item.key, *item.nested_key))) for item in items)
             values = (json.loads(item.value_json) for item in items)
-            log.add_rows([dict(zip(keys, values, strict=True))])
+            log.add_row(dict(zip(keys, values, strict=True)))
     except (undecodable, ValueError, RecursionError) as error:
         log.problem = f"a message is damaged ({error})"
     return _logged(log)
@@ -163,7 +155,8 @@ def _messages(path: Path) -> Iterator[bytes]:
 
 def _state(path: Path) -> list[Log]:
     log = Log(path, STATE)
-    log.add_rows(logged_steps(path, most=_LARGEST))
+    for row in logged_steps(path, most=_LARGEST):
+        log.add_row(row)
     return _logged(log)
 
 
@@ -188,7 +181,7 @@ def _trackio(path: Path) -> list[Log]:
     for each in rows:
         row = {**dict(each), **as_object(json.loads(each["metrics"]))}
         key = str(row.get("run_id") or row["run_name"])
-        logs.setdefault(key, Log(path, "trackio", str(row["run_name"]))).add_rows([row])
+        logs.setdefault(key, Log(path, "trackio", str(row["run_name"]))).add_row(row)
     return _logged(*logs.values())
 
 
