@@ -204,17 +204,18 @@ class RolloutTable:
 
     def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
         """Return a table of some of the rollouts."""
-        names = [name for name in _COLUMNS if getattr(self, name) is not None]
-        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        found = ((name, getattr(self, name)) for name in _COLUMNS)
+        columns: dict[str, Any] = {name: v[rows] for name, v in found if v is not None}
         return replace(self, turns=self.turns and self.turns.take(rows), **columns)
 
     def weighted(self, weights: Mapping[str, float]) -> "RolloutTable":
         """Return the table with these weights. The other rewards keep theirs."""
         named = np.array([weights.get(name, nan) for name in self.names])
+        unnamed = np.isnan(named)
         own = np.ones_like(self.rewards) if self.weights is None else self.weights
         others = "1" if self.weights is None else self.weights_from
-        given = f"as given, others {others}" if np.isnan(named).any() else "as given"
-        found = np.where(np.isnan(named), own, named)
+        given = f"as given, others {others}" if unnamed.any() else "as given"
+        found = np.where(unnamed, own, named)
         return replace(self, weights=found, weights_from=given)
 
     def bounds(self, low: Bounds, high: Bounds) -> Ends:

@@ -22,17 +22,8 @@ from gdpo.rollouts.readers.columns import (
     texts_of,
 )
 from gdpo.rollouts.readers.files import RolloutFile
-from gdpo.rollouts.readers.formats import (
-    Format,
-    ReaderOptions,
-    format_of,
-    format_of_table,
-)
-from gdpo.rollouts.readers.names import (
-    NAME_LISTS,
-    kinds_in,
-    weight_places,
-)
+from gdpo.rollouts.readers.formats import Format, ReaderOptions, format_of, format_of_table
+from gdpo.rollouts.readers.names import NAME_LISTS, kinds_in, weight_places
 from gdpo.rollouts.readers.propose import LOOKED_AT, Given
 from gdpo.rollouts.readers.records import (
     ParsedRollout,

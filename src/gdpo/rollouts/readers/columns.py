@@ -13,14 +13,7 @@ from gdpo._files import from_json
 from gdpo._shapes import Int
 from gdpo.rollouts.arrow import pa, pc
 from gdpo.rollouts.readers.keys import Key, group_keys, key_of
-from gdpo.rollouts.readers.names import (
-    NAME_LISTS,
-    Inner,
-    Kind,
-    Layout,
-    spread,
-    weight_places,
-)
+from gdpo.rollouts.readers.names import NAME_LISTS, Inner, Kind, Layout, spread, weight_places
 from gdpo.rollouts.readers.propose import Given
 from gdpo.rollouts.readers.records import (
     LONGEST,
@@ -352,11 +345,9 @@ def _weights_of(
     found = dict[str, Values | None]()
     for name, path in names.items():
         places = [place for place in weight_places(name, path) if place in paths]
-        found[name] = None
-        if own or places:
-            given = [_weight_of(row, name, places) for row in rows]
-            known = any(each is not None for each in given)
-            found[name] = np.array(given, np.float64) if known else None
+        given = [_weight_of(row, name, places) for row in rows] if own or places else []
+        known = any(each is not None for each in given)
+        found[name] = np.array(given, np.float64) if known else None
     return found
 
 

@@ -232,7 +232,7 @@ def _root(paths: Sequence[Path]) -> Path:
 
 
 def _found(file: Path, given: Path, root: Path) -> RolloutFile:
-    inner = file.relative_to(given)
+    inner = file.relative_to(given).parts[:-1]
     kind, name = kind_of(file), _unpacked(file.name)
     # A name may contain dots: qwen2.5-7b_step_3.
     stem = _SHARD.sub("", Path(name).stem if kind else name)
@@ -245,9 +245,8 @@ def _found(file: Path, given: Path, root: Path) -> RolloutFile:
         path=file,
         kind=kind,
         run="/".join(run),
-        step=_step(stem, inner.parts[:-1] or given.parts[-1:]),
-        evaluation=any(map(_of_evaluation, inner.parts[:-1]))
-        or _EVALUATION.search(stem) is not None,
+        step=_step(stem, inner or given.parts[-1:]),
+        evaluation=any(map(_of_evaluation, inner)) or _EVALUATION.search(stem) is not None,
     )
 
 

@@ -316,7 +316,7 @@ def _messages(value: Any) -> Any:
 def _trace(trace: Record, episode: Record) -> ParsedRollout:
     rewards = cast("Mapping[str, Any]", trace["rewards"])
     nodes = cast("list[Record]", trace.get("nodes") or [])
-    first = next((i for i, node in enumerate(nodes) if node.get("sampled")), len(nodes))
+    first = len(list(takewhile(lambda node: not node.get("sampled"), nodes)))
     sampled = [node for node in nodes if node.get("sampled")]
     counts = [  # the mask marks the tokens of the model
         sum(map(bool, mask)) if (mask := node.get("mask")) else len(node.get("token_ids") or [])

@@ -56,13 +56,11 @@ def grouping(
     )
     apart = np.bincount(group, weights=asked != asked[first][group]) > 0
     compared, differing = int(np.sum(sizes > 1)), int(np.sum(apart))
-    if not split and 2 * differing <= compared:
-        alone = not compared and mostly_shared(pair(steps[rows], asked))
-        return Grouping(keys, False, alone, differing)
-    split = split or mostly_shared(pair(given, asked))
+    split = split or (2 * differing > compared and mostly_shared(pair(given, asked)))
+    alone = not (split or compared) and mostly_shared(pair(steps[rows], asked))
     if split:
         keys[rows] = pair(ids[rows], asked)
-    return Grouping(keys, split, False, differing)
+    return Grouping(keys, split, alone, differing)
 
 
 @dataclass(slots=True)

@@ -31,12 +31,7 @@ from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.keys import GroupReader, mostly_shared, pair
 from gdpo.rollouts.readers.names import listed
 from gdpo.rollouts.readers.propose import Given, InTotal, Proposal
-from gdpo.rollouts.readers.report import (
-    FileReport,
-    Oddity,
-    ReadProblem,
-    ReadReport,
-)
+from gdpo.rollouts.readers.report import FileReport, Oddity, ReadProblem, ReadReport
 from gdpo.rollouts.readers.rewards import Run
 from gdpo.rollouts.readers.sources import LoadPt, unreadable
 from gdpo.rollouts.table import (
@@ -377,7 +372,8 @@ def _recorded_weights(
     """
     lines, weights = columns.lines[rows], np.full(rewards.shape, nan)
     there = np.array([column is not None for column in columns.weights.values()], np.bool_)
-    missing = np.isnan(rewards).all(axis=0)
+    lacking = np.isnan(rewards)
+    missing = lacking.all(axis=0)
     if not there.any() or not np.all(there | missing):
         return None
     for place, column in enumerate(columns.weights.values()):
@@ -386,7 +382,7 @@ def _recorded_weights(
     weights = np.where(missing & np.isnan(weights).all(axis=0), last, weights)
     known = ~np.isnan(weights)
     first = weights[np.argmax(known, axis=0), np.arange(len(there))]
-    weights = np.where(known | np.isnan(rewards), weights, first)
+    weights = np.where(known | lacking, weights, first)
     if np.any(np.isnan(first)) or np.any(np.abs(weights) > LARGEST):
         file.note(int(lines[0]), ReadProblem.NO_WEIGHTS)
         return None

@@ -266,9 +266,8 @@ def _elements(path: Path, decoder: Decoder) -> _Elements:
 def _is_lines(path: Path) -> bool:
     """Return whether a file that begins with an object has another object after the first line."""
     with opened_text(path) as stream:
-        first = stream.readline(LONGEST_LINE)
-        while first.isspace():
-            first = stream.readline(LONGEST_LINE)
+        while (first := stream.readline(LONGEST_LINE)).isspace():
+            pass
         second = iter(lambda: stream.read(_PART), b"")
         begin = next((part.lstrip() for part in second if not part.isspace()), b"")
     return first.rstrip().endswith(b"}") and begin.startswith(b"{")
