@@ -161,7 +161,7 @@ def _as_object(value: Any) -> Mapping[str, Any] | None:
 
 
 def _found(name: str) -> tuple[Task | None, list[Reward]]:
-    known: Mapping[str, Any] = {**dict.fromkeys(BUILT_IN), **dict.fromkeys(TASKS)}
+    known: Mapping[str, Any] = dict.fromkeys((*BUILT_IN, *TASKS))
     found = TASKS.get(name) or find(BUILT_IN.get(name, name), known, "task or reward")
     if isinstance(found, Callable) and not isinstance(found, Reward | Task):
         found = make(repr(name), found, {})

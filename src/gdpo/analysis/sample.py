@@ -94,10 +94,10 @@ def _group(
     batch: RewardArrays, place: int, advantages: Mapping[str, Advantages], apart: Advantages
 ) -> SampledGroup:
     table, placed = batch.table, batch.placed
-    there = np.flatnonzero(batch.there[place])
+    every = np.flatnonzero(batch.there[place])
     # If a group is spread over several files, only the rollouts of the first file are shown.
-    file = table.file[placed[place, there]]
-    there = there[file == file[0]]
+    file = table.file[placed[place, every]]
+    there = every[file == file[0]]
     shown = np.sort(there[np.argsort(-apart[place, there], kind="stable")][:_SAMPLES])
     used = table.take(placed[place, shown])
     if used.by_turn.rewards.size > _VALUES:
@@ -106,7 +106,7 @@ def _group(
         table=used,
         place=place,
         samples=tuple(shown.tolist()),
-        size=int(np.sum(batch.there[place])),
+        size=len(every),
         file=table.files[int(file[0])],
         rows=tuple(used.row.tolist()),
         advantages={name: values[place, shown] for name, values in advantages.items()},

@@ -59,7 +59,7 @@ def viewer_data(
     the `estimators`. `reading` are options for `read_texts`.
     """
     groups = [group for group in groups if group.table.run in labels.runs]
-    groups = list(_affordable([groups[place] for place in _most_wanted(groups)]))
+    groups = list(_affordable(_most_wanted(groups)))
     texts = _texts(groups, reading)
     prompts: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
@@ -85,14 +85,14 @@ def viewer_data(
     }
 
 
-def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
+def _most_wanted(groups: Sequence[SampledGroup]) -> list[SampledGroup]:
     """Return the groups by priority: one per run, then evenly spread and worst groups in turn."""
     evenly = sorted(range(len(groups)), key=lambda place: place * GOLDEN % 1)
     one_each = {groups[place].table.run: place for place in reversed(evenly)}
     apart = [float(np.max(group.disagreement)) for group in groups]
     worst = sorted((p for p in evenly if apart[p] > 0), key=lambda place: (-apart[place], place))
     in_turn: Iterable[int | None] = chain(reversed(one_each.values()), *zip_longest(evenly, worst))
-    return list(dict.fromkeys(place for place in in_turn if place is not None))
+    return [groups[place] for place in dict.fromkeys(in_turn) if place is not None]
 
 
 def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
