@@ -3,6 +3,7 @@
 Steps are processed one at a time, and only sums are kept.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan, sqrt
@@ -199,7 +200,7 @@ class Replay:
         """Largest difference from the recorded advantages, by the estimator of a training run."""
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule] = {}
         """The rule of an estimator for a run and its rewards, with its state."""
-        self._compared: dict[str, _Compared] = {}
+        self._compared: dict[str, _Compared] = defaultdict(_Compared)
 
     def add(self, batch: RewardArrays) -> dict[str, Advantages]:
         """Compare the estimators on a step, and return the advantages, keyed by estimator.
@@ -214,7 +215,7 @@ class Replay:
         prepared = PreparedStep.of(batch.rewards, batch.weights)
         for name, here in found.items():
             if not np.any(np.isnan(here)):
-                each = self._compared.setdefault(name, _Compared())
+                each = self._compared[name]
                 step = influence_of(here, prepared, batch.names)
                 each.influence = pooled([each.influence, step])
                 if not np.any(np.isnan(baseline)):
@@ -231,9 +232,7 @@ class Replay:
     def results(self) -> list[Replayed]:
         """Return the comparison of every estimator with the baseline."""
         return [
-            self._compared.get(name, _Compared()).result(
-                name, self.names[0], self.problems.get(name, "")
-            )
+            self._compared[name].result(name, self.names[0], self.problems.get(name, ""))
             for name in self.names
         ]
 

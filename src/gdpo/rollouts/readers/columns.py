@@ -480,7 +480,7 @@ def texts_in(
             _restored(prompt) if restored else prompt,
             _restored(completion) if restored else completion,
             extras=_opened(extra),
-            num_tokens=count_of(tokens),
+            num_tokens=None if tokens is None else count_of(tokens),
             restored=restored,
         )
         for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)

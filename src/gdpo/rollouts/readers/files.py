@@ -101,8 +101,10 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
     if len(evaluations) < len(found):
         why = "rollouts of an evaluation: pass the folder to read them"
         left_out |= dict.fromkeys(evaluations, why)
-    kept = [file for file in found.values() if file.path not in left_out]
-    kept = sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
+    kept = sorted(
+        (file for file in found.values() if file.path not in left_out),
+        key=lambda file: (file.run, _natural(file.path.relative_to(root))),
+    )
     return _without_repeated_tables(kept, left_out)
 
 
