@@ -2,7 +2,7 @@
 
 import pytest
 
-from gdpo.errors import ConfigError, DataError, RewardError
+from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
 
 
 def config_error(match):
@@ -15,3 +15,14 @@ def data_error(match):
 
 def reward_error(match):
     return pytest.raises(RewardError, match=match)
+
+
+def missing_extra_error(match):
+    return pytest.raises(MissingExtraError, match=match)
+
+
+def refusal(call, *arguments, error=ConfigError):
+    """Return the sentence of the error that a call raises."""
+    with pytest.raises(error) as raised:
+        call(*arguments)
+    return str(raised.value)

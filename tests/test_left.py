@@ -4,14 +4,13 @@ import importlib
 import json
 
 import pytest
-from tests.refusals import config_error
+from tests.refusals import config_error, refusal
 
 import gdpo
 from gdpo._left import LEFT, MOVED
 from gdpo._naming import did_you_mean
 from gdpo.advantages import AdvantageRule
 from gdpo.cli import main
-from gdpo.errors import ConfigError
 from gdpo.lab.recipes.read import read_recipe
 
 IMPORTS = [name for name in LEFT if name.startswith("gdpo.")]
@@ -86,9 +85,8 @@ def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
         AdvantageRule("gdpo", ["a"], {key: 1})
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"task: gsm8k\n{key}: 1\n", encoding="utf-8")
-    with pytest.raises(ConfigError) as raised:
-        read_recipe(recipe)
-    assert f"recipe.yaml:2: unknown key '{key}': it was removed: {LEFT[key]}." in str(raised.value)
+    said = refusal(read_recipe, recipe)
+    assert f"recipe.yaml:2: unknown key '{key}': it was removed: {LEFT[key]}." in said
 
 
 def test_a_recipe_that_the_last_version_saved_is_read(tmp_path):

@@ -11,9 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.checkout import python
-from tests.refusals import config_error
+from tests.refusals import config_error, missing_extra_error, refusal
 
-from gdpo.errors import MissingExtraError
 from gdpo.lab.evaluation.responders import Sampling
 from gdpo.lab.evaluation.server import ANSWERED, ServerError, ServerModel
 from gdpo.lab.tasks import Problem
@@ -113,6 +112,10 @@ def ask(url, **options):
     return served(url, **options).respond(PROBLEMS[:1], seed=0, samples=1)[0][0]
 
 
+def server_error(match):
+    return pytest.raises(ServerError, match=match)
+
+
 def test_each_sample_has_its_own_seed(serve, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     url, seen = serve(lambda _, body: (200, said(body)))
@@ -161,7 +164,7 @@ def test_a_temporary_error_is_retried(serve):
 )
 def test_a_permanent_error_is_reported(answer, message, tries, serve):
     url, seen = serve(lambda *_: answer)
-    with pytest.raises(ServerError, match=message):
+    with server_error(message):
         ask(url, retries=2)
     assert len(seen) == tries
 
@@ -179,9 +182,8 @@ def test_v1_is_added_to_an_address_without_a_path(serve, ending):
 def test_an_address_without_v1_is_reported(serve, code, path, hinted):
     url, seen = serve(lambda *_: (code, '{"detail":"Not Found"}'))
     address = url.removesuffix("/v1") + path
-    with pytest.raises(ServerError) as error:
-        ask(address)
-    assert str(error.value).endswith(f"--server {address}/v1") == hinted
+    said = refusal(ask, address, error=ServerError)
+    assert said.endswith(f"--server {address}/v1") == hinted
     assert seen[0][0] == f"{path}/chat/completions"
 
 
@@ -215,7 +217,7 @@ def test_a_silence_is_reported_and_the_request_not_sent_again(serve, begun):
 
     url, seen = serve(lambda *_: (200, pieces()))
     __import__("openai.resources.chat")  # which the client imports within the deadline
-    with pytest.raises(ServerError, match=r"0\.5 s.*--deadline"):
+    with server_error(r"0\.5 s.*--deadline"):
         ask(url, deadline=0.5)
     waiting.set()
     assert len(seen) == 1
@@ -246,7 +248,7 @@ def test_a_response_is_streamed(serve):
 )
 def test_a_response_that_broke_off_is_requested_once_more(serve, pieces, tries, message):
     url, seen = serve(lambda *_: (200, pieces))
-    with pytest.raises(ServerError, match=message):
+    with server_error(message):
         ask(url)
     assert len(seen) == tries
 
@@ -271,7 +273,7 @@ def test_saved_responses_are_not_requested_again(serve, tmp_path):
     url, seen = serve(lambda n, body: (400, "no") if n == 4 else (200, said(body)))
     server = served(url, Sampling(2, 1.0), kept=tmp_path)
     whole = replace(server, kept=None)
-    with pytest.raises(ServerError, match="refuses"):
+    with server_error("refuses"):
         server.respond(PROBLEMS, seed=0, samples=2)
     kept = (tmp_path / ANSWERED).read_text()
     (tmp_path / ANSWERED).write_text(kept[:-5])  # killed while it wrote the third
@@ -306,7 +308,7 @@ def test_after_a_failure_running_requests_finish_and_no_other_starts(serve):
 
     url, seen = serve(answer)
     heard = []
-    with pytest.raises(ServerError, match="lost"):
+    with server_error("lost"):
         served(url, at_once=2).respond(PROBLEMS, 0, 1, heard.append)
     assert (len(seen), heard) == (2, [1])
 
@@ -341,10 +343,10 @@ def test_an_interruption_does_not_wait_for_requests(serve):
 
 def test_a_server_that_does_not_exist_is_reported(monkeypatch):
     server = served("http://127.0.0.1:9/v1", retries=1)
-    with pytest.raises(ServerError, match=r"2 tries: .*start the server"):
+    with server_error(r"2 tries: .*start the server"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)
     with config_error("--server localhost:8000/v1"):
         served("localhost:8000/v1")
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtraError, match=r"pip install '\.\[server\]'"):
+    with missing_extra_error(r"pip install '\.\[server\]'"):
         served("http://127.0.0.1:9/v1")

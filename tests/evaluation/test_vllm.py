@@ -7,9 +7,8 @@ from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from tests.refusals import config_error
+from tests.refusals import config_error, missing_extra_error, refusal
 
-from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.lab.evaluation import evaluate
 from gdpo.lab.evaluation.benchmarks import find_benchmark
 from gdpo.lab.evaluation.evaluation import EvaluationSettings
@@ -172,9 +171,7 @@ def test_a_start_of_vllm_that_fails_is_one_message(
         raise RuntimeError("Engine core initialization failed. See root cause above. " + 5000 * "x")
 
     monkeypatch.setattr(vllm, "LLM", fails)
-    with pytest.raises(ConfigError) as error:
-        responder(Sampling())(gsm8k)
-    message = str(error.value)
+    message = refusal(responder(Sampling()), gsm8k)
     log = tmp_path / "logs" / "vllm.log"
     assert f"{tiny_policy}: ValueError: no memory for 4096 tokens. " in message
     assert all(each in message for each in ("--max-model-len", "--enforce-eager", str(log)))
@@ -194,5 +191,5 @@ def test_an_error_of_vllm_itself_is_shown(vllm, responder, monkeypatch, gsm8k):
 
 def test_vllm_that_is_not_installed_is_reported(tiny_policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingExtraError, match=r"pip install vllm.*for --engine vllm"):
+    with missing_extra_error(r"pip install vllm.*for --engine vllm"):
         responder_of(str(tiny_policy), Sampling(), server=None, at_once=1, engine="vllm")

@@ -7,9 +7,8 @@ from time import process_time
 
 import numpy as np
 import pytest
-from tests.refusals import config_error
+from tests.refusals import config_error, missing_extra_error
 
-from gdpo.errors import MissingExtraError
 from gdpo.lab.tasks import load_rows
 from gdpo.rewards import Scorer
 from gdpo.rewards.maths import answer_tag, boxed, last_number, maths_answer
@@ -350,7 +349,7 @@ def test_an_extraction_that_there_is_not_is_refused():
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(MissingExtraError, match=r"pip install '\.\[math\]'"):
+    with missing_extra_error(r"pip install '\.\[math\]'"):
         maths_answer()
 
 

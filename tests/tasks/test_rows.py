@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tests.checkout import python
-from tests.refusals import config_error, data_error
+from tests.refusals import config_error, data_error, missing_extra_error
 
-from gdpo.errors import MissingExtraError
 from gdpo.lab.tasks import TASKS, load_problems, load_rows
 from gdpo.lab.tasks.rows import _hub_rows, _is_file
 
@@ -201,7 +200,7 @@ def test_where_the_hub_cannot_be_reached_it_is_asked_once_and_the_cache_is_taken
 
 def test_without_the_datasets_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install '\.\[train\]'"):
+    with missing_extra_error(r"pip install '\.\[train\]'"):
         load_rows("openai/gsm8k")
 
 

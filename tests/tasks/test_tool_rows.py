@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tests.refusals import data_error
+from tests.refusals import data_error, refusal
 from tests.tasks.coding.test_rows import MBPP
 from tests.tasks.coding.test_samples import APPS, CONTESTS, EURUS
 
@@ -248,9 +248,7 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     path = tmp_path / "mixed.jsonl"
     rows = [XLAM, TOOLACE, seal(), with_answer("[f("), {"text": "a"}, *[seal(calls="[")] * 5]
     path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(DataError) as caught:
-        load_problems(TASK, path)
-    message = str(caught.value)
+    message = refusal(load_problems, TASK, path, error=DataError)
     assert message.startswith(f"{path}: 7 of 10 rows cannot be used:")
     assert "line 4: column 'conversations[1].value': " in message
     assert "line 5: task 'tool_calling' needs column" in message

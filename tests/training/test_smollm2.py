@@ -4,8 +4,8 @@ import os
 from importlib.util import find_spec
 
 import pytest
+from tests.refusals import missing_extra_error
 
-from gdpo.errors import MissingExtraError
 from gdpo.lab.recipes.models import convert_smollm2, load_tokenizer, locate_model, locate_smollm2
 from gdpo.lab.training.preflight import quiet
 
@@ -42,5 +42,5 @@ def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(tmp_path,
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("gdpo.lab.recipes.models.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"'\.\[smollm2\]'"):
+    with missing_extra_error(r"'\.\[smollm2\]'"):
         locate_smollm2()

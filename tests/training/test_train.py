@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
-from tests.refusals import config_error, data_error
+from tests.refusals import config_error, data_error, refusal
 from tests.training.conftest import (
     assert_resumes_exactly,
     contents,
@@ -20,7 +20,6 @@ from tests.training.conftest import (
     weights,
 )
 
-from gdpo.errors import ConfigError
 from gdpo.lab.experiments.reading import read_experiment
 from gdpo.lab.recipes.read import load_recipe
 from gdpo.lab.recipes.resolve import resolve
@@ -219,9 +218,7 @@ def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
     shutil.rmtree(begun.checkpoints)
 
     before = contents(begun.path)
-    with pytest.raises(ConfigError) as refused:
-        resumed(recipe)
-    text = str(refused.value)
+    text = refusal(resumed, recipe)
     assert "has logged 4 steps" in text
     assert "--set name=tiny-2" in text
     assert "--from-scratch" in text
@@ -320,9 +317,7 @@ def test_a_finished_run_can_be_made_longer(finished, load):
 
 def test_another_recipe_cannot_resume_a_run(finished, load):
     other = load("trainer.learning_rate=2e-2", "rewards.1.weight=2")
-    with pytest.raises(ConfigError) as error:
-        resumed(other)
-    text = str(error.value)
+    text = refusal(resumed, other)
     assert "trainer.learning_rate: 0.01 → 0.02" in text
     assert "rewards.1.weight: 0.5 → 2.0" in text
 

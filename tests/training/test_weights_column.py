@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from datasets import Dataset
-from tests.refusals import config_error, data_error
+from tests.refusals import config_error, data_error, refusal
 
 from gdpo.errors import DataError, GdpoError
 from gdpo.integrations.trl._rewards import check_weights_column
@@ -108,11 +109,10 @@ def test_a_wrong_cell_is_told_with_its_line_column_and_row(load, weighted, cell,
     ],
 )
 def test_a_cell_from_another_library_is_checked_like_one_from_a_file(cell, told):
-    with pytest.raises(DataError) as raised:
-        weights_of_cells([cell], ["a"], [1.0], column="w")
-    assert f"column 'w', row 0: {told}" in str(raised.value).replace("the weight", "weight")
-    half = weights_of_cells([{"a": np.float16(2)}], ["a"], [1.0], column="w")
-    np.testing.assert_array_equal(half, [[2.0]])
+    read = partial(weights_of_cells, names=["a"], weights=[1.0], column="w")
+    text = refusal(read, [cell], error=DataError)
+    assert f"column 'w', row 0: {told}" in text.replace("the weight", "weight")
+    np.testing.assert_array_equal(read([{"a": np.float16(2)}]), [[2.0]])
 
 
 def test_a_column_that_trains_no_reward_is_an_error(load, weighted):
