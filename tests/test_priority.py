@@ -25,6 +25,7 @@ from gdpo.priority import (
 from gdpo.rewards import Gate, apply_gates
 
 NAMES = ("right", "format", "short", "safe")
+BINARY = {"right": [0, 1], "format": [0, 1]}
 LEVELS = ((0, 1), (0, 0.5, 1), (-3, 0, 3), (-1, 0), (0.25, 1, 2), (-2, -1, 1), (0, 1, 2, 20))
 
 
@@ -136,7 +137,7 @@ def test_no_group_of_a_range_exceeds_the_answer_and_one_reaches_it(low, estimato
 
 
 def test_a_continuous_primary_reward_never_wins_against_another():
-    values = {"right": Continuous(0, 1), "format": [0, 1]}
+    values = {**BINARY, "right": Continuous(0, 1)}
     found = priority(Combination({"right": 9, "format": 1}, 4), values, "right")
     assert found.smallest == inf
     assert found.counterexample.advantages[1] >= found.counterexample.advantages[0]
@@ -224,7 +225,7 @@ def test_the_tables_hold_exactly_the_estimators_that_order_a_group_by_a_sum():
     ],
 )
 def test_without_a_closed_form_the_answer_is_not_known(changed, said):
-    values = {"right": [0, 1, 2], "format": [0, 1], "form": [0, 1]}
+    values = {**BINARY, "right": [0, 1, 2], "form": [0, 1]}
     combined = replace(Combination(dict.fromkeys(values, 1.0), 4), **changed)
     found = priority(combined, values, "right")
     assert found == Priority("right")
@@ -245,14 +246,14 @@ def test_two_rewards_with_many_values_and_a_gate_are_fast():
 def test_a_sample_that_is_compared_needs_every_reward():
     combined = Combination({"right": 1, "format": 1}, 4)
     with config_error("format"):
-        beats(combined, {"right": [0, 1], "format": [0, 1]}, "right", {"right": 1}, {"right": 0})
+        beats(combined, BINARY, "right", {"right": 1}, {"right": 0})
 
 
 def test_a_primary_reward_with_one_value_cannot_be_beaten():
     gates = {"format": Gate("right", at_least=1)}
     for given in ({}, gates):
         combined = Combination({"right": 1, "format": 1}, 4, gates=given)
-        found = priority(combined, {"right": [1], "format": [0, 1]}, "right")
+        found = priority(combined, {**BINARY, "right": [1]}, "right")
         assert (found.holds, found.smallest) == (True, 0)
 
 
@@ -261,13 +262,13 @@ def test_a_primary_reward_with_one_value_cannot_be_beaten():
     [
         ({"samples": 1}, "samples"),
         ({"weights": {"right": 0.0, "format": 1.0}}, "right"),
-        ({"values": {"right": [0, 1], "format": []}}, "format"),
-        ({"values": {"right": [0, 1], "format": [np.nan]}}, "format"),
+        ({"values": {**BINARY, "format": []}}, "format"),
+        ({"values": {**BINARY, "format": [np.nan]}}, "format"),
         ({"values": {"right": [0, 1]}}, "format"),
-        ({"values": {"right": [0, 1], "format": Continuous(1, 0)}}, "format"),
-        ({"values": {"right": Continuous(1, 1), "format": [0, 1]}}, "right"),
-        ({"values": {"right": [0, 1], "format": [-1e308, 1e308]}}, "1e\\+60"),
-        ({"values": {"right": [0, 1], "format": np.arange(65)}}, "Continuous"),
+        ({"values": {**BINARY, "format": Continuous(1, 0)}}, "format"),
+        ({"values": {**BINARY, "right": Continuous(1, 1)}}, "right"),
+        ({"values": {**BINARY, "format": [-1e308, 1e308]}}, "1e\\+60"),
+        ({"values": {**BINARY, "format": np.arange(65)}}, "Continuous"),
         ({"weights": {"right": 1.0, "format": np.inf}}, "format"),
         ({"primary": "rihgt"}, "did you mean 'right'"),
         ({"gates": {"format": Gate("rihgt", at_least=1)}}, "rihgt"),
@@ -278,7 +279,7 @@ def test_wrong_questions_are_refused(change, named):
         "weights": {"right": 1.0, "format": 1.0},
         "samples": 4,
         "gates": {},
-        "values": {"right": [0, 1], "format": [0, 1]},
+        "values": BINARY,
         "primary": "right",
     } | change
     with config_error(named):

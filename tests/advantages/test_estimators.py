@@ -99,6 +99,7 @@ for call in {list(WRONG_SHAPES)}:
         assert all(word in error for word in named), error
 
 
+FIRST = np.array([[0.1, 0.4, 0.8, 0.35], [0.2, 0.9, 0.3, 0.15]])
 NORMALIZED = [grpo, grpo_batch_std, grpo_batch_norm, gdpo, dara_symmetric, gdpo_decorrelated]
 
 
@@ -109,7 +110,7 @@ NORMALIZED = [grpo, grpo_batch_std, grpo_batch_norm, gdpo, dara_symmetric, gdpo_
 )
 def test_rewards_that_cancel_give_exactly_zero(estimator, dtype):
     """Two rewards with a constant sum pull apart with equal force."""
-    first = np.array([[0.1, 0.4, 0.8, 0.35], [0.2, 0.9, 0.3, 0.15]], dtype=dtype)
+    first = FIRST.astype(dtype)
     r = torch.tensor(np.stack([first, 1 - first], axis=-1))
     assert torch.count_nonzero(estimator(r, [1.0, 1.0])) == 0
 
@@ -117,8 +118,7 @@ def test_rewards_that_cancel_give_exactly_zero(estimator, dtype):
 @pytest.mark.parametrize("estimator", [grpo, grpo_batch_norm, gdpo])
 def test_rewards_that_cancel_up_to_their_own_rounding_give_exactly_zero(estimator):
     """At 1000, float32 has steps of 6e-5: the sum of the two varies by as much, for nothing."""
-    first = np.array([[0.1, 0.4, 0.8, 0.35], [0.2, 0.9, 0.3, 0.15]])
-    r = np.stack([1000 + first, 300 - first], axis=-1).astype(np.float32)
+    r = np.stack([1000 + FIRST, 300 - FIRST], axis=-1).astype(np.float32)
     assert np.ptp(r.astype(float).sum(axis=-1)) > 1e-5
     assert torch.count_nonzero(estimator(torch.tensor(r), [1.0, 1.0])) == 0
 
@@ -275,31 +275,32 @@ def test_a_cap_cuts_what_is_larger_and_nothing_else(name):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("estimator", "options", "message"),
     [
-        (lambda r: gdpo(r, WEIGHTS, noise_floor=[1.0]), "noise_floor"),
-        (lambda r: gdpo(r, WEIGHTS, noise_floor=[-1.0, 0.0]), "noise_floor .*-1"),
-        (lambda r: gdpo(r, WEIGHTS, noise_floor=[np.inf, 0.0]), "finite"),
-        (lambda r: gdpo(r, WEIGHTS, max_advantage=0), "max_advantage"),
-        (lambda r: gdpo(r, WEIGHTS, token_counts=-np.ones((3, 5))), "token_counts"),
-        (lambda r: gdpo_decorrelated(r, WEIGHTS, power=2), "power"),
-        (lambda r: gdpo_decorrelated(r, WEIGHTS, shrinkage=0), "shrinkage"),
-        (lambda r: corr_grpo(r, WEIGHTS, epsilon=0), "epsilon"),
-        (lambda r: gd2po_hard(r, WEIGHTS, threshold=-1), "threshold"),
-        (lambda r: gd2po_snr(r, WEIGHTS, threshold=2), "threshold"),
-        (lambda r: rvpo(r, WEIGHTS, sharpness=0), "sharpness"),
-        (lambda r: rvpo(r, [1, -1]), "negative"),
-        (lambda r: dara_symmetric(r, WEIGHTS, max_boost=0.5), "max_boost"),
-        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, np.nan], high=[1, 1]), "low .*reward 1"),
-        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 1], high=[1, 1]), "high .*low"),
-        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 0], high=[1, 1], gamma=-1), "gamma"),
-        (lambda r: saw(r, WEIGHTS, low=None), "low .*reward 0"),
-        (lambda r: constrained_grpo(r, WEIGHTS, multipliers=[-1, np.nan]), "multipliers .*-1"),
+        (gdpo, {"noise_floor": [1.0]}, "noise_floor"),
+        (gdpo, {"noise_floor": [-1.0, 0.0]}, "noise_floor .*-1"),
+        (gdpo, {"noise_floor": [np.inf, 0.0]}, "finite"),
+        (gdpo, {"max_advantage": 0}, "max_advantage"),
+        (gdpo, {"token_counts": -np.ones((3, 5))}, "token_counts"),
+        (gdpo_decorrelated, {"power": 2}, "power"),
+        (gdpo_decorrelated, {"shrinkage": 0}, "shrinkage"),
+        (corr_grpo, {"epsilon": 0}, "epsilon"),
+        (gd2po_hard, {"threshold": -1}, "threshold"),
+        (gd2po_snr, {"threshold": 2}, "threshold"),
+        (rvpo, {"sharpness": 0}, "sharpness"),
+        (rvpo, {"weights": [1, -1]}, "negative"),
+        (dara_symmetric, {"max_boost": 0.5}, "max_boost"),
+        (sa_mrpo, {"low": [0, np.nan], "high": [1, 1]}, "low .*reward 1"),
+        (sa_mrpo, {"low": [0, 1], "high": [1, 1]}, "high .*low"),
+        (sa_mrpo, {"low": [0, 0], "high": [1, 1], "gamma": -1}, "gamma"),
+        (saw, {"low": None}, "low .*reward 0"),
+        (constrained_grpo, {"multipliers": [-1, np.nan]}, "multipliers .*-1"),
     ],
 )
-def test_an_option_out_of_range_is_an_error_that_names_it(call, message):
+def test_an_option_out_of_range_is_an_error_that_names_it(estimator, options, message):
+    r = np.random.default_rng(0).random((3, 5, 2))
     with config_error(message):
-        call(np.random.default_rng(0).random((3, 5, 2)))
+        estimator(r, **{"weights": WEIGHTS, **options})
 
 
 @pytest.mark.parametrize("low", [0.7, 1 / 3, -0.1])

@@ -136,33 +136,30 @@ def test_what_cannot_work_is_an_error_at_once(name, options, message):
 # Estimators for turns
 
 
-def of_turns(seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.random((3, 4, 5, 2)), rng.integers(1, 6, (3, 4))
+OF_TURNS = np.random.default_rng(0).random((3, 4, 5, 2))
+TURNS = np.random.default_rng(0).integers(1, 6, (3, 4))
 
 
 def test_an_estimator_for_turns_gets_the_turns_and_its_options_by_name():
-    rewards, turns = of_turns()
     rule = rule_of("turn_gdpo", {"outcome": {NAMES[1]: True}}, turns=True)
     assert rule.wants_turns
-    wanted = turn_gdpo(rewards, [1.0, 2.0], turns=turns, outcome=[False, True])
-    assert_array_equal(rule(rewards, [1.0, 2.0], turns=turns), wanted)
+    wanted = turn_gdpo(OF_TURNS, [1.0, 2.0], turns=TURNS, outcome=[False, True])
+    assert_array_equal(rule(OF_TURNS, [1.0, 2.0], turns=TURNS), wanted)
     rule.check_prompt_weights()
     each = np.array([[1.0, 2.0], [0.5, np.nan], [0.0, 1.0]])
-    wanted = turn_gdpo(rewards, each, turns=turns, outcome=[False, True])
-    assert_array_equal(rule(rewards, each, turns=turns), wanted)
+    wanted = turn_gdpo(OF_TURNS, each, turns=TURNS, outcome=[False, True])
+    assert_array_equal(rule(OF_TURNS, each, turns=TURNS), wanted)
     with config_error("needs the number of turns of each rollout"):
-        rule(rewards, [1.0, 2.0])
+        rule(OF_TURNS, [1.0, 2.0])
     assert not rule_of("gdpo", turns=True).wants_turns
 
 
 def test_a_schedule_changes_the_weights_of_an_estimator_for_turns():
-    rewards, turns = of_turns()
     schedules = {NAMES[0]: {"from": 1.0, "to": 0.0, "steps": 1}}
     rule = rule_of("turn_gdpo", {"schedules": schedules}, turns=True)
-    rule.update(rewards.sum(axis=2), [1.0, 1.0])
-    wanted = turn_gdpo(rewards, [0.0, 1.0], turns=turns)
-    assert_array_equal(rule(rewards, [1.0, 1.0], turns=turns), wanted)
+    rule.update(OF_TURNS.sum(axis=2), [1.0, 1.0])
+    wanted = turn_gdpo(OF_TURNS, [0.0, 1.0], turns=TURNS)
+    assert_array_equal(rule(OF_TURNS, [1.0, 1.0], turns=TURNS), wanted)
 
 
 def own_of_turns(rewards, weights, *, turns):
@@ -178,19 +175,17 @@ def test_an_estimator_for_turns_is_refused_where_there_are_none(name):
     with config_error(r"GDPOTrainer \(TRL\) or in verl"):
         rule_of(name)
     rule = rule_of(name, turns=True)
-    rewards, turns = of_turns()
-    assert rule(rewards, [1, 1], turns=turns).shape == (3, 4, 5)
+    assert rule(OF_TURNS, [1, 1], turns=TURNS).shape == (3, 4, 5)
     rule.check_prompt_weights()
 
 
 def test_the_result_of_an_own_estimator_for_turns_is_checked():
-    rewards, turns = of_turns()
     rule = rule_of(f"{__name__}:of_turns_with_one_weight", turns=True)
     with config_error("does not take weights for each prompt"):
         rule.check_prompt_weights()
     rule.estimator = lambda rewards, weights, *, turns: rewards[:, :, 0, 0]
     with config_error(r"return an array \[prompt, sample, turn\] of shape"):
-        rule(rewards, [1, 1], turns=turns)
+        rule(OF_TURNS, [1, 1], turns=TURNS)
 
 
 # A user's estimator is tried out

@@ -38,6 +38,11 @@ def some_rewards(seed=0, *, missing=0.1):
     return rewards
 
 
+@pytest.fixture
+def rewards():
+    return some_rewards()
+
+
 def diagnosed(rewards, **options):
     return diagnose(rewards, WEIGHTS, NAMES, **options)
 
@@ -76,8 +81,7 @@ def close(got, wanted):
     np.testing.assert_allclose(np.array(got, float), np.array(wanted, float), rtol=1e-9, atol=1e-12)
 
 
-def test_influence_is_the_covariance_of_the_advantage_with_the_z_score():
-    rewards = some_rewards()
+def test_influence_is_the_covariance_of_the_advantage_with_the_z_score(rewards):
     a, z = gdpo(rewards, WEIGHTS), np.nan_to_num(z_scores(rewards))
     rollouts = np.sum(~np.all(np.isnan(rewards), axis=-1))
     wanted = np.array([sum(a.ravel() * z[:, :, k].ravel()) for k in range(3)]) / rollouts
@@ -88,8 +92,7 @@ def test_influence_is_the_covariance_of_the_advantage_with_the_z_score():
     close(of_each(diagnosis, "weight_share"), [1 / 3.5, 2 / 3.5, 0.5 / 3.5])
 
 
-def test_the_correlation_is_pooled_over_the_groups_in_which_both_rewards_vary():
-    rewards = some_rewards()
+def test_the_correlation_is_pooled_over_the_groups_in_which_both_rewards_vary(rewards):
     rewards[2:8, :, 2] = 100.0  # dead in half of the groups: the pair keeps its correlation
     diagnosis = diagnosed(rewards)
     z = z_scores(rewards)
@@ -127,8 +130,7 @@ def test_rewards_that_never_vary_together_have_no_correlation():
     assert diagnosis.as_dict()["correlation"][0][1] is None
 
 
-def test_group_statistics_are_those_of_the_public_functions():
-    rewards = some_rewards()
+def test_group_statistics_are_those_of_the_public_functions(rewards):
     diagnosis = diagnosed(rewards, estimator="grpo")
     close(of_each(diagnosis, "group_std"), group_std(rewards))
     close(of_each(diagnosis, "zero_variance_groups"), zero_variance_groups(rewards))
@@ -235,8 +237,7 @@ def test_similarity_to_grpo_is_the_correlation_over_rollouts_that_have_a_reward(
     assert diagnosed(rewards, advantages=flat).same_as_grpo is None
 
 
-def test_advantages_that_are_given_are_diagnosed_and_the_estimator_only_named():
-    rewards = some_rewards()
+def test_advantages_that_are_given_are_diagnosed_and_the_estimator_only_named(rewards):
     computed = diagnosed(rewards, estimator="grpo_no_std")
     advantages = grpo_no_std(rewards, WEIGHTS)
     given = diagnosed(rewards, advantages=advantages, estimator=None)
@@ -261,8 +262,7 @@ def test_an_estimator_is_a_name_a_function_or_a_rule_with_its_options():
         close(of_each(result, "influence"), of_each(results[0], "influence"))
 
 
-def test_weights_go_by_name_or_in_order_or_are_all_one():
-    rewards = some_rewards()
+def test_weights_go_by_name_or_in_order_or_are_all_one(rewards):
     by_name = diagnose(rewards, {"brevity": -0.5, "correctness": 2, "format": 1.0}, NAMES)
     in_order = diagnose(rewards, np.array(WEIGHTS), NAMES)
     assert of_each(by_name, "weight") == of_each(in_order, "weight") == WEIGHTS
@@ -282,8 +282,7 @@ def test_weights_go_by_name_or_in_order_or_are_all_one():
     ],
     ids=["torch32", "torch64 with gradient", "jax", "array-api-strict", "numpy32", "fortran"],
 )
-def test_every_array_library_gives_the_same(library):
-    rewards = some_rewards()
+def test_every_array_library_gives_the_same(library, rewards):
     wanted = full(diagnosed(rewards))
     got = full(diagnosed(library(rewards)))
     assert got.keys() == wanted.keys()
@@ -322,8 +321,7 @@ def test_the_order_of_prompts_and_samples_changes_nothing():
     assert full(diagnosed(shuffled)) == pytest.approx(wanted, rel=1e-9)
 
 
-def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo():
-    rewards = some_rewards()
+def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo(rewards):
     other_units = rewards * [1e3, 0.1, 1.0] + [7.0, -50.0, 1e3]
 
     def influence(r, estimator):
@@ -400,8 +398,8 @@ def test_unknown_numbers_are_none():
     }
 
 
-def test_metrics_are_flat_numbers_by_reward():
-    diagnosis = diagnosed(some_rewards())
+def test_metrics_are_flat_numbers_by_reward(rewards):
+    diagnosis = diagnosed(rewards)
     metrics = full(diagnosis)
     assert metrics["rewards/brevity/group_std"] == diagnosis.rewards[2].group_std
     assert metrics["diagnostics/brevity/influence"] == diagnosis.rewards[2].influence
@@ -411,8 +409,8 @@ def test_metrics_are_flat_numbers_by_reward():
     assert {type(value) for value in metrics.values()} == {float}
 
 
-def test_by_default_there_are_two_metrics_for_each_reward_and_the_number_of_warnings():
-    diagnosis = diagnosed(some_rewards())
+def test_by_default_there_are_two_metrics_for_each_reward_and_the_number_of_warnings(rewards):
+    diagnosis = diagnosed(rewards)
     wanted = {
         f"rewards/{reward.name}/{number}": getattr(reward, number)
         for reward in diagnosis.rewards
@@ -428,8 +426,7 @@ def test_an_unknown_detail_is_an_error():
         diagnosed(some_rewards()).metrics(detail="all")
 
 
-def test_an_infinite_reward_is_named():
-    rewards = some_rewards()
+def test_an_infinite_reward_is_named(rewards):
     rewards[2, 3, 1] = -np.inf
     with data_error(r"'correctness' .*-inf .*prompt 2, sample 3"):
         diagnosed(rewards)

@@ -20,6 +20,10 @@ def simulated(prompts=16, samples=6):
     return random.standard_normal((prompts, samples, 4, 2)), counts
 
 
+def diagnosed(rewards, counts, **options):
+    return diagnose_turns(rewards, None, B, turns=counts, **options)
+
+
 def assert_same(found, wanted):
     """Two diagnoses, or the numbers of a turn and the diagnosis of its batch, agree."""
     assert len(found) == len(wanted)
@@ -78,25 +82,25 @@ def test_the_advantage_of_a_rollout_counts_for_all_its_turns():
     rewards, counts = simulated()
     taken = np.arange(4) < counts[..., None]
     a = gdpo(np.sum(rewards * taken[..., None], axis=2), [1, 1])
-    of_rollouts = diagnose_turns(rewards, None, B, turns=counts, advantages=a)
+    of_rollouts = diagnosed(rewards, counts, advantages=a)
     by_turn = np.repeat(a[..., None], 4, axis=2)
-    of_turns = diagnose_turns(rewards, None, B, turns=counts, advantages=by_turn)
+    of_turns = diagnosed(rewards, counts, advantages=by_turn)
     assert of_rollouts.as_dict() == of_turns.as_dict()
-    named = diagnose_turns(rewards, None, B, turns=counts, estimator="gdpo")
+    named = diagnosed(rewards, counts, estimator="gdpo")
     for one, other in zip(named.turns, of_turns.turns, strict=True):
         assert_same(one.rewards, other.rewards)
 
 
 def test_what_lies_beyond_the_last_turn_and_padding_do_not_matter():
     rewards, counts = simulated()
-    wanted = diagnose_turns(rewards, None, B, turns=counts)
+    wanted = diagnosed(rewards, counts)
     beyond = np.arange(4) >= counts[..., None]
     for value in (nan, np.inf, 1e9):
         other = np.where(beyond[..., None], value, rewards)
-        assert diagnose_turns(other, None, B, turns=counts).as_dict() == wanted.as_dict()
+        assert diagnosed(other, counts).as_dict() == wanted.as_dict()
     padded = np.full((16, 8, 7, 2), 7.0)
     padded[:, :6, :4] = rewards
-    found = diagnose_turns(padded, None, B, turns=np.pad(counts, ((0, 0), (0, 2)))).turns
+    found = diagnosed(padded, np.pad(counts, ((0, 0), (0, 2)))).turns
     for one, other in zip(found, wanted.turns, strict=True):
         assert (one.rollouts, one.alive) == (other.rollouts, other.alive)
         assert_same(one.rewards, other.rewards)
@@ -125,8 +129,8 @@ def test_float32_rewards_keep_their_rounding_error():
 def test_other_types_of_rewards_and_counts_give_the_same_numbers(dtype):
     rewards, counts = simulated()
     rewards = rewards > 0
-    wanted = diagnose_turns(rewards.astype(float), None, B, turns=counts)
-    found = diagnose_turns(rewards.astype(dtype), None, B, turns=counts.tolist())
+    wanted = diagnosed(rewards.astype(float), counts)
+    found = diagnosed(rewards.astype(dtype), counts.tolist())
     for one, other in zip(found.turns, wanted.turns, strict=True):
         for a, b in zip(one.rewards, other.rewards, strict=True):
             assert a.influence_share == pytest.approx(b.influence_share, abs=1e-5)
@@ -161,21 +165,21 @@ def test_pooled_parts_are_the_whole_also_with_other_rewards_and_more_turns():
     counts[:12] = np.minimum(counts[:12], 2)
     a = np.random.default_rng(1).standard_normal(rewards.shape[:3])
 
-    def diagnosed(part, names=B):
+    def of(part, names=B):
         return diagnose_turns(rewards[part], [1, 2], names, turns=counts[part], advantages=a[part])
 
-    one, other, whole = (diagnosed(p) for p in (slice(0, 12), slice(12, None), slice(None)))
+    one, other, whole = (of(p) for p in (slice(0, 12), slice(12, None), slice(None)))
     for found, wanted in zip(pooled_turns([one, other]).turns, whole.turns, strict=True):
         assert (found.rollouts, found.groups) == (wanted.rollouts, wanted.groups)
         assert_same(found.rewards, wanted.rewards)
-    mixed = pooled_turns([one, diagnosed(slice(12, None), ["b", "c"])]).turns
+    mixed = pooled_turns([one, of(slice(12, None), ["b", "c"])]).turns
     assert [reward.groups for reward in mixed[0].rewards] == [12, 24, 12]
     assert mixed[3].rewards[0].groups == 0
 
 
 def test_the_table_and_the_dict_have_a_row_for_each_turn():
     rewards, counts = simulated(prompts=64)
-    found = diagnose_turns(rewards, None, B, turns=counts)
+    found = diagnosed(rewards, counts)
     lines = str(found).splitlines()
     assert [line.split()[0] for line in lines] == ["turn", *"1234"]
     assert [turn["turn"] for turn in found.as_dict()["turns"]] == [1, 2, 3, 4]

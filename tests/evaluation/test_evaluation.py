@@ -64,14 +64,13 @@ def test_reference_answers_score_1_and_empty_responses_0(gsm8k_file, mbpp_file, 
 
 
 class Counting:
-    """Responds correctly and at length to every other problem. Raises at a chosen part."""
+    """Responds correctly and at length to every other problem. `begin` is called at each part."""
 
-    def __init__(self, fail_at=None, samples=1):
-        self.asked, self.fail_at, self.samples = [], fail_at, samples
+    def __init__(self, begin=lambda seed: None, samples=1):
+        self.asked, self.begin, self.samples = [], begin, samples
 
     def respond(self, problems, seed, samples, heard):
-        if seed == self.fail_at:
-            raise KeyboardInterrupt
+        self.begin(seed)
         self.asked.append((seed, len(problems)))
         heard(len(problems) * self.samples)
         answers = [p.reference["answer"] for p in problems]
@@ -87,14 +86,14 @@ class Counting:
 
 
 def test_finished_parts_are_kept_when_an_evaluation_is_resumed(evaluated, tmp_path):
-    first, second, progress = Counting(fail_at=32), Counting(), []
+    def stop(seed):
+        if seed == 32:
+            raise KeyboardInterrupt
+
+    first, second, progress = Counting(stop), Counting(), []
     with pytest.raises(KeyboardInterrupt):
         evaluated(tmp_path / "e", answers=first)
-    results = evaluated(
-        tmp_path / "e",
-        answers=second,
-        on_progress=progress.append,
-    )
+    results = evaluated(tmp_path / "e", answers=second, on_progress=progress.append)
     assert first.asked == [(0, 32)]
     assert second.asked == [(32, 32), (64, 6)]
     assert [(now.done, now.part, now.answered, now.responses) for now in progress] == [
@@ -121,14 +120,12 @@ def test_two_at_once_in_one_folder_are_refused(evaluated, tmp_path):
     folder = tmp_path / "evaluation"
     refused = []
 
-    class Again(Counting):
-        def respond(self, problems, seed, samples, heard):
-            with config_error(f"another process .*{folder}") as e:
-                evaluated(folder)
-            refused.append(e)
-            return super().respond(problems, seed, samples, heard)
+    def again(seed):
+        with config_error(f"another process .*{folder}") as e:
+            evaluated(folder)
+        refused.append(e)
 
-    evaluated(folder, answers=Again())
+    evaluated(folder, answers=Counting(again))
     assert len(refused) == 3
     evaluated(folder)
 
@@ -166,13 +163,11 @@ def test_a_part_that_cannot_be_read_is_renamed_and_evaluated_again(
 def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(evaluated, tmp_path):
     kept = tmp_path / "e" / "gsm8k" / ANSWERED
 
-    class Keeping(Counting):
-        def respond(self, problems, seed, samples, heard):
-            assert not kept.exists()
-            Answered(kept).add({"seed": seed}, Response("a", 1, "stop"))
-            return super().respond(problems, seed, samples, heard)
+    def keep(seed):
+        assert not kept.exists()
+        Answered(kept).add({"seed": seed}, Response("a", 1, "stop"))
 
-    evaluated(tmp_path / "e", answers=Keeping())
+    evaluated(tmp_path / "e", answers=Counting(keep))
     assert not kept.exists()
 
 
