@@ -156,19 +156,18 @@ def test_only_documented_tools_are_called(name, handler, tmp_path):
     assert as_python([(name, {})], ["pwd", name]) == ["unknown_tool_0()"]
 
 
-def test_a_tool_that_never_ends_is_killed_without_harm_to_others():
+@pytest.mark.parametrize(
+    "calls",
+    [
+        as_python([("power", {"base": 9, "exponent": 10**10})], ["power"]),
+        ["add(a=1, b=__import__('os').kill(__import__('os').getppid(), 9))"],
+    ],
+    ids=["endless", "deadly"],
+)
+def test_a_tool_that_never_ends_or_ends_the_process_of_all_does_no_harm_to_others(calls):
     entry = {"id": "multi_turn_base_0", "initial_config": {}, "involved_classes": ["MathAPI"]}
-    endless = as_python([("power", {"base": 9, "exponent": 10**10})], ["power"])
     fine = as_python([("add", {"a": 1, "b": 2})], ["add"])
-    results = run_tools([{"entry": entry, "steps": [endless]}, {"entry": entry, "steps": [fine]}])
-    assert results == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
-
-
-def test_a_conversation_that_ends_the_process_of_all_does_no_harm_to_others():
-    entry = {"id": "multi_turn_base_0", "initial_config": {}, "involved_classes": ["MathAPI"]}
-    deadly = ["add(a=1, b=__import__('os').kill(__import__('os').getppid(), 9))"]
-    fine = as_python([("add", {"a": 1, "b": 2})], ["add"])
-    results = run_tools([{"entry": entry, "steps": [deadly]}, {"entry": entry, "steps": [fine]}])
+    results = run_tools([{"entry": entry, "steps": [steps]} for steps in (calls, fine)])
     assert results == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
 
 

@@ -61,6 +61,10 @@ class Parsed(HTMLParser):
         return [v for t, n, v in self.attributes if (t, n) == (tag, name)]
 
 
+def unrecorded_pairs(folder, seeds):
+    return [unrecorded(label, seed, folder) for label in ("grpo", "gdpo") for seed in range(seeds)]
+
+
 def made(tmp_path, comparison):
     file = tmp_path / "report.html"
     write_report(comparison, file)
@@ -238,7 +242,7 @@ def test_the_lengths_are_drawn_beside_the_rewards_where_they_were_logged(tmp_pat
 
 
 def test_a_reward_that_is_not_compared_is_named(tmp_path):
-    runs = [unrecorded(label, seed, tmp_path) for label in ("grpo", "gdpo") for seed in range(5)]
+    runs = unrecorded_pairs(tmp_path, 5)
     experiment = replace(experiment_of(tmp_path, runs), unlike=frozenset({("gdpo", "format")}))
     comparison = analyse(experiment)
     for text in (made(tmp_path, comparison)[0], printed(comparison)):
@@ -246,7 +250,7 @@ def test_a_reward_that_is_not_compared_is_named(tmp_path):
 
 
 def test_runs_without_rollouts_say_so(tmp_path):
-    runs = [unrecorded(label, seed, tmp_path) for label in ("grpo", "gdpo") for seed in range(5)]
+    runs = unrecorded_pairs(tmp_path, 5)
     text, _, data = page_of(tmp_path, runs)
     assert text.count("No rollouts were recorded") == 1
     assert not [name for name in ("filter", "findings", "advantages") if f'id="{name}"' in text]
@@ -402,10 +406,10 @@ def printed(comparison):
 
 def test_further_differences_and_failed_and_open_runs_are_named_everywhere(tmp_path):
     runs = [
-        replace(each, means={n: v * 0 + 0.1 + k / 2 + seed / 50 for n, v in each.means.items()})
-        for k, label in enumerate(("grpo", "gdpo"))
-        for seed in range(6)
-        for each in [unrecorded(label, seed, tmp_path)]
+        replace(each, means={n: v * 0 + 0.1 + place / 50 for n, v in each.means.items()})
+        for each, place in zip(
+            unrecorded_pairs(tmp_path, 6), (*range(6), *range(25, 31)), strict=True
+        )
     ]
     runs[0] = replace(runs[0], state="failed", why="out of memory")
     runs[-1] = replace(runs[-1], state="running")

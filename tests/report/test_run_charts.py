@@ -19,14 +19,18 @@ def with_means(folder, label, seed, values):
     return replace(run, means={**run.means, "format": np.asarray(values, np.float64)})
 
 
-def compared(folder, means):
-    """A comparison from label -> the curves of its seeds, in the reward `format`."""
+def analysed(folder, runs):
+    return analyse(experiment_of(folder, runs), draws=100)
+
+
+def compared(folder, **means):
+    """A comparison from the curves of the seeds of each label, in the reward `format`."""
     runs = [
         with_means(folder, label, seed, values)
         for label, each in means.items()
         for seed, values in enumerate(each)
     ]
-    return analyse(experiment_of(folder, runs), draws=100)
+    return analysed(folder, runs)
 
 
 def page_of(comparison, folder):
@@ -44,7 +48,7 @@ def stepping(at):
 
 
 def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range_and_the_page_says_so(tmp_path):
-    comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
+    comparison = compared(tmp_path, grpo=[constant(0.029)], gdpo=[constant(0.114)])
     chart = curves(comparison, REWARDS[0])
     assert 0.02 < chart.low < 0.029
     assert 0.114 < chart.high < 0.125
@@ -60,8 +64,8 @@ def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range_and_the_page_s
 
 
 def test_a_threshold_outside_of_the_axis_is_not_drawn(tmp_path):
-    low = curves(compared(tmp_path, {"grpo": [constant(0.1)], "gdpo": [constant(0.2)]}), REWARDS[0])
-    wide = curves(compared(tmp_path, {"grpo": [constant(0.1)], "gdpo": [stepping(8)]}), REWARDS[0])
+    low = curves(compared(tmp_path, grpo=[constant(0.1)], gdpo=[constant(0.2)]), REWARDS[0])
+    wide = curves(compared(tmp_path, grpo=[constant(0.1)], gdpo=[stepping(8)]), REWARDS[0])
     assert low.threshold == wide.threshold == pytest.approx(0.8)
     assert (low.shows_threshold, wide.shows_threshold) == (False, True)
 
@@ -89,15 +93,15 @@ def test_an_axis_without_a_range_is_not_empty():
 
 
 def test_nobody_everybody_at_once_and_one_seed_have_no_chart_of_times(tmp_path):
-    nobody = compared(tmp_path, {"grpo": [constant(0.1)] * 2, "gdpo": [constant(0.2)] * 2})
-    at_once = compared(tmp_path, {"grpo": [constant(1.0)] * 2, "gdpo": [constant(0.9)] * 2})
-    one_seed = compared(tmp_path, {"grpo": [stepping(8)], "gdpo": [constant(0.1)]})
+    nobody = compared(tmp_path, grpo=[constant(0.1)] * 2, gdpo=[constant(0.2)] * 2)
+    at_once = compared(tmp_path, grpo=[constant(1.0)] * 2, gdpo=[constant(0.9)] * 2)
+    one_seed = compared(tmp_path, grpo=[stepping(8)], gdpo=[constant(0.1)])
     assert [survival(each, REWARDS[0]) for each in (nobody, at_once, one_seed)] == [None] * 3
 
 
 def test_runs_that_reached_the_threshold_at_different_steps_are_drawn(tmp_path):
     curve = {"grpo": [stepping(8), stepping(9)], "gdpo": [stepping(7), constant(0.1)]}
-    chart = survival(compared(tmp_path, curve), REWARDS[0])
+    chart = survival(compared(tmp_path, **curve), REWARDS[0])
     assert isinstance(chart, Chart)
     assert [line.censored for line in chart.lines] == [(), (12.0,)]
 
@@ -105,13 +109,13 @@ def test_runs_that_reached_the_threshold_at_different_steps_are_drawn(tmp_path):
 @pytest.mark.parametrize(("seeds", "bands"), [(4, False), (5, True)])
 def test_only_five_runs_have_a_band(tmp_path, seeds, bands):
     curve = {"grpo": [stepping(5 + k) for k in range(seeds)], "gdpo": [constant(0.1)] * seeds}
-    chart = survival(compared(tmp_path, curve), REWARDS[0])
+    chart = survival(compared(tmp_path, **curve), REWARDS[0])
     assert [line.low is not None for line in chart.lines] == [bands] * 2
 
 
 def test_there_is_no_band_once_all_runs_have_reached_the_threshold(tmp_path):
     curve = {"grpo": [stepping(5 + k) for k in range(5)], "gdpo": [constant(0.1)] * 5}
-    grpo, gdpo = survival(compared(tmp_path, curve), REWARDS[0]).lines
+    grpo, gdpo = survival(compared(tmp_path, **curve), REWARDS[0]).lines
     assert (grpo.value[8], grpo.value[9]) == (pytest.approx(20), 0.0)
     assert np.isfinite(grpo.low[5:9]).all()
     assert np.isnan(grpo.high[9:]).all()
@@ -134,7 +138,7 @@ def test_an_axis_has_at_least_three_ticks_at_round_numbers(ends, expected):
 def test_a_run_without_a_step_has_no_time(tmp_path):
     runs = [unrecorded("grpo", seed, tmp_path, steps=12 * (seed < 2)) for seed in range(3)]
     reward = Measured("format", 0.0, 1.0, 1.0)
-    assert survival(analyse(experiment_of(tmp_path, runs), draws=100), reward) is None
+    assert survival(analysed(tmp_path, runs), reward) is None
 
 
 def accounted(folder, *, windows=((11, 0.25, -0.5, 0.1, -0.2), (21, 0.1, 0.2, 0.0, 0.3)), seeds=1):
@@ -148,7 +152,7 @@ def accounted(folder, *, windows=((11, 0.25, -0.5, 0.1, -0.2), (21, 0.1, 0.2, 0.
         replace(with_means(folder, "gdpo", seed, [0.5] * 24), account=table)
         for seed in range(seeds)
     ]
-    return analyse(experiment_of(folder, runs), draws=100)
+    return analysed(folder, runs)
 
 
 def test_the_account_of_a_reward_is_stacked_in_its_windows(tmp_path):
@@ -199,11 +203,11 @@ def test_windows_in_a_log_of_several_steps_are_not_drawn(tmp_path):
     (run,) = accounted(tmp_path, windows=((20, 0.25, -0.5, 0.1, -0.2),)).experiment.runs
     sparse = np.where(np.arange(24) % 10 == 9, 0.5, math.nan)
     run = replace(run, means=dict.fromkeys(run.means, sparse))
-    assert account(analyse(experiment_of(tmp_path, [run]), draws=100)) == []
+    assert account(analysed(tmp_path, [run])) == []
 
 
 def test_several_runs_and_runs_without_an_account_have_no_chart_of_it(tmp_path):
     assert account(accounted(tmp_path, seeds=2)) == []
-    comparison = compared(tmp_path, {"gdpo": [constant(0.5)]})
+    comparison = compared(tmp_path, gdpo=[constant(0.5)])
     assert account(comparison) == []
     assert "What changed each reward" not in page_of(comparison, tmp_path)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from math import nan
 
+import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, trained
 from tests.report.test_rollouts_page import data, page_of
@@ -47,15 +48,26 @@ def recorded(folder, samples, names=("right", "brief"), step=1):
     return folder
 
 
-def shown(folder, tmp_path):
-    return data(page_of(folder, tmp_path / "page.html", replayed=["recorded"]))["rollouts"][
-        "groups"
-    ]
+def shown(tmp_path):
+    """Return the groups on the page of the run."""
+    page = page_of(tmp_path / "run", tmp_path / "page.html", replayed=["recorded"])
+    return data(page)["rollouts"]["groups"]
 
 
-def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(tmp_path):
-    samples = [(chat(2), turns_of(2)), (chat(1), turns_of(1)), (chat(2), None)]
-    (group,) = shown(recorded(tmp_path / "run", samples), tmp_path)
+@pytest.fixture
+def group_of(tmp_path):
+    """Record a group of samples, and return what the page shows of it."""
+
+    def group(samples):
+        recorded(tmp_path / "run", samples)
+        (found,) = shown(tmp_path)
+        return found
+
+    return group
+
+
+def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(group_of):
+    group = group_of([(chat(2), turns_of(2)), (chat(1), turns_of(1)), (chat(2), None)])
     assert group["turn_rewards"] == ["right", "brief"]
     first, second, without = group["samples"]
     assert [message[1] for message in first["completion"]] == [
@@ -70,9 +82,8 @@ def test_a_turn_is_at_the_message_of_the_assistant_that_it_is(tmp_path):
     assert not {"turns", "unplaced_turns"} & set(without)
 
 
-def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(tmp_path):
-    folder = recorded(tmp_path / "run", [(chat(20), turns_of(20))] * 2)
-    sample = shown(folder, tmp_path)[0]["samples"][0]
+def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(group_of):
+    sample = group_of([(chat(20), turns_of(20))] * 2)["samples"][0]
     assert len(sample["turns"]) == len(sample["completion"]) == 21
     found = {
         message[1]: turn[0]
@@ -83,26 +94,23 @@ def test_the_turns_of_a_long_chat_are_at_the_messages_that_are_shown(tmp_path):
     assert sample["turns"][10] is None
 
 
-def test_turns_without_a_message_each_are_listed(tmp_path):
+def test_turns_without_a_message_each_are_listed(group_of):
     completions = [chat(3), "text", [{"role": None, "content": None}], chat(2)]
-    folder = recorded(tmp_path / "run", [(each, turns_of(2)) for each in completions])
-    *listed, placed = shown(folder, tmp_path)[0]["samples"]
+    *listed, placed = group_of([(each, turns_of(2)) for each in completions])["samples"]
     for sample in listed:
         assert sample["unplaced_turns"] == [[1, 0, 5, 0, None], [2, 0.3333, 6, 1, None]]
         assert "turns" not in sample
     assert "turns" in placed
 
 
-def test_of_many_turns_that_are_listed_the_middle_is_left_out(tmp_path):
-    folder = recorded(tmp_path / "run", [("text", turns_of(50))] * 2)
-    rows = shown(folder, tmp_path)[0]["samples"][0]["unplaced_turns"]
+def test_of_many_turns_that_are_listed_the_middle_is_left_out(group_of):
+    rows = group_of([("text", turns_of(50))] * 2)["samples"][0]["unplaced_turns"]
     numbers = [row and row[0] for row in rows]
     assert numbers == [*range(1, 11), None, *range(41, 51)]
 
 
-def test_files_without_turns_add_nothing_to_the_page(tmp_path):
-    folder = recorded(tmp_path / "run", [(chat(2), None), (chat(1), None)])
-    (group,) = shown(folder, tmp_path)
+def test_files_without_turns_add_nothing_to_the_page(group_of):
+    group = group_of([(chat(2), None), (chat(1), None)])
     assert not any("turn" in key for each in (group, *group["samples"]) for key in each)
 
 
@@ -112,16 +120,14 @@ def test_each_group_shows_the_turns_of_its_own_rollouts(tmp_path):
     file = rollout_file(tmp_path / "run", 1)
     later = [replace(r, step=1, group_id=1) for r in read_rollouts(rollout_file(file.parent, 3))]
     write_rollouts(file, [*read_rollouts(file), *later])
-    groups = shown(tmp_path / "run", tmp_path)
+    groups = shown(tmp_path)
     counts = [[sum(t is not None for t in s["turns"]) for s in g["samples"]] for g in groups]
     assert sorted(counts) == [[1, 2], [2, 4], [3, 6], [3, 6]]
 
 
-def test_so_many_turns_that_they_fill_the_memory_are_not_shown(tmp_path):
+def test_so_many_turns_that_they_fill_the_memory_are_not_shown(group_of):
     many = turns_of(_VALUES // 4 + 1)
-    folder = recorded(tmp_path / "run", [(chat(2), many), (chat(2), many)])
-    (group,) = shown(folder, tmp_path)
-    assert "turn_rewards" not in group
+    assert "turn_rewards" not in group_of([(chat(2), many)] * 2)
 
 
 def test_the_report_on_a_run_shows_the_turns_too(tmp_path):

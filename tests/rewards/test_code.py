@@ -19,6 +19,10 @@ REWARDS = (pass_rate, pass_all, no_bug)
 ADD = {"kind": "asserts", "statements": ["assert add(1, 2) == 3", "assert add(1, -1) == 0"]}
 
 
+def calls_of(cases):
+    return {"kind": "calls", "function": "f", "cases": cases}
+
+
 @pytest.mark.parametrize(
     ("completion", "program"),
     [
@@ -153,7 +157,7 @@ def test_the_end_of_a_long_answer_is_looked_at():
 
 def test_tests_of_every_kind_are_read():
     check = {"kind": "check", "code": "def check(c): assert c(1)", "entry_point": "f"}
-    calls = {"kind": "calls", "function": "f", "cases": [[[1, [2]], {"a": 1}], [[], None]]}
+    calls = calls_of([[[1, [2]], {"a": 1}], [[], None]])
     stdio = {"kind": "stdio", "cases": [["1\n", "2\n"]]}
     read = [code.tests_of(each) for each in (ADD, check, calls, stdio)]
     assert read == [
@@ -191,9 +195,9 @@ def test_what_is_none_is_not_there():
         ({**ADD, "setup": 1}, r"Asserts\.setup .*got int 1"),
         ({"kind": "check", "code": "def check(c): pass"}, r"'entry_point'"),
         ({"kind": "calls", "function": "f"}, r"'cases'"),
-        ({"kind": "calls", "function": "f", "cases": []}, r"Calls\.cases is empty"),
-        ({"kind": "calls", "function": "f", "cases": [[1, 2]]}, r"Calls\.cases\[0\]: .*got int 1"),
-        ({"kind": "calls", "function": "f", "cases": [[[1]]]}, r"Calls\.cases\[0\] .*got list"),
+        (calls_of([]), r"Calls\.cases is empty"),
+        (calls_of([[1, 2]]), r"Calls\.cases\[0\]: .*got int 1"),
+        (calls_of([[[1]]]), r"Calls\.cases\[0\] .*got list"),
         ({"kind": "stdio", "cases": [["a", "b"], ["a", 1]]}, r"Stdio\.cases\[1\]\[1\] "),
         ({"kind": "stdio", "cases": [[]]}, r"Stdio\.cases\[0\] .*got list"),
         ({"kind": "x" * 100}, r"got str 'x{59}…$"),
@@ -293,8 +297,8 @@ def test_a_verdict_of_the_clock_serves_each_reward_once_and_one_of_the_processor
 @needs_sandbox
 def test_other_tests_or_limits_are_another_run():
     program = "def f(x): return {1: 2}"
-    whole = {"kind": "calls", "function": "f", "cases": [[[0], {1: 2}]]}
-    text = {"kind": "calls", "function": "f", "cases": [[[0], {"1": 2}]]}
+    whole = calls_of([[[0], {1: 2}]])
+    text = calls_of([[[0], {"1": 2}]])
     assert verdict_of(program, {"tests": whole}).pass_all
     assert not verdict_of(program, {"tests": text}).pass_all
     slow = "import time\ntime.sleep(2)\ndef add(a, b): return a + b"

@@ -50,8 +50,9 @@ def judged_by(function, *, deadline=None, **options):
     return Scorer([Reward("judge", function, 0, 1, deadline=deadline)], **options)
 
 
-def score_a(scorer):
-    return scorer.score(["a"], [{}])
+def score(scorer, *texts):
+    """Score texts without a reference."""
+    return scorer.score(list(texts), [{}] * len(texts))
 
 
 def test_judges_wait_side_by_side_within_the_limit_and_keep_the_order():
@@ -60,7 +61,7 @@ def test_judges_wait_side_by_side_within_the_limit_and_keep_the_order():
     quick = Reward("quick", lambda completion, _: int(completion) / 40, 0, 1)
     texts = [str(i) for i in range(40)]
     with Scorer([quick, reward], concurrency=7) as scorer:
-        scores = scorer.score(texts, [{}] * 40)
+        scores = score(scorer, *texts)
     assert service.most == 7
     assert scores.values.tolist() == [[i / 40, 0.5] for i in range(40)]
 
@@ -76,7 +77,7 @@ def test_a_judge_that_fails_is_asked_again_and_then_counted():
     for fails, wanted in ((2, 0.5), (3, np.nan)):
         service = Service(fails)
         with judged_by(service.judge, retries=2) as scorer:
-            scores = score_a(scorer)
+            scores = score(scorer, "a")
         assert_array_equal(scores.values, [[wanted]])
         assert service.asked == {"a": 3}
     assert scores.kinds("judge") == {"raised ConnectionError": 1}
@@ -85,7 +86,7 @@ def test_a_judge_that_fails_is_asked_again_and_then_counted():
 def test_an_answer_that_is_no_reward_is_not_asked_for_again():
     service = Service()
     with judged_by(service.judge) as scorer:
-        scores = scorer.score(["long", "text", "none", "x"], [{}] * 4)
+        scores = score(scorer, "long", "text", "none", "x")
     assert [f.kind for f in scores.failures] == ["out of range", "not a number"]
     assert_array_equal(scores.values[:, 0], [np.nan, np.nan, np.nan, 0.5])
     assert set(service.asked.values()) == {1}
@@ -97,7 +98,7 @@ async def sleepy(completion, reference):
 
 def test_a_judge_that_never_answers_is_given_up_at_its_deadline():
     with judged_by(sleepy, deadline=0.1, retries=1) as scorer:
-        scores = scorer.score(["a", "b"], [{}, {}])
+        scores = score(scorer, "a", "b")
     assert scores.kinds("judge") == {"timed out": 2}
     assert all("0.1 s" in failure.message for failure in scores.failures)
 
@@ -174,7 +175,7 @@ def test_whatever_a_judge_raises_is_a_failure(function, kind):
 
     with judged_by(judge, retries=0) as scorer:
         for _ in range(2):
-            scores = scorer.score(["a", "b"], [{}, {}])
+            scores = score(scorer, "a", "b")
             assert scores.kinds("judge") == {kind: 1}
             assert_array_equal(scores.values[:, 0], [np.nan, 0.25])
     for _ in range(2):  # the loop that runs it outlives it
@@ -192,9 +193,9 @@ async def interrupting(completion, reference):
 @pytest.mark.parametrize("function", [interrupting, interrupting_at_once])
 def test_an_interrupt_is_no_failure_of_a_reward(function):
     with judged_by(function) as scorer, pytest.raises(KeyboardInterrupt):
-        score_a(scorer)
+        score(scorer, "a")
     with judged_by(Service().judge) as scorer:
-        assert score_a(scorer).values.tolist() == [[0.5]]
+        assert score(scorer, "a").values.tolist() == [[0.5]]
 
 
 def test_judges_are_cancelled_where_their_batch_is_interrupted():
@@ -212,7 +213,7 @@ def test_judges_are_cancelled_where_their_batch_is_interrupted():
             raise
 
     with judged_by(judge) as scorer, pytest.raises(KeyboardInterrupt):
-        score_a(scorer)
+        score(scorer, "a")
     assert cancelled.wait(10)
 
 
@@ -224,7 +225,7 @@ def test_a_judge_that_stops_the_loop_does_not_hold_the_others():
         return 0.5
 
     with judged_by(judge, retries=0) as scorer:
-        assert scorer.score(["a", "stops", "b"], [{}] * 3).values.tolist() == [[0.5]] * 3
+        assert score(scorer, "a", "stops", "b").values.tolist() == [[0.5]] * 3
 
 
 @pytest.mark.slow
@@ -242,7 +243,7 @@ def test_a_judge_that_goes_on_though_it_is_cancelled_does_not_hold_the_batch():
         return 0.5
 
     with judged_by(judge, deadline=1, retries=2) as scorer:
-        scores = scorer.score(["a", "goes on", "b"], [{}] * 3)
+        scores = score(scorer, "a", "goes on", "b")
     scored.set()
     assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
     (failure,) = scores.failures
@@ -262,8 +263,8 @@ def test_one_loop_serves_every_call_of_the_process_so_that_a_client_stays_usable
     score_one(reward, "a", {})
     for _ in range(2):
         with Scorer([reward]) as scorer:
-            score_a(scorer)
-            scorer.score(["b"], [{}])
+            score(scorer, "a")
+            score(scorer, "b")
     assert len(loops) == 5
     assert len(set(loops)) == 1
 
@@ -287,8 +288,8 @@ async def blocks(completion, reference):
 @pytest.mark.slow
 def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
     with judged_by(blocks, deadline=2, retries=0) as scorer:
-        scores = scorer.score(["blocks"], [{}])
-        assert score_a(scorer).values.tolist() == [[0.5]]
+        scores = score(scorer, "blocks")
+        assert score(scorer, "a").values.tolist() == [[0.5]]
     (failure,) = scores.failures
     assert failure.kind == "timed out"
     assert "event loop" in failure.message
@@ -325,7 +326,7 @@ def test_a_judge_that_waits_for_another_without_await_is_told_so():
 def test_scoring_works_inside_a_loop_that_runs():
     async def notebook():
         with judged_by(Service().judge) as scorer:
-            return score_a(scorer).values.tolist()
+            return score(scorer, "a").values.tolist()
 
     assert asyncio.run(notebook()) == [[0.5]]
 
@@ -338,11 +339,11 @@ def test_progress_is_told_when_a_batch_takes_long_and_not_before(monkeypatch):
         return 0.0
 
     with judged_by(slow, progress=lambda *counts: told.append(counts)) as scorer:
-        scorer.score(["0", "1"], [{}, {}])
+        score(scorer, "0", "1")
         assert told == []
         monkeypatch.setattr(scoring, "_PATIENCE_S", 1.0)
         monkeypatch.setattr(scoring, "_SHOW_EVERY_S", -1.0)
-        scorer.score([str(i) for i in range(6)], [{}] * 6)
+        score(scorer, *map(str, range(6)))
     assert told == [(4, 6), (5, 6), (6, 6)]
 
 
@@ -355,7 +356,7 @@ def test_progress_of_quick_rewards_is_told_now_and_then(monkeypatch, every, want
     told = []
     quick = Reward("quick", lambda text, _: float(text) / 9, 0, 1)
     with Scorer([quick], progress=lambda *counts: told.append(counts)) as scorer:
-        scorer.score(["0", "1", "2", "3"], [{}] * 4)
+        score(scorer, "0", "1", "2", "3")
     assert told == wanted
 
 

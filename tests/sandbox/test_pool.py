@@ -62,9 +62,9 @@ def test_threads_share_a_sandbox_and_each_gets_its_own_verdict(two):
 def test_a_worker_is_replaced_after_a_program_went_too_far(source, seconds, outcome):
     others = family()  # the sandbox that this process shares may run
     with Sandbox(workers=1) as sandbox:
-        sandbox.run(GOOD, ONE)
+        assert works(sandbox)
         before = family() - others
-        sandbox.run(GOOD, ONE)
+        assert works(sandbox)
         assert family() - others == before
         assert sandbox.run(source, ONE, Limits(wall_seconds=seconds)).outcomes == (outcome,)
         assert works(sandbox)
@@ -81,7 +81,7 @@ def test_a_worker_is_replaced_after_a_program_left_a_file(sandbox):
 def test_a_worker_is_replaced_after_so_many_programs():
     others = family()
     with Sandbox(workers=1, recycle_after=3) as sandbox:
-        sandbox.run(GOOD, ONE)
+        assert works(sandbox)
         first = family() - others
         for _ in range(3):
             assert works(sandbox)
@@ -89,7 +89,7 @@ def test_a_worker_is_replaced_after_so_many_programs():
 
 
 def test_many_programs_in_one_worker_leave_it_as_it_was(sandbox):
-    sandbox.run(GOOD, ONE)
+    assert works(sandbox)
     before = family()
     assert all(v.pass_all for v in sandbox.run_many([(GOOD, ONE)] * 60))
     after = family()
@@ -117,13 +117,13 @@ def f():
 
 
 def test_a_worker_that_was_killed_is_replaced_and_its_job_done_again(sandbox):
-    sandbox.run(GOOD, ONE)
+    assert works(sandbox)
     kill(family())
     assert works(sandbox)
 
 
 def test_a_worker_killed_twice_is_the_sandboxs_failure(sandbox):
-    sandbox.run(GOOD, ONE)
+    assert works(sandbox)
     stop = threading.Event()
 
     def kill_all():
@@ -144,10 +144,10 @@ def test_a_worker_killed_twice_is_the_sandboxs_failure(sandbox):
 def test_nothing_is_left_when_a_sandbox_is_closed_dropped_or_in_the_middle_of_a_job():
     before = family()
     with Sandbox(workers=2) as sandbox:
-        sandbox.run(GOOD, ONE)
+        assert works(sandbox)
     assert eventually(lambda: family() == before)
     sandbox = Sandbox(workers=1)
-    sandbox.run(GOOD, ONE)
+    assert works(sandbox)
     del sandbox
     gc.collect()
     assert eventually(lambda: family() == before)
@@ -176,7 +176,7 @@ def test_a_closed_sandbox_runs_nothing():
     sandbox.close()
     sandbox.close()
     with pytest.raises(SandboxError, match="closed"):
-        sandbox.run(GOOD, ONE)
+        assert works(sandbox)
 
 
 def ended(process):

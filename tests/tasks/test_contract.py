@@ -73,24 +73,31 @@ def scores_of(task, samples, completions):
     return result.values
 
 
-def gold_scores(task, samples):
-    return scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+@pytest.fixture
+def golds(real):
+    """Return a task, its rows, and the scores of their reference answers."""
+
+    def scored(name, limit=None):
+        task = TASKS[name]
+        samples = load_problems(task, real(ROWS[name]), limit=limit)
+        answers = [task.gold_completion(sample.reference) for sample in samples]
+        return task, samples, scores_of(task, samples, answers)
+
+    return scored
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "path", "rows"),
+    ("name", "rows"),
     [
-        ("tool_calling", TOOLS, 400),
-        ("gsm8k", MATHS, 7473),
-        ("math_length", "math/math500.jsonl", 500),
-        ("coding", "code/mbpp.jsonl.gz", 100),  # all of them: coding/test_real_programs.py
+        ("tool_calling", 400),
+        ("gsm8k", 7473),
+        ("math_length", 500),
+        ("coding", 100),  # all of them: coding/test_real_programs.py
     ],
 )
-def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows, real):
-    task = TASKS[name]
-    samples = load_problems(task, real(path), limit=rows + 1 if rows > 100 else rows)
-    values = gold_scores(task, samples)
+def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, rows, golds):
+    task, samples, values = golds(name, limit=rows + 1 if rows > 100 else rows)
     assert len(samples) == rows
     high = np.array([reward.high for reward in task.rewards])
     assert np.all((values == high) | np.isnan(values))
@@ -107,19 +114,15 @@ def test_the_bad_completion_misses_a_maximum_for_every_row(name, path, real):
     assert np.all((values < high).any(axis=1))
 
 
-def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply(real):
-    task = TASKS["tool_calling"]
-    samples = load_problems(task, real(TOOLS))
-    values = gold_scores(task, samples)
+def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply(golds):
+    task, samples, values = golds("tool_calling")
     silent = ["<tool_call>\n" not in task.gold_completion(s.reference) for s in samples]
     assert np.array_equal(np.isnan(values[:, 1]), silent)
     assert sum(silent) == 54
 
 
-def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more(real):
-    task = TASKS["tool_calling_compatible"]
-    samples = load_problems(task, real(TOOLS))
-    values = gold_scores(task, samples)
+def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more(golds):
+    _, samples, values = golds("tool_calling_compatible")
     named = ["<tool_call>" in s.reference["output"].split("</think>")[0] for s in samples]
     talk = ["<tool_call>" not in s.reference["output"] for s in samples]
     assert np.array_equal(values[:, 0] == 0, named)  # a tag named in the thinking: 17
@@ -129,10 +132,8 @@ def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more(real):
     assert (sum(named), sum(talk)) == (17, 54)
 
 
-def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign(real):
-    task = TASKS["gsm8k_compatible"]
-    samples = load_problems(task, real(MATHS))
-    values = gold_scores(task, samples)
+def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign(golds):
+    _, samples, values = golds("gsm8k_compatible")
     written = ["," in s.reference["answer"] or "-" in s.reference["answer"] for s in samples]
     assert np.all(values[:, [0, 2]] == 1)
     assert np.array_equal(values[:, 1] == 0, written)

@@ -77,10 +77,19 @@ def seal(query='Find "x" twice.', tools=(SEAL_TOOL,), calls=SEAL_CALLS):
     }
 
 
+def gold_of(sample):
+    """Return the gold completion of a problem, and its scores."""
+    gold = TASK.gold_completion(sample.reference)
+    return gold, [reward.function(gold, sample.reference) for reward in TASK.rewards]
+
+
 def scores(row):
     sample = TASK.read_row(row)
-    gold = TASK.gold_completion(sample.reference)
-    return sample, gold, [reward.function(gold, sample.reference) for reward in TASK.rewards]
+    return sample, *gold_of(sample)
+
+
+def contents_of(sample):
+    return (message["content"] for message in sample.prompt)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +171,7 @@ def test_the_last_turn_of_toolace_is_wanted_and_the_others_are_the_dialogue():
     assert values == [1, 3]
     assert '{"name": "news.latest", "parameters": {}}' in gold
     assert json.dumps({"tags": ["it's", {"a": None}]}) in gold
-    system, user = (message["content"] for message in sample.prompt)
+    system, user = contents_of(sample)
     assert "1. Name: Albums (All Time)\nDescription: Lists albums." in system
     call = {"name": "Albums (All Time)", "parameters": {"from": "1980, (or) so", "n": -1.5}}
     assert f"<tool_call>\n{json.dumps(call)}\n</tool_call>\n<obs> [{{" in user
@@ -192,7 +201,7 @@ def test_seal_tools_rows_name_what_earlier_calls_give_back():
     sample, gold, values = scores(seal())
     assert values == [1, 3]
     assert '{"name": "getX", "parameters": {"y": "API_call_0"}}' in gold
-    system, user = (message["content"] for message in sample.prompt)
+    system, user = contents_of(sample)
     assert "1. Name: getX\nDescription: Finds x. Gives back: x." in system
     assert "API_call_0, API_call_1 and so on" in user
     assert user.endswith('<user> Find "x" twice. </user>')
@@ -263,8 +272,7 @@ def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum(real):
     samples = load_problems(TASK, real("tools/api_bank_level1.json.gz"))
     assert len(samples) == 399
     for sample in samples:
-        gold = TASK.gold_completion(sample.reference)
-        assert [reward.function(gold, sample.reference) for reward in TASK.rewards] == [1, 3]
+        assert gold_of(sample)[1] == [1, 3]
 
 
 def published(row, tools):
@@ -344,7 +352,7 @@ HAMMER_DIALOGUE = """\
 @pytest.mark.parametrize("row", [HAMMER, HAMMER_2_1, HAMMER_ORIGINAL, HAMMER_SEAL])
 def test_hammers_layouts_become_toolrls_prompt_and_gold_text(row):
     sample = TASK.read_row(row)
-    system, user = (message["content"] for message in sample.prompt)
+    system, user = contents_of(sample)
     assert "1. Name: add\nDescription: Adds.\nParameters: {" in system
     assert "You are a tool calling assistant" not in system + user
     assert '{"name": "add", "parameters": {"a": 1}}\n</tool_call>' in sample.reference["output"]
