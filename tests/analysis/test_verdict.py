@@ -71,6 +71,11 @@ def printed(analysis):
     return " ".join(lines_of(analysis, 500)[:-1])
 
 
+def page_of(analysis, folder):
+    write_rollouts_report(analysis, folder / "page.html")
+    return (folder / "page.html").read_text("utf-8").replace("<wbr>", "")
+
+
 def test_few_groups_of_trl_need_every_step(tmp_path):
     """TRL's unchanged script with logging_steps=5 writes 4 files with 16 groups."""
     write_run(tmp_path / "run", run_with(1, 100, steps=20, size=(4, 8)))
@@ -94,8 +99,7 @@ def test_few_groups_of_trl_need_every_step(tmp_path):
     (missing,) = verdict_of(run_with(1, 100, steps=1, size=(1, 8))).unchecked
     assert missing.reason.startswith("1 group is ")
     assert "unchecked" not in run["verdict"]
-    write_rollouts_report(analysis, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
+    page = page_of(analysis, tmp_path)
     assert few in page
     assert "logging_steps=1" in page
     assert "Verdict:" in page
@@ -190,7 +194,7 @@ def test_a_share_whose_interval_contains_its_limit_needs_more_groups():
     def untied(random, step, size):
         return coin(random, step, size) + 0.05 * random.standard_normal(size)
 
-    run = drawn(steps=4, r0=untied, r1=lambda *each: 50 * untied(*each))
+    run = drawn(steps=4, r0=untied, r1=times(50, untied))
     verdict = verdict_of(replace(run, size=(32, 3)))
     assert (verdict.action, verdict.kind, verdict.rewards) == (Action.UNKNOWN, None, ("r0",))
     assert "128 groups are too few" in verdict.sentence
@@ -323,8 +327,8 @@ def natural(format_size):
         return -0.02 * random.random(size)
 
     return drawn(
-        correct=lambda *each: 2 * coin(*each),
-        format=lambda *each: format_size * coin(*each),
+        correct=times(2, coin),
+        format=times(format_size, coin),
         length=length,
     )
 
@@ -461,6 +465,11 @@ def coin(random, step, size):
     return (random.random(size) < 0.5) * 1.0
 
 
+def times(factor, draw):
+    """A reward that is a multiple of another one."""
+    return lambda *each: factor * draw(*each)
+
+
 def rate(first, last, high=1.0):
     """A reward of two values that is high at a rate that goes from the first to the last one."""
 
@@ -476,9 +485,13 @@ def kinds(analysis):
     ]
 
 
+def held_as(kind, analysis):
+    return [held for held in analysis.runs[0].findings if held.finding.kind is kind]
+
+
 def found_as(kind, analysis):
     """Return the rewards of each finding of a kind."""
-    return [rewards for each, rewards, _ in kinds(analysis) if each is kind]
+    return [held.finding.rewards for held in held_as(kind, analysis)]
 
 
 def test_a_reward_that_falls_by_more_than_a_twentieth_of_its_range_is_a_warning_with_what_rose():
@@ -523,7 +536,7 @@ def test_a_small_dense_reward_that_falls_is_a_note():
     analysis = analyzed(drawn(correct=rate(0.3, 0.7), length=length))
     assert (Kind.FALLS, ("length",), Severity.NOTE) in kinds(analysis)
     assert only_verdict(analysis).kind is not Kind.FALLS
-    large = analyzed(drawn(correct=rate(0.3, 0.7), length=lambda *each: 40 * length(*each)))
+    large = analyzed(drawn(correct=rate(0.3, 0.7), length=times(40, length)))
     assert (Kind.FALLS, ("length",), Severity.WARNING) in kinds(large)
 
 
@@ -549,8 +562,8 @@ def test_a_fall_of_another_reward_comes_before_a_primary_reward_that_is_pushed_d
 
 
 def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_dominant():
-    analysis = analyzed(drawn(a=coin, b=lambda *each: 10 * coin(*each), c=coin))
-    (held,) = [h for h in analysis.runs[0].findings if h.finding.kind is Kind.DOMINANT]
+    analysis = analyzed(drawn(a=coin, b=times(10, coin), c=coin))
+    (held,) = held_as(Kind.DOMINANT, analysis)
     finding, whole = held.finding, analysis.runs[0].rewards[1]
     assert (finding.rewards, finding.severity, held.lasting) == (("b",), Severity.NOTE, True)
     assert finding.evidence == {
@@ -564,7 +577,7 @@ def test_a_reward_with_more_than_half_as_much_again_as_its_weight_share_is_domin
     assert finding.remedy == "what follows depends on what the weights mean"
     # The others have more than half of their share; b has less than 1.5 times its own; both hold.
     for a, b, dominant in ((1, 3, False), (0.3, 1, False), (1, 6, True)):
-        scaled = (lambda *each, by=by: by * coin(*each) for by in (a, b))
+        scaled = (times(by, coin) for by in (a, b))
         run = drawn(**dict(zip("ab", scaled, strict=True)), c=coin)
         assert bool(found_as(Kind.DOMINANT, analyzed(run))) == dominant
     watched = {"a": 1.0, "b": 1.0, "c": 0.0}
@@ -619,7 +632,7 @@ def test_the_purpose_of_the_weights_decides_between_the_readings():
 
 
 def test_a_note_about_too_little_influence_calls_for_a_setting_that_helps():
-    run = drawn(steps=32, a=coin, b=lambda *each: 5 * coin(*each))
+    run = drawn(steps=32, a=coin, b=times(5, coin))
     analysis = analyzed(run)
     assert [each for each in kinds(analysis) if each[0] is Kind.IGNORED] == [
         (Kind.IGNORED, ("a",), Severity.NOTE)
@@ -714,7 +727,7 @@ def test_a_reward_that_is_missing_from_every_rollout_never_applies_or_only_at_fi
     write_rollouts_report(never, tmp_path / "page.html")
     assert "64 groups" in printed(never)
     some = analyzed(of_two(lambda step: np.nan if step % 8 else 0.5))
-    (first,) = (h for h in some.runs[0].findings if h.finding.kind is Kind.NEVER_APPLIES)
+    (first,) = held_as(Kind.NEVER_APPLIES, some)
     assert (first.past, first.spans) == (True, ((1, 7),))
 
 
@@ -741,8 +754,7 @@ def test_advantages_that_follow_no_reward_are_the_reason_why_nothing_is_known(tm
     assert verdict.unknown.startswith(f"{reason}. ")
     assert f"no ±: {reason}" in printed(analysis)
     assert f"no ± of run: {reason}" in printed(replace(analysis, runs=2 * analysis.runs))
-    write_rollouts_report(analysis, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text("utf-8").replace("<wbr>", "")
+    page = page_of(analysis, tmp_path)
     assert f"no ±: {reason}" in page
     assert as_dict(analysis)["runs"][0]["verdict"]["no_interval"] == reason
     verdict = verdict_in(folder, weights={"r0": 0.0, "r1": 1.0})

@@ -29,16 +29,16 @@ from gdpo.lab.recipes.recipe import GateConfig
 from gdpo.lab.runs.directory import read_run
 
 
+def with_steps(recipe, steps):
+    return recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": steps}})
+
+
 @pytest.fixture
 def recipe(recipe, tmp_path, monkeypatch):
     """Two steps with the rewards `vowels` and `format`, which processes find, too."""
     monkeypatch.setenv("PYTHONPATH", python_path(tmp_path / "own"))
-    return recipe.model_copy(
-        update={
-            "rewards": (recipe.rewards[0], recipe.rewards[2]),
-            "trainer": {**recipe.trainer, "max_steps": 2},
-        }
-    )
+    of_two = {"rewards": (recipe.rewards[0], recipe.rewards[2])}
+    return with_steps(recipe.model_copy(update=of_two), 2)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_run_that_fails_is_a_result_with_its_reason(recipe, own_rewards, grid_
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, folder, grid_of):
     # More steps than a fast machine makes between two looks at the grid.
-    longer = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 40}})
+    longer = with_steps(recipe, 40)
     grid = grid_of(recipe=longer)
     [cell] = grid.cells
 
@@ -279,7 +279,7 @@ def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, folder, tmp_pa
     assert not folder.exists(), "what fails before it begins takes no folder"
     write_run(folder, "gdpo", 1, {"format": [0.0]})
     grid.plan.write(folder)
-    other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
+    other = with_steps(recipe, 3)
     with config_error(r"trainer.max_steps: 2 → 3"):
         grid_of(recipe=other)
     (tmp_path / "mine").mkdir()
@@ -342,7 +342,7 @@ def orphan():
 
 @pytest.mark.slow
 def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, orphan, grid_of):
-    short = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 1}})
+    short = with_steps(recipe, 1)
     grid = grid_of(recipe=short)
     process = orphan(grid.cells[0])
     said = []
@@ -394,7 +394,7 @@ def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(tmp_path, orphan,
     ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
     theirs = holder(grid.cells[4].run.path)
     with pytest.raises(KeyboardInterrupt):
-        run_grid(grid, jobs=3, update=lambda: os.kill(os.getpid(), signal.SIGINT))
+        run_grid(grid, jobs=3, update=lambda: signal.raise_signal(signal.SIGINT))
     assert not list(tmp_path.rglob("*.log")), "three of three jobs were taken"
     assert ours.wait() == -signal.SIGTERM
     assert (unknown.poll(), theirs.poll()) == (None, None)

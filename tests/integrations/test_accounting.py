@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from tests.integrations.variants import logged, settings
-from tests.integrations.variants import make as make_variant
-from tests.integrations.watched import Trained, differences, make
+from tests.integrations.variants import logged, settings, trained
+from tests.integrations.watched import Trained, differences, make, watch_and_train
 from tests.refusals import config_error
 
 from gdpo.diagnostics.account import WINDOW
@@ -24,8 +23,7 @@ def runs(request, tiny_policy, tmp_path_factory):
         how |= {"temperature": 0.5, "adam_beta1": 0.0}
         run = Trained()
         trainer = make(request.param, tiny_policy, folder, callbacks=[run], **how)
-        watch(trainer, effect_every=every)
-        trainer.train()
+        watch_and_train(trainer, effect_every=every)
         found.append(run.finish(trainer))
     return found
 
@@ -65,8 +63,7 @@ def test_without_an_older_momentum_the_rewards_are_all_that_moved_the_policy(run
 def test_ours_logs_the_account_and_trains_the_same(place, caplog):
     sums, how = [], {"max_steps": 2 * WINDOW + 1, "per_device_train_batch_size": 16}
     for every in (None, WINDOW):
-        trainer = make_variant("ours", *place, effect_every=every, **how)
-        trainer.train()
+        trainer = trained("ours", *place, effect_every=every, **how)
         sums.append(torch.cat([each.flatten() for each in trainer.model.parameters()]))
     assert torch.equal(*sums)
     (row,) = rows_of(trainer)
@@ -108,8 +105,7 @@ def infinite_once(completions, **columns):
 def test_a_window_with_a_batch_that_is_left_out_has_no_account(place, caplog):
     infinite_once.calls = 0
     trainer = make("grpo", *place, rewards=[infinite_once], max_steps=2 * WINDOW + 1)
-    watch(trainer, effect_every=WINDOW)
-    trainer.train()
+    watch_and_train(trainer, effect_every=WINDOW)
     assert "leaves a batch out" in caplog.text
     assert rows_of(trainer) == []
     assert "effect_every is switched off" not in caplog.text
@@ -125,8 +121,7 @@ def test_several_processes_have_no_account(place, monkeypatch):
 def test_an_error_in_the_account_does_not_end_the_training(place, caplog):
     trainer = make("grpo", *place, max_steps=WINDOW + 1)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
-    watch(trainer, effect_every=WINDOW)
-    trainer.train()
+    watch_and_train(trainer, effect_every=WINDOW)
     assert trainer.state.global_step == WINDOW + 1
     (message,) = [m for m in caplog.messages if "effect_every is switched off" in m]
     assert "needs torch's AdamW without amsgrad, not SGD" in message

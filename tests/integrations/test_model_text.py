@@ -216,12 +216,15 @@ def by_record(talks, folder):
     return rescored(folder)
 
 
-def by_lines(talks, folder, write=list):
-    records = [
-        {"step": 1, "prompt": f"{i}?", "completion": write(talk), "reward": 1, "reference": truth}
+def records_of(talks, write):
+    return [
+        {"step": 1, "prompt": f"{i}?", "completion": write(talk), "reward": 1.0, "reference": truth}
         for i, (talk, truth) in enumerate(zip(talks, map(wanted, talks), strict=True))
     ]
-    return rescored(written.lines(folder / "a.jsonl", records))
+
+
+def by_lines(talks, folder, write=list):
+    return rescored(written.lines(folder / "a.jsonl", records_of(talks, write)))
 
 
 def by_lines_with_json(talks, folder):
@@ -229,12 +232,9 @@ def by_lines_with_json(talks, folder):
 
 
 def by_parquet_with_json(talks, folder):
-    records = [
-        {"step": 1, "prompt": f"{i}?", "completion": json.dumps(talk), "reward": 1.0, **truth}
-        for i, (talk, truth) in enumerate(zip(talks, map(wanted, talks), strict=True))
-    ]
+    records = records_of(talks, json.dumps)
     for record in records:
-        record["reference"] = json.dumps({name: record.pop(name) for name in ("last", "every")})
+        record["reference"] = json.dumps(record["reference"])
     return rescored(written.parquet(folder / "a.parquet", records))
 
 

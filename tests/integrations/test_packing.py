@@ -61,6 +61,10 @@ ACCUMULATED = accumulated("accumulation")
 ACROSS = accumulated("windows across generations, 2 iterations")
 
 
+def across(loss_type, beta):
+    return {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
+
+
 def shares(run):
     return not run.trainer._packer.flat.is_off
 
@@ -111,8 +115,7 @@ LOSSES = [*((each, 0.0) for each in LOSS_TYPES), ("grpo", 0.1), ("bnpo", 0.1), (
 
 @pytest.mark.parametrize(("loss_type", "beta"), LOSSES)
 def test_every_loss_type_keeps_its_gradient(loss_type, beta, place):
-    settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
-    trl, packed = assert_shared_and_same(*place, **settings)
+    trl, packed = assert_shared_and_same(*place, **across(loss_type, beta))
     assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
 
 
@@ -134,9 +137,11 @@ LLAMA, QWEN = (LlamaConfig, LlamaForCausalLM), (Qwen2Config, Qwen2ForCausalLM)
 def test_calls_of_several_groups_keep_the_gradient(loss_type, beta, kind, place, monkeypatch):
     """Plans as on a GPU. Key and value heads are shared, and one model's embeddings are tied."""
     monkeypatch.setattr(_packing, "_APART", ())
-    settings = {**ACROSS, **STEPS.get(loss_type, {}), "loss_type": loss_type, "beta": beta}
     _, packed = assert_same(
-        *place, model=lambda: kind and of_kind(kind), how={"reward": alive}, **settings
+        *place,
+        model=lambda: kind and of_kind(kind),
+        how={"reward": alive},
+        **across(loss_type, beta),
     )
     assert shares(packed)
     groups = [len(batch["prompt_ids"].unique(dim=0)) for batch in packed.micro_batches]

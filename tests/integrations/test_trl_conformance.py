@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.integrations.two_ranks import launched
-from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train, trainer_of
+from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, trained, trainer_of
 from tests.oracles import estimators as by_hand
 from trl import GRPOConfig, GRPOTrainer
 
@@ -28,7 +28,8 @@ def gap(batch, formula, epsilon=None):
 def batches_of(rule, policy, folder, **changed):
     """Return pairs of batches: ours, and TRL's."""
     records = [
-        train(f"{name}{rule}", policy, folder / name, **changed) for name in ("ours", "theirs")
+        trained(f"{name}{rule}", policy, folder / name, **changed).record
+        for name in ("ours", "theirs")
     ]
     return list(zip(*records, strict=True))
 
@@ -63,13 +64,12 @@ def advantages_of_a_rank(policy, folder):
     """Train with 6 rollouts on each rank, and return what was recorded."""
     half = {"per_device_train_batch_size": 6}
     rollouts = str(folder / "ours" / "rollouts")
-    ours = make("ours", policy, folder / "ours", rollouts_dir=rollouts, **half)
-    ours.train()
+    ours = trained("ours", policy, folder / "ours", rollouts_dir=rollouts, **half)
     plain = trainer_of(GRPOTrainer, GRPOConfig, policy, folder, **half)
     return {
         "ours": ours.record,
         "checked": ours._between.is_checked,
-        "theirs": train("theirs", policy, folder / "theirs", **half),
+        "theirs": trained("theirs", policy, folder / "theirs", **half).record,
         "rule": rule_of(plain),
     }
 
@@ -108,14 +108,15 @@ def test_evaluation_uses_its_own_number_of_samples(place):
 
 
 def test_gradient_accumulation_normalizes_over_the_whole_generation_batch(place):
-    batches = train("ours", *place, per_device_train_batch_size=4, gradient_accumulation_steps=3)
+    smaller = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
+    batches = trained("ours", *place, **smaller).record
     assert [len(b["advantages"]) for b in batches] == [12, 12, 12]
     assert all(gap(b, by_hand.gdpo) < 1e-6 for b in batches)
 
 
 def test_a_user_can_name_an_estimator_of_their_own(place):
     own = "tests.integrations.test_trl_conformance:constant"
-    (batch,) = train("ours", *place, advantage=own, max_steps=1)
+    (batch,) = trained("ours", *place, advantage=own, max_steps=1).record
     assert set(batch["advantages"]) == {0.25}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.variants import SAMPLES, WEIGHTS, make, rollouts_of
+from tests.integrations.watched import watch_and_train
 from tests.refusals import config_error
 from transformers import TrainerCallback
 
@@ -15,8 +16,7 @@ pytestmark = pytest.mark.slow
 
 def trained(folder, policy, variant="theirs", **changed):
     trainer = make(variant, policy, folder / "run", **changed)
-    watch(trainer, rollouts_dir=folder / "rollouts")
-    trainer.train()
+    watch_and_train(trainer, rollouts_dir=folder / "rollouts")
     return trainer.record
 
 
@@ -59,8 +59,7 @@ def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):
         **(output := generate(inputs)),
         "advantages": torch.full_like(output["advantages"], 7.0),
     }
-    watch(trainer, rollouts_dir=tmp_path / "rollouts")
-    trainer.train()
+    watch_and_train(trainer, rollouts_dir=tmp_path / "rollouts")
     file = next((tmp_path / "rollouts").glob("*.parquet"))
     assert {rollout.advantage for rollout in read_rollouts(file)} == {7.0}
 

@@ -17,6 +17,7 @@ from tests.integrations.variants import (
     rollouts_of,
     scored_again,
     settings,
+    trained,
 )
 from tests.pairs import every_pair
 from tests.refusals import config_error, data_error, reward_error
@@ -36,16 +37,14 @@ def parity(completions, **columns):
 def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(place):
     """TRL's own value is 0 here, because it uses the std of the whole batch."""
     rewards = [parity, digits]
-    trainer = make("ours", *place, rewards=rewards, reward_weights=None)
-    trainer.train()
+    trainer = trained("ours", *place, rewards=rewards, reward_weights=None)
     for batch, share in zip(trainer.record, logged(trainer, "frac_reward_zero_std"), strict=True):
         groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 1]
         assert share == pytest.approx((np.ptp(groups, axis=1) == 0).mean())
 
 
 def test_the_record_of_a_step_holds_every_rollout(place, tmp_path):
-    trainer = make("ours", *place, rollouts_dir=str(tmp_path / "rollouts"), run_name="try")
-    trainer.train()
+    trainer = trained("ours", *place, rollouts_dir=str(tmp_path / "rollouts"), run_name="try")
     assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
         rollouts = rollouts_of(tmp_path, step)
@@ -333,7 +332,7 @@ def test_trls_argument_parser_takes_our_config():
 
 
 def test_options_gates_and_token_counts_come_from_the_config(place, tmp_path):
-    trainer = make(
+    trainer = trained(
         "ours",
         *place,
         rewards=[bytes_written, digits],
@@ -342,7 +341,6 @@ def test_options_gates_and_token_counts_come_from_the_config(place, tmp_path):
         gates={"digits": {"on": "bytes_written", "at_least": 48}},
         rollouts_dir=str(tmp_path / "rollouts"),
     )
-    trainer.train()
     assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
         rewards = np.array(batch["rewards"]).reshape(-1, 4, 2)
@@ -357,8 +355,7 @@ def test_options_gates_and_token_counts_come_from_the_config(place, tmp_path):
 def test_a_gate_on_the_mean_of_a_group_is_that_of_the_arrays(place):
     def first_step(gates):
         changed = {"rewards": [bytes_written, digits], "reward_weights": None, "max_steps": 1}
-        trainer = make("ours", *place, gates=gates, **changed)
-        trainer.train()
+        trainer = trained("ours", *place, gates=gates, **changed)
         return trainer, np.array(trainer.record[0]["rewards"]).reshape(-1, 4, 2)
 
     _, raw = first_step(None)
@@ -374,8 +371,7 @@ def test_a_gate_on_the_mean_of_a_group_is_that_of_the_arrays(place):
 
 def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tmp_path):
     def metrics_of(variant):
-        trainer = make(variant, tiny_policy, tmp_path / variant, max_steps=1)
-        trainer.train()
+        trainer = trained(variant, tiny_policy, tmp_path / variant, max_steps=1)
         return {key for entry in trainer.state.log_history[:-1] for key in entry} - {"step"}
 
     theirs, ours = metrics_of("theirs"), metrics_of("ours")
@@ -389,8 +385,7 @@ def test_the_metrics_of_trl_become_at_most_36_with_three_rewards(tiny_policy, tm
 
 def test_all_metrics_of_the_diagnosis_are_logged_on_demand(place):
     changed = {"reward_weights": None, "diagnostics": "full"}
-    trainer = make("ours", *place, rewards=[bytes_written, parity], **changed)
-    trainer.train()
+    trainer = trained("ours", *place, rewards=[bytes_written, parity], **changed)
     assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
     assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
     assert logged(trainer, "rewards/bytes_written/influence_share") == pytest.approx([1.0] * 3)
@@ -411,7 +406,7 @@ def test_a_lasting_warning_is_logged_once(place, caplog):
     def fewer_bytes(completions, **columns):
         return [-value / 1000 for value in bytes_written(completions)]
 
-    trainer = make(
+    trainer = trained(
         "ours",
         *place,
         rewards=[bytes_written, fewer_bytes],
@@ -419,7 +414,6 @@ def test_a_lasting_warning_is_logged_once(place, caplog):
         max_steps=7,
         per_device_train_batch_size=32,
     )
-    trainer.train()
     assert logged(trainer, "diagnostics/warnings") == [0] * 4 + [1] * 3  # as many as texts
     messages = caplog.messages
     assert len(messages) == len(set(messages))

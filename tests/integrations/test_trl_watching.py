@@ -12,7 +12,7 @@ from tests.environments import ROOT
 from tests.integrations.two_ranks import launched
 from tests.integrations.variants import bytes_written, digits, logged, rollouts_of, sometimes_vowels
 from tests.integrations.variants import make as make_variant
-from tests.integrations.watched import TRAINERS, differences, make, train
+from tests.integrations.watched import TRAINERS, differences, make, train, watch_and_train
 from tests.refusals import config_error
 from transformers import TrainerCallback
 
@@ -103,8 +103,7 @@ def test_evaluations_are_measured_too(grpo):
 def test_what_would_change_under_another_estimator_is_logged_on_demand(tiny_policy, tmp_path):
     for name in ("grpo", "gdpo"):
         trainer = make(name, tiny_policy, tmp_path / name, per_device_train_batch_size=12)
-        watch(trainer, estimators=["gdpo"])
-        trainer.train()
+        watch_and_train(trainer, estimators=["gdpo"])
         flips = logged(trainer, "estimators/gdpo/sign_flips")
         assert len(flips) == 6
         assert (max(flips) > 0.1) == (name == "grpo")
@@ -213,9 +212,8 @@ def leaves(rewards, weights):
 
 @pytest.mark.parametrize(("estimator", "why"), [(breaks, "RuntimeError: broken"), (leaves, "")])
 def test_an_error_in_the_watch_does_not_end_the_training(estimator, why, grpo, caplog):
-    trainer = grpo(max_steps=2)
-    watch(trainer, estimators=[f"tests.integrations.test_trl_watching:{estimator.__name__}"])
-    trainer.train()
+    own = f"tests.integrations.test_trl_watching:{estimator.__name__}"
+    trainer = watch_and_train(grpo(max_steps=2), estimators=[own])
     assert trainer.state.global_step == 2
     message = only(caplog, "watch is switched off")
     assert why in message
@@ -230,8 +228,7 @@ def once_infinite(completions, **columns):
 def test_a_batch_with_an_infinite_reward_is_left_out_once(grpo, tmp_path, caplog):
     once_infinite.calls = 0
     trainer = grpo(max_steps=3, rewards=[once_infinite])
-    watch(trainer, rollouts_dir=tmp_path / "rollouts")
-    trainer.train()
+    watch_and_train(trainer, rollouts_dir=tmp_path / "rollouts")
     message = only(caplog, "leaves a batch out")
     assert "once_infinite" in message
     assert "infinite" in message
@@ -343,9 +340,7 @@ def random_numbers(rewards, weights):
 def test_an_estimator_that_draws_numbers_does_not_change_the_training(grpo):
     losses = []
     for estimators in ([], ["tests.integrations.test_trl_watching:random_numbers"]):
-        trainer = grpo(max_steps=2)
-        watch(trainer, estimators=estimators)
-        trainer.train()
+        trainer = watch_and_train(grpo(max_steps=2), estimators=estimators)
         losses.append([row["loss"] for row in trainer.state.log_history[:2]])
     assert losses[0] == losses[1]
 

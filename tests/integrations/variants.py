@@ -153,8 +153,8 @@ def make(variant, policy, folder, *, rewards=None, **changed):
     return trainer
 
 
-def train(variant, policy, folder, **changed):
-    """Train three steps and return what was recorded."""
+def trained(variant, policy, folder, **changed):
+    """Train three steps and return the trainer, which recorded them."""
     trainer = make(variant, policy, folder, **changed)
     trainer.train()
-    return trainer.record
+    return trainer

@@ -64,6 +64,13 @@ def make(name, policy, folder, *, callbacks=(), **changed):
     )
 
 
+def watch_and_train(trainer, **options):
+    """Train under a watch with these options, and return the trainer."""
+    watch(trainer, **options)
+    trainer.train()
+    return trainer
+
+
 def train(name, policy, folder, *, watched, estimators=(), **changed):
     """Train and return what happened."""
     run = Trained()

@@ -406,10 +406,9 @@ def printed(comparison):
 
 def test_further_differences_and_failed_and_open_runs_are_named_everywhere(tmp_path):
     runs = [
-        replace(each, means={n: v * 0 + 0.1 + place / 50 for n, v in each.means.items()})
-        for each, place in zip(
-            unrecorded_pairs(tmp_path, 6), (*range(6), *range(25, 31)), strict=True
-        )
+        replace(each, means={n: v * 0 + end + each.seed / 50 for n, v in each.means.items()})
+        for each in unrecorded_pairs(tmp_path, 6)
+        for end in [0.6 if each.label == "gdpo" else 0.1]
     ]
     runs[0] = replace(runs[0], state="failed", why="out of memory")
     runs[-1] = replace(runs[-1], state="running")

@@ -1,6 +1,5 @@
 """Trainings that are stopped, fail or lose a process within a step: nothing finished is lost."""
 
-import os
 import re
 import signal
 import subprocess
@@ -210,7 +209,7 @@ def test_what_may_be_given_up_is_and_what_may_not_is_finished_first():
 
 def test_a_signal_before_there_is_a_run_goes_to_whom_it_went_before():
     with stop_on_signal(StopRequest()), pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -222,8 +221,8 @@ def test_a_handler_of_the_users_own_is_called_before_there_is_a_run():
     }
     try:
         with stop_on_signal(StopRequest()):
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -243,7 +242,7 @@ def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_sav
     try:
         with suppress(ZeroDivisionError), stop_on_signal(request):
             if ending == "stop":
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             if ending == "error":
                 raise ZeroDivisionError
         ignored = (world_size, rank) == ("2", "0") and ending != "end"
@@ -254,16 +253,20 @@ def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_sav
 
 
 def test_peers_are_reported_of_a_stop():
+    def stop():
+        request = StopRequest(begun=True, may_give_up=False, peers=[peer.pid])
+        request.receive(signal.SIGINT, 0.0)
+
     waits = "import signal; print(flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:
         peer.stdout.readline()
         try:
-            StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).receive(signal.SIGINT, 0.0)
+            stop()
             peer.wait(timeout=60)
         finally:
             peer.kill()
     assert peer.returncode == -signal.SIGTERM
-    StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).receive(signal.SIGINT, 0.0)
+    stop()
 
 
 def two_processes(recipe, tmp_path, *options):

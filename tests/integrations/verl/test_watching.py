@@ -29,6 +29,7 @@ from gdpo.rollouts import read_rollouts
 ROWS = torch.tensor([-0.1, 0.1, 0.3, -0.3])
 VERLS = Config(adv_estimator="rloo", gdpo_watch=True, gdpo_reward_keys=["correct", "format"])
 
+OF_GDPO = Config(VERLS, adv_estimator="gdpo")
 
 THEIRS = ROWS[:, None] * MASK
 """The advantages of verl's estimator."""
@@ -38,6 +39,11 @@ def batch(columns=COLUMNS, **tensors):
     return SimpleNamespace(
         batch={"response_mask": MASK, **tensors}, non_tensor_batch={"uid": UIDS, **columns}
     )
+
+
+def assert_left(data):
+    """The advantages are those of verl's estimator."""
+    assert torch.equal(data.batch["advantages"], THEIRS)
 
 
 def by_verl(data, adv_estimator, config):
@@ -63,7 +69,7 @@ def watched(run, data=None, config=VERLS):
 
 def test_the_rewards_of_a_watched_estimator_are_logged_with_its_own_advantages(run):
     done = watched(run)
-    assert torch.equal(done.batch["advantages"], THEIRS)
+    assert_left(done)
     assert set(done.batch) == {"response_mask", "advantages"}
     metrics = with_metrics(run, lambda: {"critic/score/mean": 2.0})()
     assert metrics["critic/score/mean"] == 2
@@ -79,7 +85,7 @@ def test_an_estimator_that_is_not_watched_logs_nothing(run):
 def test_what_goes_wrong_while_watching_is_said_once_and_the_training_goes_on(run, caplog):
     for _ in range(3):
         done = watched(run, batch({"correct": COLUMNS["correct"]}))
-        assert torch.equal(done.batch["advantages"], THEIRS)
+        assert_left(done)
         assert run.metrics() == {}
     (message,) = caplog.messages
     assert "'format', but no rollout in this batch has this reward" in message
@@ -139,7 +145,7 @@ def on_v1(run, folder=None, config=VERLS, padding=(), seen=None):
 
 def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_path):
     done = on_v1(run, tmp_path)
-    assert torch.equal(done.batch["advantages"], THEIRS)
+    assert_left(done)
     found = read_rollouts(tmp_path / "step_000001.parquet")
     assert [each.advantage for each in found] == ROWS.double().tolist()
     assert dict(found[0].rewards) == {"correct": 0.0, "format": 1.0}
@@ -151,7 +157,7 @@ def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(
 ):
     saved("file", "")
     done = on_v1(run, tmp_path / "file" / "rollouts")
-    assert torch.equal(done.batch["advantages"], THEIRS)
+    assert_left(done)
     assert "cannot write" in caplog.messages[-1]
 
 
@@ -160,7 +166,7 @@ def test_verls_gdpo_gets_its_rewards_on_the_default_trainer_and_leaves_the_batch
 ):
     given = []
     verls_gdpo = noting(given, lambda data: {**data.batch, **data.non_tensor_batch})
-    config = Config(VERLS, adv_estimator="gdpo", gdpo_watch=False)
+    config = Config(OF_GDPO, gdpo_watch=False)
     for _ in range(2):
         done = on_v1(run, config=config, seen=verls_gdpo, padding=KEYS[1:2])
     assert given[0]["prompts"].shape == (4, 0)
@@ -179,7 +185,7 @@ def test_verls_gdpo_gets_the_totals_of_rewards_of_turns(run):
     compute = with_columns(run, verls_gdpo, {})
     columns = {"correct": [[0.0], [1.0, 2.0], 4.0, [0.0]], "format": COLUMNS["format"]}
     with run.carrying(Carried(columns)):
-        compute(batch({}), "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
+        compute(batch({}), "gdpo", config=OF_GDPO)
     assert given == [[0, 3, 4, 0]]
 
 
@@ -187,7 +193,7 @@ def test_verls_gdpo_keeps_its_rewards_when_the_watch_has_ended(run):
     run.watching.on = False
     given = []
     verls_gdpo = noting(given, lambda data: set(data.batch))
-    on_v1(run, config=Config(VERLS, adv_estimator="gdpo"), seen=verls_gdpo)
+    on_v1(run, config=OF_GDPO, seen=verls_gdpo)
     assert given == [{"response_mask", "prompts", "attention_mask"}]
     assert run.metrics() == {}
 
@@ -196,6 +202,6 @@ def test_a_verl_that_passes_the_rewards_itself_is_left_alone(run, caplog):
     data = batch(prompts=torch.ones(4, 2))
     compute = with_columns(run, by_verl, {})
     with run.carrying(Carried(COLUMNS)):
-        done = compute(data, "gdpo", config=Config(VERLS, adv_estimator="gdpo"))
+        done = compute(data, "gdpo", config=OF_GDPO)
     assert torch.equal(done.batch["prompts"], torch.ones(4, 2))
     assert caplog.messages == []
