@@ -1,6 +1,7 @@
 """Tests that the decoding loop matches `generate` and computes no padding."""
 
 import collections
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from transformers.cache_utils import DynamicLayer
 from gdpo.integrations.trl._caches import ROOM, RoomyLayer
 from gdpo.integrations.trl.generation import COVERED_SETTINGS
 
+assert_equal = partial(assert_close, rtol=0, atol=0)
+
 
 # One seed per kind, instead of every seed for every kind.
 @pytest.mark.parametrize(("seed", "kind"), list(zip([0, 1, 2, 0, 1], MODELS, strict=True)))
@@ -34,7 +37,7 @@ def test_greedy_tokens_are_those_of_generate(kind, seed):
     rows = np.random.default_rng(seed).permutation(np.repeat(np.arange(8), 4)).tolist()
     for watched in (model, parting(model)):
         expected = by_generate(watched, prompts, rows)
-        assert_close(by_loop(watched, prompts, rows), expected, rtol=0, atol=0)
+        assert_equal(by_loop(watched, prompts, rows), expected)
     found = lengths(expected, max(map(len, prompts)))
     assert len(set(found)) > 3
     assert min(found) <= LONGEST // 2
@@ -52,7 +55,7 @@ def test_greedy_tokens_are_those_of_generate(kind, seed):
 def test_any_number_of_rows_of_a_prompt_are_those_of_generate(prompts, rows):
     model = parting(model_of("llama"))
     expected = by_generate(model, prompts, rows)
-    assert_close(by_loop(model, prompts, rows), expected, rtol=0, atol=0)
+    assert_equal(by_loop(model, prompts, rows), expected)
 
 
 def test_a_batch_whose_rows_all_end_at_once_is_one_token_long():
@@ -89,7 +92,7 @@ def test_what_is_sampled_from_is_what_generate_samples_from(setting):
     expected, found = {}, {}
     a = by_generate(parting(model_of("llama"), watch=expected), prompts, rows, **SETTINGS[setting])
     b = by_loop(parting(model_of("llama"), watch=found), prompts, rows, **SETTINGS[setting])
-    assert_close(b, a, rtol=0, atol=0)
+    assert_equal(b, a)
     assert set(found) <= set(expected)  # generate keeps computing rows that have ended
     for place, scores in found.items():
         assert_close(scores, expected[place], rtol=1e-5, atol=1e-5)
@@ -162,7 +165,7 @@ def test_a_layer_with_room_holds_what_a_layer_holds_and_room_for_at_most_32_more
             roomy.batch_select_indices(keep)
         new = torch.rand(2, len(plain.keys), 2, 1, 4, generator=draw)
         for ours, theirs in zip(roomy.update(*new), plain.update(*new), strict=True):
-            assert_close(ours, theirs, rtol=0, atol=0)
+            assert_equal(ours, theirs)
             assert ours.untyped_storage().nbytes() <= ours[..., :1, :].numel() * 4 * (
                 6 + step + ROOM
             )

@@ -21,7 +21,7 @@ from gdpo.analysis import Rescorer
 from gdpo.analysis.rescore import MIXED
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl.scores import PATH, with_messages
-from gdpo.rewards import Reward, Scorer
+from gdpo.rewards import Reward, score
 from gdpo.rewards.text import completion_text, from_file
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import RolloutText, read_rollout_files
@@ -112,8 +112,7 @@ def tokens(talk):
 
 
 def by_scorer(talks, folder):
-    with Scorer(rewards) as scorer:
-        return scorer.score(talks, list(map(wanted, talks))).values
+    return score(rewards, talks, list(map(wanted, talks))).values
 
 
 def by_trl(talks, completions):

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from tests.examples.adapters import stand_ins
 from tests.refusals import data_error
 
-from gdpo import ConfigError, DataError, gdpo
+from gdpo import ConfigError, DataError
 from gdpo.integrations.rows import advantages_of, as_groups, by_name, make_settings, reward_columns
 
 SIZES = [3, 1, 4, 2]
@@ -21,18 +22,8 @@ def scored():
     return np.random.default_rng(0).random((len(UIDS), len(NAMES)))
 
 
-def grid_of(rows, sizes=SIZES, missing=np.nan):
-    """Return the rows of ragged groups as `[prompt, sample, ...]`."""
-    grid = np.full((len(sizes), max(sizes), *rows.shape[1:]), missing)
-    starts = np.cumsum([0, *sizes])
-    for prompt, size in enumerate(sizes):
-        grid[prompt, :size] = rows[starts[prompt] : starts[prompt] + size]
-    return grid
-
-
 def by_formula(rewards, **options):
-    advantages = gdpo(grid_of(rewards), [1, 2, 0.5], **options)
-    return np.concatenate([a[:size] for a, size in zip(advantages, SIZES, strict=True)])
+    return stand_ins.by_formula(rewards, SIZES, [1, 2, 0.5], **options)
 
 
 def per_row(rewards, uids, counts=None, asked=None, **places):
@@ -90,7 +81,7 @@ def test_the_batch_step_weights_by_tokens_where_asked_to():
     counts = np.random.default_rng(2).integers(1, 30, len(UIDS))
     by_tokens = settings(token_counts=True)
     advantages = per_row(scored(), UIDS, counts, by_tokens)
-    wanted = by_formula(scored(), token_counts=grid_of(counts, missing=0))
+    wanted = by_formula(scored(), token_counts=stand_ins.grid(counts, SIZES, fill=0))
     assert_allclose(advantages, wanted, atol=1e-12)
     assert np.abs(advantages - by_formula(scored())).max() > 0.01
 

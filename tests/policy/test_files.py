@@ -54,11 +54,11 @@ def rows(steps=3, samples=2, prompts=("cd", CHAT), **others):
                 yield {**facts, "prompt": prompt, "completion": "xyz"[: sample + 1], **others}
 
 
-def measured(model, path, records, **options):
-    written.lines(path, records)
+def measured(model, folder, records, **options):
+    written.lines(folder / "rollouts" / "all.jsonl", records)
     settings = {"step": None, "groups": 1, "estimator": "grpo"} | options
     columns = {"step": "step", "group": "group"}
-    return measure_files(model, [path.parent], lambda *_: None, columns=columns, **settings)
+    return measure_files(model, [folder / "rollouts"], lambda *_: None, columns=columns, **settings)
 
 
 def text_of(batch):
@@ -71,7 +71,7 @@ def text_of(batch):
 
 
 def test_a_text_is_tokenized_as_it_is_and_a_chat_by_its_template(model, batches, tmp_path):
-    measured(model, tmp_path / "rollouts" / "all.jsonl", rows())
+    measured(model, tmp_path, rows())
     chat = "<|user|>ab<|end|><|assistant|>"
     assert sorted(text_of(batches[0])) == [
         ("<|system|>cdx<|end|>", "x<|end|>"),
@@ -83,7 +83,7 @@ def test_a_text_is_tokenized_as_it_is_and_a_chat_by_its_template(model, batches,
 
 def test_a_rollout_that_is_missing_has_no_effect(model, batches, tmp_path):
     written = list(rows(samples=3))
-    found = measured(model, tmp_path / "rollouts" / "all.jsonl", written[:5] + written[6:])
+    found = measured(model, tmp_path, written[:5] + written[6:])
     assert [int(np.isnan(batch.rewards).sum()) for batch in batches] == [2, 0, 0]
     assert np.isfinite(found.effect.matrix).all()
 
@@ -92,7 +92,7 @@ def test_only_steps_of_the_last_run_with_one_group_size_count(model, batches, tm
     folder = tmp_path / "rollouts"
     for name, samples in (("first", 2), ("second", 3)):
         written.lines(folder / name / "all.jsonl", rows(samples=samples))
-    measured(model, folder / "more.jsonl", [], groups=100)
+    measured(model, tmp_path, [], groups=100)
     assert [len(batch.rewards[0]) for batch in batches] == [3, 3, 3]
 
 
@@ -106,7 +106,7 @@ def test_only_steps_of_the_last_run_with_one_group_size_count(model, batches, tm
 )
 def test_what_is_no_prompt_with_one_message_is_refused(model, tmp_path, others):
     with data_error(r"all.jsonl, row \d: the effect needs a prompt with one message"):
-        measured(model, tmp_path / "rollouts" / "all.jsonl", rows(**others))
+        measured(model, tmp_path, rows(**others))
 
 
 def test_a_text_with_tool_results_is_refused(model, tmp_path, saved):
@@ -136,4 +136,4 @@ def test_weights_per_prompt_are_refused(model, tmp_path):
 
 def test_step_0_has_too_few_steps_before_it(model, tmp_path):
     with data_error("the effect needs 3 steps"):
-        measured(model, tmp_path / "rollouts" / "all.jsonl", rows(), step=0)
+        measured(model, tmp_path, rows(), step=0)

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.refusals import config_error
 
-from gdpo.rewards import Reward, Scorer
+from gdpo.rewards import Reward, score
 from gdpo.rewards.text import completion_text, content_text, from_file, prompt_text
 
 
@@ -104,23 +104,21 @@ async def is_right_later(text, reference):
 def test_each_reward_gets_the_text_of_its_scope():
     later = Reward("later", is_right_later, 0, 1, scope="all")
     talk = [says("It is 7."), RESULT, says("No, 3.")]
-    with Scorer([LAST, EVERY, SLOW, later]) as scorer:
-        scores = scorer.score([talk, "7", [RESULT]], [{"answer": "7"}] * 3)
+    completions = [talk, "7", [RESULT]]
+    scores = score([LAST, EVERY, SLOW, later], completions, [{"answer": "7"}] * 3)
     assert scores.values.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]]
 
 
 def test_completions_with_the_same_text_are_scored_once():
     seen = []
     spy = Reward("spy", lambda text, _: seen.append(text) or 0.0, 0, 1)
-    with Scorer([spy]) as scorer:
-        scorer.score(["3", [says("3")], [CALL, says("3")], [says("4")]], [{}] * 4)
+    score([spy], ["3", [says("3")], [CALL, says("3")], [says("4")]], [{}] * 4)
     assert seen == ["3", "4"]
 
 
 def test_a_failure_shows_the_models_text(caplog):
     fails = Reward("fails", lambda text, _: 1 / 0, 0, 1)
-    with Scorer([fails]) as scorer:
-        scorer.score([[CALL, RESULT]], [{}])
+    score([fails], [[CALL, RESULT]], [{}])
     assert "'I look.'" in caplog.text
     assert "TOOL" not in caplog.text
 

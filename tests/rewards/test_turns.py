@@ -115,8 +115,7 @@ def test_a_reward_cannot_change_the_messages_of_others():
         Reward("changes", changes, 0, 9, of="turn"),
         Reward("count", count_a, 0, 9, of="turn"),
     ]
-    with Scorer(rewards) as scorer:
-        result = scorer.score(given, [{}, {}])
+    result = scored(rewards, given)
     assert result.turns["count"] == [[2, 1], [2]]
     assert result.failures == ()
     assert given == before

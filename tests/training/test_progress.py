@@ -47,6 +47,10 @@ def printed(renderable):
     return console.file.getvalue()
 
 
+def line_of(text, reward):
+    return next(line for line in text.splitlines() if line.startswith(reward))
+
+
 def test_a_share_just_below_0_is_not_shown_as_minus_0(view):
     view.rows.append(row(11, **{"rewards/format/influence_share": -0.001}))
     assert "influence share 0 %" in one_line(view)
@@ -56,11 +60,11 @@ def test_the_dashboard_has_a_line_per_reward(view):
     text = printed(dashboard(view))
     assert "step 10 of 100" in text
     assert "3:00 min left" in text
-    format_line = next(line for line in text.splitlines() if line.startswith("format"))
+    format_line = line_of(text, "format")
     assert "0.100" in format_line
     assert "50 %" in format_line
     assert "25 %" in format_line
-    other = next(line for line in text.splitlines() if line.startswith("correct[ness]"))
+    other = line_of(text, "correct[ness]")
     assert "-1.000" in other
     assert "–" in other  # what was not measured is not 0
     assert "80 tokens per response, 10 % truncated" in text
@@ -112,7 +116,7 @@ def test_a_step_without_a_generation_shows_the_figures_of_its_generation(view):
     )
     assert "80 tokens per response, 10 % truncated" in one_line(view)
     text = printed(dashboard(view))
-    format_line = next(line for line in text.splitlines() if line.startswith("format"))
+    format_line = line_of(text, "format")
     assert all(figure in format_line for figure in ("0.100", "50 %", "25 %"))
     assert "80 tokens per response, 10 % truncated" in text
 

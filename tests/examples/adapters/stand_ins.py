@@ -45,9 +45,9 @@ def grid(values, sizes, fill=np.nan):
     return padded
 
 
-def by_formula(rewards, sizes, **options):
+def by_formula(rewards, sizes, weights=WEIGHTS, formula=gdpo, **options):
     """Return the advantage of each row of consecutive groups."""
-    advantages = gdpo(grid(rewards, sizes), WEIGHTS, **options)
+    advantages = formula(grid(rewards, sizes), weights, **options)
     return np.concatenate([a[:size] for a, size in zip(advantages, sizes, strict=True)])
 
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from tests.examples.adapters.stand_ins import WEIGHTS, by_formula, grid
 from tests.integrations.nemo_rl.recorded import adv_estimator
-from tests.integrations.test_rows import SIZES, grid_of
+from tests.integrations.test_rows import SIZES
 from tests.refusals import config_error
 
 from gdpo import gdpo
 from gdpo.integrations.nemo_rl import AdvantageEstimator
 
 ROWS, TOKENS = sum(SIZES), 5
-WEIGHTS = [1.0, 0.5]
 
 
 def estimator(**more):
@@ -21,11 +21,6 @@ def estimator(**more):
 
 def scored():
     return np.random.default_rng(0).integers(0, 4, (ROWS, 2)).astype(float)
-
-
-def by_formula(values, sizes=SIZES, formula=gdpo):
-    advantages = formula(grid_of(values, sizes), WEIGHTS)
-    return np.concatenate([a[:size] for a, size in zip(advantages, sizes, strict=True)])
 
 
 def prompts():
@@ -61,16 +56,16 @@ def computed(values, *, asked=None, masked=(), prompt_ids=None, **more):
 
 
 def test_rows_of_ragged_groups_get_the_advantages_of_the_formula():
-    assert_allclose(computed(scored()), by_formula(scored()), rtol=0, atol=1e-6)
+    assert_allclose(computed(scored()), by_formula(scored(), SIZES), rtol=0, atol=1e-6)
 
 
 def test_another_estimator_is_called_with_the_same_rewards():
     from gdpo.advantages import per_reward_batch_std
 
     asked = estimator(name="gdpo/per_reward_batch_std")
-    wanted = by_formula(scored(), formula=per_reward_batch_std)
+    wanted = by_formula(scored(), SIZES, formula=per_reward_batch_std)
     assert_allclose(computed(scored(), asked=asked), wanted, rtol=0, atol=1e-6)
-    assert np.abs(wanted - by_formula(scored())).max() > 0.01
+    assert np.abs(wanted - by_formula(scored(), SIZES)).max() > 0.01
 
 
 def test_a_rollout_that_is_not_trained_counts_nowhere_and_gets_0():
@@ -103,7 +98,7 @@ def test_a_batch_of_which_nothing_is_trained_gives_0_and_no_numbers():
 def test_tokens_that_are_trained_are_counted_where_asked_to():
     lengths = torch.tensor([1, 5, 2, 3, 4, 1, 1, 5, 2, 3])
     asked = estimator(gdpo_options={"token_counts": True})
-    counts = grid_of(lengths.numpy(), missing=0)
+    counts = grid(lengths.numpy(), SIZES, fill=0)
     columns = torch.tensor(scored())
     advantages = asked.compute_advantage(
         prompts(),
@@ -111,7 +106,7 @@ def test_tokens_that_are_trained_are_counted_where_asked_to():
         (torch.arange(TOKENS) < lengths[:, None]).float(),
         {"reward/correct": columns[:, 0], "reward/format": columns[:, 1]},
     )
-    wanted = gdpo(grid_of(scored()), WEIGHTS, token_counts=counts)[counts > 0]
+    wanted = gdpo(grid(scored(), SIZES), WEIGHTS, token_counts=counts)[counts > 0]
     assert_allclose(advantages[:, 0], wanted, atol=1e-12)
 
 
