@@ -78,23 +78,21 @@ def test_a_reward_may_have_the_name_of_what_was_removed(option, capsys):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_recipe_key_or_name_says_what_replaces_it(key, tmp_path):
+def test_a_recipe_key_or_name_says_what_replaces_it(key, saved):
     said = did_you_mean(key, ["other"], is_setting=True)
     assert said == f"it was removed: {LEFT[key]}. Allowed: other"
     with config_error(LEFT[key]):
         AdvantageRule("gdpo", ["a"], {key: 1})
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"task: gsm8k\n{key}: 1\n", encoding="utf-8")
+    recipe = saved("recipe.yaml", f"task: gsm8k\n{key}: 1\n")
     said = refusal(read_recipe, recipe)
     assert f"recipe.yaml:2: unknown key '{key}': it was removed: {LEFT[key]}." in said
 
 
-def test_a_recipe_that_the_last_version_saved_is_read(tmp_path):
+def test_a_recipe_that_the_last_version_saved_is_read(saved):
     """It holds every key, also those that nobody had set."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
+    recipe = saved(
+        "recipe.yaml",
         "task: gsm8k\nmodel: m\ndata: {source: x.jsonl, near_duplicates: null}\ninfluence: null\n",
-        encoding="utf-8",
     )
     assert read_recipe(recipe, left_out=(left_out := set())).data.source == "x.jsonl"
     assert not left_out

@@ -8,7 +8,6 @@ from tests.analysis.printed import lines_of
 from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
 from tests.refusals import config_error, data_error
 from tests.rollouts.built import rollout
-from tests.rollouts.readers import written
 
 from gdpo.analysis import analyze, analyze_steps
 from gdpo.diagnostics import diagnose
@@ -19,14 +18,14 @@ from gdpo.rollouts.table import UNKNOWN_WEIGHTS
 
 
 @pytest.fixture
-def dump(tmp_path):
+def dump(tmp_path, saved):
     for step in (1, 2):
         records = [
             {"step": s, "prompt": p, "wide": w, "narrow": n, "length": t}
             for s, p, w, n, t in ROWS
             if s == step
         ]
-        written.lines(tmp_path / f"step_{step}.jsonl", records)
+        saved(f"step_{step}.jsonl", records)
     return tmp_path
 
 
@@ -109,7 +108,7 @@ def test_estimators_that_need_the_ranges_are_told_those_of_the_record(tmp_path):
     assert (one.problem, one.steps) == ("", 10)
 
 
-def test_a_reward_goes_with_length_as_far_as_both_are_known(tmp_path):
+def test_a_reward_goes_with_length_as_far_as_both_are_known(saved):
     """In groups of unequal size, with values that are missing, and one that never varies."""
     rng = np.random.default_rng(0)
     groups = [rng.normal(size=(size, 3)) for size in (2, 3, 5, 8)]
@@ -125,9 +124,8 @@ def test_a_reward_goes_with_length_as_far_as_both_are_known(tmp_path):
         for p, group in enumerate(groups)
         for s, (noisy, length, flat) in enumerate(group.tolist())
     ]
-    path = tmp_path / "a.jsonl"
-    written.lines(path, records)
     columns = {"prompt": "prompt", "num_tokens": "length"}
+    path = saved("a.jsonl", records)
     reading = read_rollout_files(path, rewards=["noisy", "flat"], columns=columns)
     (step,) = analyze_steps(reading)
     kept = [np.delete(g[:, :2], [1, 2] if p else [], axis=0) for p, g in enumerate(groups)]
@@ -190,14 +188,13 @@ def test_steps_with_and_without_weights_are_both_told(tmp_path, saved):
     assert run.weights_from == f"recorded in 2 of 3 steps; {UNKNOWN_WEIGHTS} in 1 of 3 steps"
 
 
-def test_a_reward_that_comes_late_is_missing_before(tmp_path):
+def test_a_reward_that_comes_late_is_missing_before(tmp_path, saved):
     for step in range(1, 5):
         rows = [
             {"step": step, "prompt": "a", "a": float(i), **({"b": 1.0 * i} if step > 3 else {})}
             for i in range(4)
         ]
-        path = tmp_path / f"step_{step}.jsonl"
-        written.lines(path, rows)
+        saved(f"step_{step}.jsonl", rows)
     (run,) = analyze(read_rollout_files(tmp_path, columns={"prompt": "prompt"})).runs
     assert [(reward.name, reward.missing) for reward in run.rewards] == [("a", 0.0), ("b", 0.75)]
 
@@ -223,11 +220,10 @@ def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path, saved):
     assert (redundant.in_a_row, redundant.spans) == (4, ((9, 12),))
 
 
-def test_advantages_of_the_dump_are_those_that_count(tmp_path):
+def test_advantages_of_the_dump_are_those_that_count(saved):
     record = {"input": "a", "output": "b", "gts": None, "step": 1}
     lines = [{**record, "score": float(i), "advantage": -float(i), "acc": i} for i in range(4)]
-    path = tmp_path / "1.jsonl"
-    written.lines(path, lines)
+    path = saved("1.jsonl", lines)
     reading = read_rollout_files(path, rewards=["acc"], columns={"advantage": "advantage"})
     (step,) = analyze_steps(reading)
     assert step.recorded
@@ -250,7 +246,7 @@ def test_one_huge_group_among_many_is_no_array(tmp_path, saved):
         list(analyze_steps(reading))
 
 
-def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path, saved):
+def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(saved):
     """The variance of a step with one group comes from its difference to the previous step."""
     rng = np.random.default_rng(0)
     values = rng.random((200, 4, 2))
@@ -261,8 +257,7 @@ def test_the_interval_of_steps_with_one_group_is_that_of_their_groups(tmp_path, 
             for i, group in enumerate(values)
             for a, b in group
         ]
-        saved(name, rows)
-        reading = read_rollout_files(tmp_path / name, rewards=["a", "b"])
+        reading = read_rollout_files(saved(name, rows), rewards=["a", "b"])
         (run,) = analyze(reading).runs
         return run.influence
 

@@ -3,8 +3,6 @@
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_array_equal
 from tests.refusals import config_error
@@ -106,7 +104,7 @@ def test_a_rollout_without_a_completion_is_not_scored_and_says_so(saved):
     assert found[NO_TEXT] == (1, 1)
 
 
-def test_columns_of_parquet_give_the_row_of_the_task(tmp_path):
+def test_columns_of_parquet_give_the_row_of_the_task(saved):
     rows = [
         {
             "step": 1,
@@ -118,9 +116,7 @@ def test_columns_of_parquet_give_the_row_of_the_task(tmp_path):
         }
         for text in (RIGHT, WRONG)
     ]
-    path = tmp_path / "completions_00001.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    (table,), _ = read(path, "gsm8k")
+    (table,), _ = read(saved("completions_00001.parquet", rows), "gsm8k")
     assert table.rewards.tolist() == OF_RIGHT_AND_WRONG
     assert len(set(table.groups.tolist())) == 1
 

@@ -16,7 +16,6 @@ from tests.analysis.planted import Run, analyzed, write_run
 from tests.analysis.printed import lines_of
 from tests.analysis.rows import run_of
 from tests.analysis.turn_rollouts import recorded
-from tests.rollouts.readers import written
 
 from gdpo.analysis import Analysis, analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, _applied, _unclear, _unknown_range
@@ -203,14 +202,12 @@ def test_a_share_whose_interval_contains_its_limit_needs_more_groups():
     assert "`r0` and `r2` each have a quarter" in both
 
 
-def test_a_scalar_reward_needs_its_parts(tmp_path):
+def test_a_scalar_reward_needs_its_parts(saved):
     rows = [
         {"prompt": f"q{i // 4}", "completion": "x", "reward": float(r), "step": 1}
         for i, r in enumerate(np.random.default_rng(0).random(400))
     ]
-    file = tmp_path / "1.jsonl"
-    written.lines(file, rows)
-    verdict = verdict_in(file)
+    verdict = verdict_in(saved("1.jsonl", rows))
     assert verdict.action is Action.UNKNOWN
     assert "--rescore" in verdict.unchecked[0].remedy
 

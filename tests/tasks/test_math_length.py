@@ -77,11 +77,11 @@ def test_other_tasks_do_not_load_what_it_needs():
     python("-c", code, check=True)
 
 
-def test_rows_of_amc_22_and_23_have_a_number_as_their_answer(tmp_path):
-    file = tmp_path / "amc.jsonl"
-    file.write_text(
+def test_rows_of_amc_22_and_23_have_a_number_as_their_answer(saved):
+    file = saved(
+        "amc.jsonl",
         '{"id": 0, "problem": "$m+n$?", "answer": 142.0, "url": "2022_AMC_12A/Problem_1"}\n'
-        '{"id": 1, "problem": "$k$?", "answer": -4.0, "url": "2023_AMC_12A/Problem_1"}\n'
+        '{"id": 1, "problem": "$k$?", "answer": -4.0, "url": "2023_AMC_12A/Problem_1"}\n',
     )
     samples = problems(find_benchmark("amc22_23", str(file)), None)
     score = TASK.reward("correctness").function

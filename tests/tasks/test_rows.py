@@ -35,9 +35,8 @@ def test_json_files_give_their_rows_in_order(tmp_path, name):
     assert load_rows(path, limit=2) == ROWS[:2]
 
 
-def test_a_parquet_file_gives_its_rows_in_order(tmp_path):
-    path = tmp_path / "r.parquet"
-    parquet.write_table(pa.Table.from_pylist(PLAIN), path)
+def test_a_parquet_file_gives_its_rows_in_order(saved):
+    path = saved("r.parquet", PLAIN)
     assert load_rows(path) == PLAIN
     assert load_rows(path, limit=300) == PLAIN[:300]
 

@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 from tests.refusals import data_error, refusal
 from tests.tasks.coding.test_rows import MBPP
 from tests.tasks.coding.test_samples import APPS, CONTESTS, EURUS
@@ -125,10 +123,9 @@ TOOLRL = {
         ("coding", {**APPS, **CONTESTS}),
     ],
 )
-def test_rows_of_a_data_frame_are_those_of_its_file(task, row, tmp_path):
+def test_rows_of_a_data_frame_are_those_of_its_file(task, row, saved):
     """pandas turns nested lists of a parquet file into arrays."""
-    path = tmp_path / "rows.parquet"
-    parquet.write_table(pa.Table.from_pylist([row]), path)
+    path = saved("rows.parquet", [row])
     (framed,) = pd.read_parquet(path).to_dict("records")
     assert any(isinstance(value, np.ndarray | dict) for value in framed.values())
     (plain,) = load_rows(path)
@@ -253,10 +250,9 @@ def test_what_cannot_be_read_is_named(row, message):
         TASK.read_row(row)
 
 
-def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path):
-    path = tmp_path / "mixed.jsonl"
+def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(saved):
     rows = [XLAM, TOOLACE, seal(), with_answer("[f("), {"text": "a"}, *[seal(calls="[")] * 5]
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path = saved("mixed.jsonl", rows)
     message = refusal(load_problems, TASK, path, error=DataError)
     assert message.startswith(f"{path}: 7 of 10 rows cannot be used:")
     assert "line 4: column 'conversations[1].value': " in message
@@ -264,8 +260,7 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     assert "line 8: " in message
     assert "line 9: " not in message
     assert message.endswith("and 2 more")
-    path.write_text("\n".join(map(json.dumps, rows[:3])))
-    assert len(load_problems(TASK, path)) == 3
+    assert len(load_problems(TASK, saved("mixed.jsonl", rows[:3]))) == 3
 
 
 def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum(real):

@@ -204,7 +204,7 @@ def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows, monkeypatc
     written.lines(rows, lines)
     found = check(recipe, rows=4)
     (prompts,) = [f.text for f in found if f.text.startswith("prompts: ")]
-    rows.write_text(json.dumps(lines[-1]) + "\n")
+    written.lines(rows, lines[-1:])
     (alone,) = [f.text for f in check(recipe, rows=1) if f.text.startswith("prompts: ")]
     assert "11 prompts (measured on the 10 with the most characters)" in prompts
     assert prompts.partition(" has ")[2] == alone.partition(" has ")[2]

@@ -1,7 +1,5 @@
 """Rows come from one source or several."""
 
-import json
-
 import pytest
 from tests.refusals import config_error, data_error
 
@@ -21,16 +19,16 @@ TASK = TASKS["gsm8k"]
 
 
 @pytest.fixture
-def two(tmp_path):
+def two(saved):
     """Two files with 3 and 4 rows."""
     questions = {
         "a.jsonl": ["What is 1 + 1?", "What is 2 + 2?", "What is 3 + 3?"],
         "b.jsonl": ["What is 1 + 1?", "What is 4 + 4?", "What is 5 + 5?", "What is 6 + 6?"],
     }
-    for name, asked in questions.items():
-        rows = [{"question": text, "answer": "So it is. #### 2"} for text in asked]
-        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
-    return [str(tmp_path / name) for name in questions]
+    return [
+        str(saved(name, [{"question": text, "answer": "So it is. #### 2"} for text in asked]))
+        for name, asked in questions.items()
+    ]
 
 
 def test_all_rows_of_several_sources_come_in_order(two):
@@ -46,10 +44,9 @@ def test_the_limit_counts_for_each_source(two):
     assert rows.read == {two[0]: 1, two[1]: 1}
 
 
-def test_a_mistake_names_the_source(two, tmp_path):
-    bad = tmp_path / "bad.jsonl"
+def test_a_mistake_names_the_source(two, saved):
     for text, message in (("", "has no rows"), ('{"question": 1', "line 1")):
-        bad.write_text(text)
+        bad = saved("bad.jsonl", text)
         with data_error(f"{bad}.*{message}"):
             read_data(TASK, DataConfig(source=(two[0], str(bad))))
 

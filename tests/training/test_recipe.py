@@ -17,13 +17,8 @@ MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 
 
 @pytest.fixture
-def load(tmp_path):
-    def load_text(text=MINIMAL, *overrides):
-        path = tmp_path / "recipe.yaml"
-        path.write_text(text)
-        return load_recipe(path, overrides)
-
-    return load_text
+def load(saved):
+    return lambda text=MINIMAL, *overrides: load_recipe(saved("recipe.yaml", text), overrides)
 
 
 def weights_of(recipe):
@@ -48,12 +43,12 @@ def test_the_name_follows_the_estimator(load, own_rewards):
     assert own.name == "gsm8k-grpo_no_std"
 
 
-def test_a_written_recipe_reads_back_the_same(load, tmp_path, saved):
+def test_a_written_recipe_reads_back_the_same(load, saved):
     recipe = load(
         MINIMAL, "trainer={learning_rate: 1e-6, eval_strategy: no, optim: '1e-6', beta: 0}"
     )
-    saved("written.yaml", recipe.to_yaml())
-    assert load_recipe(tmp_path / "written.yaml").model_dump() == recipe.model_dump()
+    again = load_recipe(saved("written.yaml", recipe.to_yaml()))
+    assert again.model_dump() == recipe.model_dump()
     assert recipe.trainer == {
         "learning_rate": 1e-6,
         "eval_strategy": "no",

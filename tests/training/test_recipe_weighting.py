@@ -10,9 +10,11 @@ LINEAR = {"from": 1.0, "to": 0.2, "steps": 200}
 AFTER = {"after": {"reward": "format", "mean_at_least": 0.95}, "value": 0.2}
 
 
-def recipe_of(tmp_path, *, weight="1.0", more=""):
-    file = tmp_path / "recipe.yaml"
-    file.write_text(
+@pytest.fixture
+def recipe_of(saved):
+    """Write a recipe with this weight of the format, and more after it."""
+    return lambda weight="1.0", more="": saved(
+        "recipe.yaml",
         f"""task: gsm8k
 model: smollm2-135m
 data: {{source: rows.jsonl}}
@@ -21,9 +23,8 @@ rewards:
   - name: format
     weight: {weight}
 {more}
-"""
+""",
     )
-    return file
 
 
 @pytest.mark.parametrize(
@@ -37,17 +38,17 @@ rewards:
         ),
     ],
 )
-def test_a_schedule_becomes_an_option_of_the_rule(tmp_path, saved, weight, schedule, words):
-    resolved = resolve(load_recipe(recipe_of(tmp_path, weight=weight)))
+def test_a_schedule_becomes_an_option_of_the_rule(recipe_of, saved, weight, schedule, words):
+    resolved = resolve(load_recipe(recipe_of(weight=weight)))
     assert resolved.weights == (1.0, 1.0)
     assert resolved.options == {"schedules": {"format": schedule}}
     assert resolved.recipe.rewards[1].weight_in_words == words
-    saved("again.yaml", resolved.recipe.to_yaml())
-    assert load_recipe(tmp_path / "again.yaml").digest == resolved.recipe.digest
+    again = load_recipe(saved("again.yaml", resolved.recipe.to_yaml()))
+    assert again.digest == resolved.recipe.digest
 
 
-def test_set_overrides_a_part_of_a_schedule(tmp_path):
-    file = recipe_of(tmp_path, weight="{from: 1.0, to: 0.2, steps: 200}")
+def test_set_overrides_a_part_of_a_schedule(recipe_of):
+    file = recipe_of(weight="{from: 1.0, to: 0.2, steps: 200}")
     recipe = load_recipe(file, ["rewards.format.weight.steps=50"])
     assert recipe.rewards[1].weight == {**LINEAR, "steps": 50}
 
@@ -70,19 +71,22 @@ def test_set_overrides_a_part_of_a_schedule(tmp_path):
         ),
     ],
 )
-def test_a_recipe_that_cannot_work_is_an_error_with_its_line(tmp_path, changes, message):
+def test_a_recipe_that_cannot_work_is_an_error_with_its_line(recipe_of, changes, message):
     with config_error(message):
-        resolve(load_recipe(recipe_of(tmp_path, **changes)))
+        resolve(load_recipe(recipe_of(**changes)))
 
 
-def test_a_wrong_schedule_is_found_where_a_name_begins_like_another(tmp_path, monkeypatch):
-    (tmp_path / "own_late.py").write_text(
+def test_a_wrong_schedule_is_found_where_a_name_begins_like_another(
+    recipe_of, saved, tmp_path, monkeypatch
+):
+    saved(
+        "own_late.py",
         "from gdpo.rewards import Reward\n"
-        "late = Reward('format_late', lambda completion, reference: 0.0, low=0, high=1)\n"
+        "late = Reward('format_late', lambda completion, reference: 0.0, low=0, high=1)\n",
     )
     monkeypatch.syspath_prepend(tmp_path)
     wrong = "{after: {reward: x, mean_at_least: 1}, value: 0.2}"
     more = f"  - name: own_late:late\n    weight: {wrong}"
-    file = recipe_of(tmp_path, weight="{from: 1.0, to: 0.2, steps: 200}", more=more)
+    file = recipe_of(weight="{from: 1.0, to: 0.2, steps: 200}", more=more)
     with config_error(r"recipe\.yaml:9: .*'x'"):
         load_recipe(file)

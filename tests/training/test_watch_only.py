@@ -13,26 +13,25 @@ from gdpo.rollouts import read_rollouts, reward_arrays
 
 
 @pytest.fixture
-def load(recipe_file, own_rewards):
+def load(recipe_file, own_rewards, saved):
     """Loads the recipe with these fields of the reward `brief`."""
 
     def read(fields, **more):
-        path = recipe_file.with_name("changed.yaml")
         text = recipe_file.read_text().replace("    weight: 0.5\n", f"    {fields}\n")
-        path.write_text(text)
+        path = saved("changed.yaml", text)
         return load_recipe(path, [f"{key}={value}" for key, value in more.items()])
 
     return read
 
 
 @pytest.mark.parametrize("fields", ["watch: true", "watch: true\n    weight: 0"])
-def test_a_watched_reward_is_one_with_weight_0(load, fields, tmp_path, saved):
+def test_a_watched_reward_is_one_with_weight_0(load, fields, saved):
     watched, zero = resolve(load(fields)), resolve(load("weight: 0"))
     assert watched.weights == (1.0, 0.0, 1.0)
     assert watched.rule.weights_in_force(watched.weights) == [1.0, 0.0, 1.0]
     assert watched.recipe.digest == zero.recipe.digest
-    saved("again.yaml", watched.recipe.to_yaml())
-    assert load_recipe(tmp_path / "again.yaml").digest == watched.recipe.digest
+    again = load_recipe(saved("again.yaml", watched.recipe.to_yaml()))
+    assert again.digest == watched.recipe.digest
 
 
 @pytest.mark.parametrize(

@@ -49,18 +49,15 @@ OWN = replace(
 
 
 @pytest.mark.parametrize("task", [TASKS["gsm8k"], OWN])
-def test_every_task_passes_the_cell_on_without_reading_it(tmp_path, task):
-    file = tmp_path / "rows.jsonl"
+def test_every_task_passes_the_cell_on_without_reading_it(saved, task):
     cells = [{"a": 2.0}, None, "not checked here"]
-    file.write_text("\n".join(json.dumps({**ROW, "w": cell}) for cell in cells))
+    file = saved("rows.jsonl", [{**ROW, "w": cell} for cell in cells])
     assert [p.weights for p in load_problems(task, file, weights_column="w")] == cells
     assert [p.weights for p in load_problems(task, file)] == [None] * 3
 
 
-def test_a_parquet_file_has_the_same_cells(tmp_path):
-    file = tmp_path / "rows.parquet"
-    rows = [{**ROW, "w": cell} for cell in CELLS]
-    Dataset.from_list(rows).to_parquet(file)
+def test_a_parquet_file_has_the_same_cells(saved):
+    file = saved("rows.parquet", [{**ROW, "w": cell} for cell in CELLS])
     data = DataConfig(source=str(file), weights_column="w")
     read = read_data(TASKS["gsm8k"], data)
     assert check_weights(read, "w", NAMES).endswith("vowels 3, brief 4, format 4")
@@ -206,9 +203,7 @@ def test_a_run_trains_each_prompt_with_the_column_times_the_configured_weights(
     cells = {
         json.loads(line)["question"]: json.loads(line)["w"] for line in rows.read_text().split("\n")
     }
-    plain = saved(
-        "eval.jsonl", json.dumps({"question": "What is 1 + 2?", "answer": "#### 3"}) + "\n"
-    )
+    plain = saved("eval.jsonl", [{"question": "What is 1 + 2?", "answer": "#### 3"}])
     changes = [COLUMN, "trainer.max_steps=2", f"eval_data={{source: {plain}}}"]
     run = train(load(*changes, "trainer.eval_steps=1")).run
     seen = 0

@@ -19,13 +19,8 @@ plain = st.recursive(
 
 
 @pytest.fixture
-def read(tmp_path):
-    def read_text(text: str):
-        path = tmp_path / "recipe.yaml"
-        path.write_text(text)
-        return read_yaml(path)
-
-    return read_text
+def read(saved):
+    return lambda text: read_yaml(saved("recipe.yaml", text))
 
 
 @pytest.mark.parametrize(

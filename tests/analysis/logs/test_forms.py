@@ -191,10 +191,10 @@ def test_only_rows_with_rewards_are_numbered(saved):
     assert run.steps.tolist() == [1, 2, 3]
 
 
-def test_of_a_long_text_only_the_start_is_read(tmp_path, saved, monkeypatch):
+def test_of_a_long_text_only_the_start_is_read(saved, monkeypatch):
     monkeypatch.setattr(rows_of_logs, "_PRINTED", 1000)
-    saved("x.log", "x" * 2000 + (FORMS / "console.log").read_text())
-    assert read_logs([tmp_path / "x.log"]) == []
+    file = saved("x.log", "x" * 2000 + (FORMS / "console.log").read_text())
+    assert read_logs([file]) == []
 
 
 def of_steps(step, *names):
@@ -229,15 +229,14 @@ def means_of(file):
     ],
 )
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "json"])
-def test_rows_with_a_step_each_are_the_means_of_steps(tmp_path, columns, rewards, ending):
+def test_rows_with_a_step_each_are_the_means_of_steps(saved, columns, rewards, ending):
     rows = of_steps(*columns.split())
-    file = tmp_path / f"log.{ending}"
     texts = {
         "json": json.dumps(rows),
         "jsonl": "".join(f"{json.dumps(row)}\n" for row in rows),
         "csv": "\n".join(",".join(map(str, row)) for row in [rows[0], *(r.values() for r in rows)]),
     }
-    file.write_text(texts[ending])
+    file = saved(f"log.{ending}", texts[ending])
     assert means_of(file) == dict.fromkeys(rewards.split(), 0.4)
     assert list(read_rollout_files(file)) == []
 
@@ -296,15 +295,13 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_the_lines_of_verls_console_are_metrics(tmp_path, saved, name):
-    saved(name, PRINTED[name])
-    (run,) = runs_at(tmp_path / name)
+def test_the_lines_of_verls_console_are_metrics(saved, name):
+    (run,) = runs_at(saved(name, PRINTED[name]))
     is_true(run)
 
 
 @pytest.mark.parametrize("after", ["5%|# | 2/3 - x:1", "12:00:01 - root:x", "INFO - root:x", "7"])
-def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(tmp_path, saved, after):
+def test_a_number_before_a_line_end_is_not_joined_with_the_next_line(saved, after):
     lines = (f"step:{n} - actor/lr:1e-06 - reward/a/mean:0.{n}\n{after}\n" for n in range(1, 10))
-    saved("x.log", "".join(lines))
-    (run,) = runs_at(tmp_path / "x.log")
+    (run,) = runs_at(saved("x.log", "".join(lines)))
     assert run.rewards["a"]["mean"].tolist() == [n / 10 for n in range(1, 10)]

@@ -176,7 +176,7 @@ def test_a_test_that_compares_nothing_is_refused(test, message):
         TASK.read_row({**MBPP_PLUS, "test": test})
 
 
-def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path, saved):
+def test_the_paper_s_origins_of_programs_are_rows_of_one_file(saved):
     rows = [
         {
             "data_source": origin,
@@ -194,8 +194,6 @@ def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path, saved):
     assert asked == ["taco 0", "taco 1"]
     with data_error("has no rows"):
         problems(find_benchmark("codeforces", str(file)), None)
-    own = tmp_path / "own.jsonl"
-    own.write_text(
-        json.dumps({"question": "Echo.", "input_output": {"inputs": ["1"], "outputs": ["1"]}})
-    )
+    tests = {"inputs": ["1"], "outputs": ["1"]}
+    own = saved("own.jsonl", [{"question": "Echo.", "input_output": tests}])
     assert len(problems(find_benchmark("apps", str(own)), None)) == 1
