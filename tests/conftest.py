@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gdpo.cli import main
 from gdpo.lab.recipes.read import load_recipe
 
 settings.register_profile(
@@ -203,6 +204,23 @@ def small_disk():
     for folder in mounted:
         subprocess.run(["umount", "--lazy", folder], check=True)
         folder.rmdir()
+
+
+def saying(captured):
+    """Return a function that runs the command line. It returns the exit code, stdout and stderr."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as leaving:
+            main([str(argument) for argument in arguments])
+        printed = captured.readouterr()
+        return int(leaving.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def gdpo_says(capsys):
+    return saying(capsys)
 
 
 @pytest.fixture

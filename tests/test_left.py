@@ -10,7 +10,6 @@ import gdpo
 from gdpo._left import LEFT, MOVED
 from gdpo._naming import did_you_mean
 from gdpo.advantages import AdvantageRule
-from gdpo.cli import main
 from gdpo.lab.recipes.read import read_recipe
 
 IMPORTS = [name for name in LEFT if name.startswith("gdpo.")]
@@ -45,36 +44,42 @@ def test_the_names_of_removed_modules_are_not_there():
         importlib.import_module("gdpo.never_there")
 
 
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+@pytest.fixture
+def refused(gdpo_says):
+    """Run a command that ends with code 2, and return what it says."""
+
+    def said(*arguments):
+        code, _, err = gdpo_says(*arguments)
+        assert code == 2
+        return " ".join(err.replace("│", " ").split())
+
+    return said
 
 
 @pytest.mark.parametrize("name", [o for o in OPTIONS if o.split("--")[1] not in GO_ON])
-def test_an_option_says_what_replaces_it(name, capsys):
+def test_an_option_says_what_replaces_it(name, refused):
     verb, option = name.split()
     needed = ("--benchmarks", "gsm8k") if verb == "evaluate" else ()
-    said = refused(capsys, verb, "x", *needed, option)
+    said = refused(verb, "x", *needed, option)
     assert f"The option {option} was removed: {LEFT[name]}." in said
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_command_says_what_replaces_it(name, capsys):
+def test_a_command_says_what_replaces_it(name, refused):
     verb = name.split()[1]
-    assert f"The command {verb} was removed: {LEFT[name]}." in refused(capsys, verb, "x")
+    assert f"The command {verb} was removed: {LEFT[name]}." in refused(verb, "x")
 
 
 @pytest.mark.parametrize("verb", ["report", "train"])
-def test_a_command_that_never_had_an_option_names_no_option_of_another(verb, capsys):
-    said = refused(capsys, verb, "x", "--format", "png")
+def test_a_command_that_never_had_an_option_names_no_option_of_another(verb, refused):
+    said = refused(verb, "x", "--format", "png")
     assert "Unknown option: --format." in said
     assert "--columns" not in said
 
 
 @pytest.mark.parametrize("option", [("--rewards", "influence"), ("--weights", "influence=1")])
-def test_a_reward_may_have_the_name_of_what_was_removed(option, capsys):
-    assert "removed" not in refused(capsys, "analyze", "--example", *option)
+def test_a_reward_may_have_the_name_of_what_was_removed(option, refused):
+    assert "removed" not in refused("analyze", "--example", *option)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -98,10 +103,9 @@ def test_a_recipe_that_the_last_version_saved_is_read(saved):
     assert not left_out
 
 
-def test_scripts_with_the_last_version_s_output_options_go_on(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["analyze", "--example", "--no-report", "--json"])
-    out, err = capsys.readouterr()
+def test_scripts_with_the_last_version_s_output_options_go_on(gdpo_says):
+    code, out, err = gdpo_says("analyze", "--example", "--no-report", "--json")
+    assert code == 0
     assert json.loads(out)["runs"]
     assert [line for line in err.splitlines() if line.startswith("gdpo: ")] == [
         "gdpo: the option --json was removed: use --output json",
@@ -110,17 +114,17 @@ def test_scripts_with_the_last_version_s_output_options_go_on(capsys):
 
 
 @pytest.mark.parametrize("output", [("--output", "json"), ("--output=json",)])
-def test_a_script_that_was_changed_in_part_goes_on(output, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["analyze", "--example", *output, "--no-report"])
-    assert json.loads(capsys.readouterr().out)["runs"]
+def test_a_script_that_was_changed_in_part_goes_on(output, gdpo_says):
+    code, out, _ = gdpo_says("analyze", "--example", *output, "--no-report")
+    assert code == 0
+    assert json.loads(out)["runs"]
 
 
-def test_the_page_and_its_absence_cannot_both_be_asked_for(capsys):
-    said = refused(capsys, "analyze", "--example", "--json", "--output", "page.html")
+def test_the_page_and_its_absence_cannot_both_be_asked_for(refused):
+    said = refused("analyze", "--example", "--json", "--output", "page.html")
     assert "--json cannot be combined with --output: remove one of the two" in said
 
 
-def test_comparing_the_data_with_benchmarks_says_what_replaces_it(capsys):
-    said = refused(capsys, "check", "recipe.yaml", "--benchmarks", "gsm8k")
+def test_comparing_the_data_with_benchmarks_says_what_replaces_it(refused):
+    said = refused("check", "recipe.yaml", "--benchmarks", "gsm8k")
     assert "--benchmarks with a recipe was removed: filter the rows" in said

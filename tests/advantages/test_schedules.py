@@ -22,9 +22,9 @@ def rule_of(name, *options, **declared):
     return AdvantageRule(name, NAMES, *options, **declared)
 
 
-def batch(prompts=8, *, passing=0.5, seed=0):
-    rewards = np.random.default_rng(seed).random((prompts, 4, 2))
-    rewards[..., 0] = np.arange(prompts * 4).reshape(prompts, 4) < passing * prompts * 4
+def batch(passing=0.5, seed=0):
+    rewards = np.random.default_rng(seed).random((8, 4, 2))
+    rewards[..., 0] = np.arange(32).reshape(8, 4) < 32 * passing
     return rewards
 
 

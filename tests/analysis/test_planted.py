@@ -62,16 +62,13 @@ def test_the_page_answers_for_each_action():
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_the_rule_of_the_page_gives_the_right_answer(name, tmp_path, monkeypatch, capsys):
-    from gdpo.cli import main
-
+def test_the_rule_of_the_page_gives_the_right_answer(name, tmp_path, monkeypatch, gdpo_says):
     monkeypatch.chdir(tmp_path)
     run, (arguments, answers) = QUESTIONS[name], rule()
     write_run(Path(arguments[1]), run)
-    with pytest.raises(SystemExit) as leaving:
-        main([*arguments, "--output", "json"])
-    assert not leaving.value.code
-    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    code, out, _ = gdpo_says(*arguments, "--output", "json")
+    assert code == 0
+    (found,) = json.loads(out)["runs"]
     verdict = found["verdict"]
     assert (verdict["action"], verdict["kind"], verdict["rewards"]) == run.calls_for
     pattern, answer = answers[verdict["action"]]

@@ -1,7 +1,5 @@
 """What a run calls for, and which checks could not run."""
 
-import contextlib
-import io
 import json
 import shlex
 from dataclasses import replace
@@ -19,7 +17,6 @@ from tests.analysis.turn_rollouts import recorded
 
 from gdpo.analysis import Analysis, analyze, as_dict
 from gdpo.analysis.verdict import Action, Verdict, _applied, _unclear, _unknown_range
-from gdpo.cli import main
 from gdpo.diagnostics.diagnosis import Cause, Kind, Severity
 from gdpo.diagnostics.findings import TABLE
 from gdpo.diagnostics.influence import NoInterval
@@ -137,7 +134,7 @@ def test_a_reward_that_never_varied_at_an_unknown_place_is_not_called_learned(tm
         assert "wrong" in wrong.unchecked[0].reason
 
 
-def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_path):
+def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_path, gdpo_says):
     """What is printed can be pasted, with numbers in the place of LOWEST and HIGHEST."""
 
     def draw(random, step, size):
@@ -151,11 +148,8 @@ def test_the_ranges_of_several_rewards_are_asked_for_in_one_pair_of_options(tmp_
     assert verdict.sentence == f"check the function of `form` first: {never}"
     assert missing.reason.startswith("the ranges of `form` and `tone` are unknown")
     pasted = missing.remedy.removeprefix("add ").replace("LOWEST", "0").replace("HIGHEST", "1")
-    options = ["analyze", str(folder), *shlex.split(pasted), "--output", "json"]
-    printed = io.StringIO()
-    with pytest.raises(SystemExit), contextlib.redirect_stdout(printed):
-        main(options)
-    (run,) = json.loads(printed.getvalue())["runs"]
+    _, out, _ = gdpo_says("analyze", folder, *shlex.split(pasted), "--output", "json")
+    (run,) = json.loads(out)["runs"]
     assert run["unchecked"] == []
     assert run["verdict"]["learned"] == ["form"]
     assert (run["verdict"]["action"], run["verdict"]["rewards"]) == ("check", ["tone"])
@@ -682,7 +676,7 @@ def of_two(rate, *, steps=40):
     return Run(draw, steps=steps)
 
 
-def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path):
+def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tmp_path, gdpo_says):
     run = of_two(lambda step: 0.5 if step >= 9 else 0.0)
     folder = write_run(tmp_path / "run", run)
     analysis = analyze(read_rollout_files(folder), **within(0.0, 1.0, "a", "b"))
@@ -696,9 +690,8 @@ def test_a_fault_that_has_ended_is_one_line_without_a_verdict_or_an_exit_code(tm
     verdict = only_verdict(analysis)
     assert (verdict.action, verdict.more) == (Action.NOTHING, 0)
     options = ["--range", "a=0:1,b=0:1", "--output", "none", "--fail-on", "note"]
-    with pytest.raises(SystemExit) as leaving, contextlib.redirect_stdout(io.StringIO()):
-        main(["analyze", str(folder), *options])
-    assert not leaving.value.code
+    code, *_ = gdpo_says("analyze", folder, *options)
+    assert code == 0
 
 
 def test_a_reward_that_fell_asleep_decides_the_verdict_with_the_groups_of_the_last_quarter():

@@ -6,8 +6,6 @@ from functools import partial
 
 import pytest
 
-from gdpo.cli import main
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -22,23 +20,6 @@ def here(tmp_path, monkeypatch):
 def folder(tmp_path):
     """The folder of a run, which is not there yet."""
     return tmp_path / "run"
-
-
-def saying(captured):
-    """Return a function that runs the command line. It returns the exit code, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as leaving:
-            main([str(argument) for argument in arguments])
-        printed = captured.readouterr()
-        return int(leaving.value.code or 0), printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
-def gdpo_says(capsys):
-    return saying(capsys)
 
 
 @pytest.fixture

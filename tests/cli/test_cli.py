@@ -61,10 +61,10 @@ def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, mistake, tmp_path, 
     assert "did you mean 'recipe.yaml'" in mistake(verb, tmp_path / "recipes.yaml")
 
 
-def test_markup_in_a_message_is_printed_as_it_is(gdpo_says, tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "task: gsm8k\nmodel: x\ndata: {source: a}\nrewards: [{name: '[/red] [bold]'}]\n"
+def test_markup_in_a_message_is_printed_as_it_is(gdpo_says, saved):
+    path = saved(
+        "recipe.yaml",
+        "task: gsm8k\nmodel: x\ndata: {source: a}\nrewards: [{name: '[/red] [bold]'}]\n",
     )
     assert "'[/red] [bold]'" in gdpo_says("check", path)[2]
 
@@ -249,16 +249,15 @@ def test_a_check_is_of_a_recipe_or_of_benchmarks(given, mistake):
     assert "without a recipe" in err
 
 
-def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
+def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path, saved):
     """Also of a library that would make another error of it, or swallow it."""
-    (tmp_path / "slow_start.py").write_text(
+    saved(
+        "slow_start.py",
         "import os, signal\n"
         "try: os.kill(os.getpid(), signal.SIGINT)\n"
-        "except BaseException: raise ImportError('half a library')\n"
+        "except BaseException: raise ImportError('half a library')\n",
     )
-    (tmp_path / "recipe.yaml").write_text(
-        "task: slow_start:task\nmodel: none\ndata: {source: rows.jsonl}\n"
-    )
+    saved("recipe.yaml", "task: slow_start:task\nmodel: none\ndata: {source: rows.jsonl}\n")
     done = python("-m", "gdpo", "train", "recipe.yaml", cwd=tmp_path)
     assert done.returncode == 130
     assert done.stdout == ""
@@ -267,14 +266,15 @@ def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
     assert "--resume" in done.stderr
 
 
-def test_a_ctrl_c_that_is_swallowed_is_sent_again(tmp_path):
-    (tmp_path / "swallowing.py").write_text(
+def test_a_ctrl_c_that_is_swallowed_is_sent_again(tmp_path, saved):
+    saved(
+        "swallowing.py",
         "import os, signal, time\n"
         "class Swallows:\n"
         "    def __del__(self): os.kill(os.getpid(), signal.SIGINT)\n"
         "def task():\n"
         "    Swallows()\n"
-        "    time.sleep(600)\n"
+        "    time.sleep(600)\n",
     )
     code = (
         "import sys; from gdpo.cli import _quick_to_stop; from gdpo.cli._app import _code_of, app\n"

@@ -14,6 +14,7 @@ from gdpo.diagnostics.diagnosis import Kind, Severity
 NAN = np.nan
 UNIT = {"low": [0, 0], "high": [1, 1]}
 A, B = ["a"], ["a", "b"]
+SIZE = 64, 8
 
 
 def rng(seed=0):
@@ -67,7 +68,7 @@ def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
 
 @pytest.mark.parametrize("value", [5.0, -5.0])
 def test_a_constant_outside_of_its_declared_range_is_neither_learned_nor_out_of_reach(value):
-    batch = stacked(np.full((64, 8), value), SECOND)
+    batch = stacked(np.full(SIZE, value), SECOND)
     finding = the(Kind.CONSTANT, batch, ["format", "style"], **UNIT)
     assert all(word in finding.message for word in ("`format`", f"{value:.3g}", "[0, 1]"))
 
@@ -130,7 +131,7 @@ def test_missing_values_differ_from_nothing():
     ],
 )
 def test_the_position_of_a_constant_reward_in_its_range_gives_one_of_three_kinds(value, kind):
-    batch = stacked(np.full((64, 8), value), uniform())
+    batch = stacked(np.full(SIZE, value), uniform())
     bounds = {"low": {"a": 0}, "high": {"a": 1}}
     three = {Kind.SATURATED, Kind.CONSTANT, Kind.OUT_OF_REACH}
     assert three & kinds(batch, None, B, **bounds) == {kind}
@@ -138,7 +139,7 @@ def test_the_position_of_a_constant_reward_in_its_range_gives_one_of_three_kinds
 
 
 def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_for():
-    batch = stacked(np.zeros((64, 8)), uniform())
+    batch = stacked(np.zeros(SIZE), uniform())
     out = the(Kind.OUT_OF_REACH, batch, B, **UNIT)
     assert out.severity is Severity.WARNING
     assert out.remedy == (
@@ -176,13 +177,13 @@ def test_a_share_of_few_groups_is_only_a_note(groups, severity):
 
 
 def test_groups_that_a_reward_does_not_apply_to_are_none_of_its_handful():
-    reward = np.full((64, 8), NAN)
+    reward = np.full(SIZE, NAN)
     reward[:6] = 0.0
     assert the(Kind.CONSTANT, stacked(reward, uniform()), B).severity is Severity.NOTE
 
 
 def test_a_reward_that_is_missing_everywhere_never_applies():
-    batch = stacked(np.full((64, 8), NAN), uniform())
+    batch = stacked(np.full(SIZE, NAN), uniform())
     finding = the(Kind.NEVER_APPLIES, batch, B)
     assert_says(finding, Severity.WARNING, ["a"])
     batch[0, 0, 0] = 1.0
@@ -241,7 +242,7 @@ def test_a_reward_that_has_its_share_is_not_ignored_where_a_few_groups_have_all_
     batch[0] *= 200
     assert Kind.IGNORED not in kinds(batch, None, A, estimator="grpo_no_std")
     silent = stacked(FIRST, SECOND)
-    assert Kind.IGNORED not in kinds(silent, None, B, advantages=np.zeros((64, 8)))
+    assert Kind.IGNORED not in kinds(silent, None, B, advantages=np.zeros(SIZE))
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-170, 1e155, 1e200])
@@ -348,7 +349,7 @@ def test_one_group_undoes_what_gdpo_adds_between_groups():
 
 
 def test_findings_come_worst_first_are_sentences_with_a_remedy_and_can_be_pickled():
-    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), np.ones((64, 8)), FIRST, -FIRST)
+    batch = stacked(np.full(SIZE, NAN), np.zeros(SIZE), np.ones(SIZE), FIRST, -FIRST)
     diagnosis = diagnose(batch, [1, 1, 1, 1, 0.9], list("abcde"), low=[0] * 5, high=[1] * 5)
     severities = [finding.severity for finding in diagnosis.findings]
     assert severities == sorted(severities, key=list(Severity).index)

@@ -6,7 +6,6 @@ import pytest
 from tests.evaluation.conftest import written
 from tests.sandbox.needed import needs_sandbox
 
-from gdpo.cli import main
 from gdpo.lab.cli._evaluating import sanity_lines
 from gdpo.lab.evaluation.benchmarks import find_benchmark
 from gdpo.lab.evaluation.sanity import Sanity, sanity
@@ -77,9 +76,8 @@ def test_an_answer_that_cannot_be_read_is_an_exception(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "code", "said"), [((RIGHT,), 0, "1 of 1"), ((WRONG,), 1, "0 of 1")]
 )
-def test_the_command_reports_and_exits_with_1(rows, code, said, tmp_path, capsys):
+def test_the_command_reports_and_exits_with_1(rows, code, said, tmp_path, gdpo_says):
     file = written(tmp_path / "mbpp.jsonl", rows)
-    with pytest.raises(SystemExit) as left:
-        main(["check", "--benchmarks", "mbpp", "--data", f"mbpp={file}"])
-    assert left.value.code == code
-    assert f": {said};" in capsys.readouterr().out
+    left, out, _ = gdpo_says("check", "--benchmarks", "mbpp", "--data", f"mbpp={file}")
+    assert left == code
+    assert f": {said};" in out

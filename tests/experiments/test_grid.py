@@ -33,6 +33,11 @@ def with_steps(recipe, steps):
     return recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": steps}})
 
 
+def write_gdpo(folder, steps, **options):
+    """Write a run of gdpo with seed 1 that is always without format."""
+    write_run(folder, "gdpo", 1, {"format": [0.0] * steps}, **options)
+
+
 @pytest.fixture
 def recipe(recipe, tmp_path, monkeypatch):
     """Two steps with the rewards `vowels` and `format`, which processes find, too."""
@@ -277,7 +282,7 @@ def test_a_name_that_is_taken_or_trains_what_another_does_is_refused(old, new, m
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, folder, tmp_path, grid_of):
     grid = grid_of()
     assert not folder.exists(), "what fails before it begins takes no folder"
-    write_run(folder, "gdpo", 1, {"format": [0.0]})
+    write_gdpo(folder, 1)
     grid.plan.write(folder)
     other = with_steps(recipe, 3)
     with config_error(r"trainer.max_steps: 2 → 3"):
@@ -360,7 +365,7 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(orphan, grid_o
 
     def update():
         if process.poll() is None:
-            write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
+            write_gdpo(grid.folder, 2)
             process.communicate()
 
     run_grid(grid, jobs=1, update=update)
@@ -370,7 +375,7 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(orphan, grid_o
 
 def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(orphan, grid_of):
     grid = grid_of()
-    write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
+    write_gdpo(grid.folder, 2)
     process = orphan(grid.cells[0])
     assert not grid.open()
     run_grid(grid, jobs=1, update=process.terminate)
@@ -380,7 +385,7 @@ def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(orphan,
 
 def test_what_a_killed_comparison_left_half_written_goes(folder, grid_of):
     grid = grid_of()
-    write_run(folder, "gdpo", 1, {"format": [0.0] * 2})
+    write_gdpo(folder, 2)
     (folder / "logs").mkdir()
     for place in (folder, folder / "logs"):
         (place / ".half.json.123.partial").touch()
@@ -425,7 +430,7 @@ def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_
     assert Training(tmp_path / "log", process).interrupted == interrupted
 
 
-def test_a_run_that_was_killed_says_by_what(folder, tmp_path, saved, grid_of):
+def test_a_run_that_was_killed_says_by_what(folder, saved, grid_of):
     grid = grid_of()
     [cell] = grid.cells
 
@@ -436,11 +441,10 @@ def test_a_run_that_was_killed_says_by_what(folder, tmp_path, saved, grid_of):
     run_grid(grid, jobs=1, update=kill_it)
     assert cell.failed
     assert cell.why() == "killed by SIGKILL (out of memory?)"
-    write_run(folder, "gdpo", 1, {"format": [0.0] * 4}, finished=False)
+    write_gdpo(folder, 4, finished=False)
     process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
     process.wait()
-    saved("log", "step 4/4 | all is well")
-    why = Training(tmp_path / "log", process).why()
+    why = Training(saved("log", "step 4/4 | all is well"), process).why()
     assert why.splitlines()[-2:] == ["step 4/4 | all is well", "killed by SIGABRT"]
     assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()
 

@@ -154,8 +154,7 @@ def test_a_step_that_cannot_be_written_does_not_end_the_training(tiny_policy, tm
 def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(
     tiny_policy, tmp_path, saved
 ):
-    saved("file", "")
-    folder = tmp_path / "file" / "rollouts"
+    folder = saved("file", "") / "rollouts"
     theirs = make("theirs", tiny_policy, tmp_path / "run")
     with config_error("cannot write"):
         watch(theirs, rollouts_dir=folder)

@@ -109,7 +109,7 @@ def test_what_is_no_prompt_with_one_message_is_refused(model, tmp_path, others):
         measured(model, tmp_path, rows(**others))
 
 
-def test_a_text_with_tool_results_is_refused(model, tmp_path, saved):
+def test_a_text_with_tool_results_is_refused(model, saved):
     """verl writes the results of tools into the text."""
     facts = {"gts": "", "score": 0.0, "num_turns": 4}
     of_verl = [
@@ -117,9 +117,9 @@ def test_a_text_with_tool_results_is_refused(model, tmp_path, saved):
         | row["rewards"]
         for row in rows(prompts=("cd", "ef"))
     ]
-    saved("all.jsonl", of_verl)
+    file = saved("all.jsonl", of_verl)
     with data_error("the effect needs a prompt with one message"):
-        measure_files(model, [tmp_path / "all.jsonl"], lambda *_: None, None, 1, estimator="grpo")
+        measure_files(model, [file], lambda *_: None, None, 1, estimator="grpo")
 
 
 def test_weights_per_prompt_are_refused(model, tmp_path):

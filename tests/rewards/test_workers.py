@@ -97,7 +97,7 @@ def test_what_a_reward_leaves_running_does_not_hide_that_its_worker_died(leave):
     assert "exit code 3" in failure.message
 
 
-def test_only_the_process_that_scores_goes_on_after_a_reward_forked(tmp_path):
+def test_only_the_process_that_scores_goes_on_after_a_reward_forked(run_script):
     text = """
         import asyncio, os
         from gdpo.rewards import Reward, Scorer
@@ -113,7 +113,7 @@ def test_only_the_process_that_scores_goes_on_after_a_reward_forked(tmp_path):
         both = [Reward("quick", forks, 0, 1), Reward("judge", forks_in_the_loop, 0, 1)]
         print(Scorer(both).score(["a", "b"], [{}] * 2).values.tolist(), flush=True)
     """
-    out, _ = run_script(tmp_path, text).communicate(timeout=60)
+    out, _ = run_script(text).communicate(timeout=60)
     assert sorted(out.splitlines()) == ["[[0.5, 0.25], [0.5, 0.25]]", "asked a", "asked b"]
 
 
@@ -233,25 +233,30 @@ def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
         scorer.score(["a"], [{}])
 
 
-def run_script(tmp_path, text, **kwargs):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(text))
-    return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, **kwargs)
+@pytest.fixture
+def run_script(saved):
+    """Start a script whose output is captured."""
+
+    def start(text):
+        script = saved("script.py", textwrap.dedent(text))
+        return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+
+    return start
 
 
-def test_a_script_that_does_not_guard_its_main_part_is_not_run_again(tmp_path):
+def test_a_script_that_does_not_guard_its_main_part_is_not_run_again(run_script):
     text = """
         from gdpo.rewards import Reward, Scorer
         print("main")
         mine = Reward("mine", lambda completion, _: len(completion) / 10, 0, 1, deadline=20)
         print(Scorer([mine]).score(["ab"], [{}]).values.tolist())
     """
-    out, _ = run_script(tmp_path, text).communicate(timeout=300)
+    out, _ = run_script(text).communicate(timeout=300)
     assert out.split() == ["main", "[[0.2]]"]
 
 
 @pytest.mark.slow
-def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
+def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(run_script):
     text = """
         import os, time
         from gdpo.rewards import Reward, Scorer
@@ -260,7 +265,7 @@ def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
             while True: pass
         Scorer([Reward("forever", forever, 0, 1, deadline=2)], workers=1).score(["a"], [{}])
     """
-    script = run_script(tmp_path, text)
+    script = run_script(text)
     worker = int(script.stdout.readline())
     script.kill()
     script.communicate()
@@ -269,7 +274,7 @@ def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
         raise AssertionError("the worker was left behind")
 
 
-def test_an_interrupt_ends_the_batch_at_once(tmp_path):
+def test_an_interrupt_ends_the_batch_at_once(run_script):
     text = """
         import signal
         from gdpo.rewards import Reward, Scorer
@@ -284,7 +289,7 @@ def test_an_interrupt_ends_the_batch_at_once(tmp_path):
         except KeyboardInterrupt:
             print("stopped")
     """
-    script = run_script(tmp_path, text)
+    script = run_script(text)
     assert script.stdout.readline() == "began\n"
     script.send_signal(signal.SIGINT)
     out, _ = script.communicate(timeout=300)

@@ -92,10 +92,9 @@ def test_a_folder_is_made_and_nothing_is_left_in_it_by_the_check(tmp_path):
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_before_the_run(tmp_path, saved):
-    saved("file", "")
+def test_a_folder_that_cannot_be_written_to_is_an_error_before_the_run(saved):
     with config_error(r"file/rollouts: .* Not a directory"):
-        StepWriter(tmp_path / "file" / "rollouts").check_folder()
+        StepWriter(saved("file", "") / "rollouts").check_folder()
 
 
 def test_a_disk_without_space_is_an_error_before_the_run(tmp_path):

@@ -39,8 +39,8 @@ def writer():
     return Writer(CLASSES, opaque, MOST)
 
 
-def reader(stand_in=opaque):
-    return Reader(CLASSES, stand_in)
+def reader():
+    return Reader(CLASSES, opaque)
 
 
 def travel(value):

@@ -154,10 +154,10 @@ def test_what_is_no_task_is_refused():
         resolve_task("gdpo.lab.tasks:load_rows")
 
 
-def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(
-        '{"question": "1+1?", "answer": "#### 2"}\n\n{"questions": "1?", "answer": "#### 1"}\n'
+def test_a_wrong_row_is_named_by_file_line_and_column(saved):
+    path = saved(
+        "rows.jsonl",
+        '{"question": "1+1?", "answer": "#### 2"}\n\n{"questions": "1?", "answer": "#### 1"}\n',
     )
     lacks = r"'question',.* questions, answer\. Allowed: \(question, answer\).*'questions'"
     with data_error(f"{path}, line 3: .*{lacks}"):

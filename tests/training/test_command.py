@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.cli.conftest import saying
+from tests.conftest import saying
 
 from gdpo.lab.runs.directory import RunDirectory
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cli.conftest import saying
+from tests.conftest import saying
 from tests.engines.policy import byte_tokenizer
 from tests.training.conftest import contents
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM

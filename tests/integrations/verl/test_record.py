@@ -160,10 +160,9 @@ def test_a_step_that_cannot_be_written_does_not_end_the_training(tmp_path, caplo
     assert again.endswith("1, from 2 to 2")
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_first_batch(tmp_path, saved):
-    saved("file", "")
+def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_first_batch(saved):
     with config_error("cannot write"):
-        trained(tmp_path / "file" / "rollouts")
+        trained(saved("file", "") / "rollouts")
 
 
 def test_nothing_is_recorded_unasked(tmp_path, monkeypatch):

@@ -152,11 +152,8 @@ def test_the_default_trainer_records_the_rewards_with_verls_advantages(run, tmp_
     assert run.metrics()["gdpo/correct/influence_share"] == 1
 
 
-def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(
-    run, tmp_path, saved, caplog
-):
-    saved("file", "")
-    done = on_v1(run, tmp_path / "file" / "rollouts")
+def test_a_record_that_cannot_be_written_does_not_end_a_watched_training(run, saved, caplog):
+    done = on_v1(run, saved("file", "") / "rollouts")
     assert_left(done)
     assert "cannot write" in caplog.messages[-1]
 
