@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.advantages.claims import SUBJECTS, options_of
 from tests.checkout import python
@@ -55,7 +56,7 @@ def run(name, r, w, **more):
 
 @ALL
 def test_numpy_computes_in_float64_whatever_comes_in(name):
-    r = np.random.default_rng(0).random((16, 8, 2)).astype(np.float32)
+    r = default_rng(0).random((16, 8, 2)).astype(np.float32)
     exact = run(name, r.astype(np.float64), WEIGHTS)
     assert_array_equal(run(name, r, WEIGHTS), exact.astype(np.float32))
 
@@ -126,7 +127,7 @@ def test_rewards_that_cancel_up_to_their_own_rounding_give_exactly_zero(estimato
 @pytest.mark.parametrize("estimator", [gdpo, rvpo, gdpo_decorrelated, grpo_batch_norm])
 @pytest.mark.parametrize("weights", [[1, 1], [1, 5]])
 def test_jitter_at_the_edge_of_rounding_does_not_silence_a_clean_reward(estimator, weights):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     clean = rng.integers(0, 2, (16, 8)).astype(float)
     sign = rng.choice([-1.0, 1.0], (16, 8))
     for jitter in np.geomspace(1e-7, 1e-4, 30):
@@ -143,7 +144,7 @@ def test_the_order_of_samples_does_not_decide_what_is_rounding():
 
 
 def test_a_reward_of_weight_zero_lends_no_rounding_error():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     jitter = 1 + 40 * 2.2e-16 * rng.choice([-1.0, 1.0], (4, 8, 1))
     r = np.concatenate([rng.random((4, 8, 1)), jitter], axis=-1)
     assert_array_equal(rvpo(r, [1, 0]), rvpo(r[..., :1], [1]))
@@ -181,7 +182,7 @@ def test_leave_one_out_takes_no_rounding_noise_for_the_spread_of_others(size, od
 @pytest.mark.parametrize("odd", [0.0, 1e9])
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 37])
 def test_leave_one_out_is_exact_in_groups_of_any_size_and_next_to_a_dominating_sample(size, odd):
-    r = np.random.default_rng(size).random((3, size, 2))
+    r = default_rng(size).random((3, size, 2))
     r[0, size // 2] += odd
     r[1, ::5, 0] = np.nan
     spreads = spreads_of_others(r)
@@ -203,7 +204,7 @@ def test_leave_one_out_counts_no_rounding_error_where_a_reward_is_missing(unit):
 
 
 def test_leave_one_out_needs_memory_for_some_copies_of_the_rewards_only():
-    r = np.random.default_rng(0).random((1, 4000, 3))
+    r = default_rng(0).random((1, 4000, 3))
     tracemalloc.start()
     gdpo_leave_one_out(r, [1, 1, 1])
     _, peak = tracemalloc.get_traced_memory()
@@ -244,14 +245,14 @@ def takes(option):
 
 @takes("noise_floor")
 def test_a_noise_floor_below_every_spread_changes_nothing(name):
-    r = np.random.default_rng(0).random((6, 8, 2))
+    r = default_rng(0).random((6, 8, 2))
     assert_array_equal(run(name, r, WEIGHTS, noise_floor=[0.01, 0.01]), run(name, r, WEIGHTS))
 
 
 @takes("noise_floor")
 def test_a_noise_floor_holds_down_a_reward_that_is_only_noise(name):
     """Return a constant reward with 0.1 % jitter, and a binary one."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     jitter = 0.5 + 0.001 * rng.random((64, 8))
     r = np.stack([np.round(rng.random((64, 8))), jitter], axis=-1)
     # gd2po_hard counts signs, and even noise has one.
@@ -268,7 +269,7 @@ def test_a_noise_floor_holds_down_a_reward_that_is_only_noise(name):
 
 @takes("max_advantage")
 def test_a_cap_cuts_what_is_larger_and_nothing_else(name):
-    r = np.random.default_rng(0).random((6, 8, 2))
+    r = default_rng(0).random((6, 8, 2))
     plain = run(name, r, WEIGHTS)
     cap = float(np.median(np.abs(plain)))
     assert_array_equal(run(name, r, WEIGHTS, max_advantage=cap), np.clip(plain, -cap, cap))
@@ -298,7 +299,7 @@ def test_a_cap_cuts_what_is_larger_and_nothing_else(name):
     ],
 )
 def test_an_option_out_of_range_is_an_error_that_names_it(estimator, options, message):
-    r = np.random.default_rng(0).random((3, 5, 2))
+    r = default_rng(0).random((3, 5, 2))
     with config_error(message):
         estimator(r, **{"weights": WEIGHTS, **options})
 

@@ -46,13 +46,17 @@ def sampled(dump, **options):
     return analyze(read_rollout_files(dump, rewards=["a", "b"]), sampled=True, **options)
 
 
+def steps_of(analysis):
+    return {int(group.table.steps[0]) for group in analysis.sample}
+
+
 def test_estimators_that_are_only_shown_are_called_where_a_step_is_looked_at(
     few, dump, monkeypatch
 ):
     monkeypatch.setitem(ESTIMATORS, "gdpo", counted)
     done = sampled(dump, weights={"b": 0.0})  # no setting is replayed for a single reward
     # One or two groups a step: every step until there is no room, every second, and so on.
-    assert {int(group.table.steps[0]) for group in done.sample} == {0, 16, 32}
+    assert steps_of(done) == {0, 16, 32}
     assert len(called) < STEPS / 2
 
 
@@ -60,7 +64,7 @@ def test_estimators_that_were_asked_for_see_every_step(few, dump):
     done = sampled(dump, replayed=["grpo", f"{__name__}:counted"])
     assert [groups for groups in called if groups != 6] == STEPS * [3]  # 6: it is tried out first
     assert done.replayed[1].steps == STEPS
-    assert {int(group.table.steps[0]) for group in done.sample} == {0, 16, 32}
+    assert steps_of(done) == {0, 16, 32}
 
 
 def test_a_run_without_room_shows_what_one_with_room_shows_of_the_same_steps(

@@ -106,12 +106,17 @@ def test_the_files_pass_ruff(project):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def assert_only_mine(folder, name):
+    """The folder has one file, with the text that it had."""
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", list(starter.FILES))
 def test_an_existing_file_is_left_alone_and_nothing_is_written(tmp_path, saved, mistake, name):
     saved(name, "mine")
     assert name in mistake("init", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "mine"
+    assert_only_mine(tmp_path, name)
 
 
 def test_a_file_where_the_folder_should_be_is_named(tmp_path, mistake):
@@ -146,8 +151,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, saved, monkeypatch, nam
     monkeypatch.setattr(starter, "_make_models", slow)
     with config_error(name):
         starter.write_project(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "mine"
+    assert_only_mine(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["my proj; touch pwned", "-x", "it's $HOME", "plain"])

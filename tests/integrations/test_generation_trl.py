@@ -51,14 +51,20 @@ def policy(tiny_policy, **changed):
     return AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float64, **changed)
 
 
+def assert_completes_as_trl(batch, trainer):
+    """Return the completions, which are TRL's."""
+    expected, _ = trainer._generate_single_turn(batch, None, {}, trainer.num_generations)
+    assert complete(batch, trainer) == expected
+    return expected
+
+
 @since("1.14", "ends a completion at every end token of the model")
 def test_completions_are_those_of_trl_in_the_order_of_the_prompts(place):
     greedy = {"generation_kwargs": {"do_sample": False}, "max_completion_length": 20}
     trainer = trainer_of(model_of("qwen2"), *place, **greedy)
     prompts = [[5, 6], [0, 0, 9], [5, 6, 7], [0, 9], [9]]  # padding is 0, and so is an end
     batch = [prompts[i] for i in (3, 0, 1, 1, 4, 0, 2, 3, 4, 4)]
-    expected, _ = trainer._generate_single_turn(batch, None, {}, trainer.num_generations)
-    assert complete(batch, trainer) == expected
+    expected = assert_completes_as_trl(batch, trainer)
     assert len({len(ids) for ids in expected}) > 1
 
 
@@ -68,8 +74,7 @@ def test_completions_are_truncated_where_trl_truncates_them(place, own):
     kwargs = {"generation_kwargs": {"do_sample": False, **own}, "max_completion_length": 20}
     trainer = trainer_of(parting(model_of("llama")), *place, **kwargs)
     batch = ragged(12)
-    expected, _ = trainer._generate_single_turn(batch, None, {}, trainer.num_generations)
-    assert complete(batch, trainer) == expected
+    assert_completes_as_trl(batch, trainer)
 
 
 @pytest.mark.parametrize("multiple", [None, 8])

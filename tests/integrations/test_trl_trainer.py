@@ -34,12 +34,17 @@ def parity(completions, **columns):
     return [float(len(prompt) % 2) for prompt in columns["prompts"]]
 
 
+def groups_of(batch):
+    """Return the rewards of a batch, `[prompt, sample, reward]`."""
+    return np.array(batch["rewards"]).reshape(-1, 4, 2)
+
+
 def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(place):
     """TRL's own value is 0 here, because it uses the std of the whole batch."""
     rewards = [parity, digits]
     trainer = trained("ours", *place, rewards=rewards, reward_weights=None)
     for batch, share in zip(trainer.record, logged(trainer, "frac_reward_zero_std"), strict=True):
-        groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 1]
+        groups = groups_of(batch)[..., 1]
         assert share == pytest.approx((np.ptp(groups, axis=1) == 0).mean())
 
 
@@ -343,7 +348,7 @@ def test_options_gates_and_token_counts_come_from_the_config(place, tmp_path):
     )
     assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
-        rewards = np.array(batch["rewards"]).reshape(-1, 4, 2)
+        rewards = groups_of(batch)
         assert np.all(rewards[rewards[..., 0] < 48, 1] == 0)
         rollouts = rollouts_of(tmp_path, step)
         tokens = np.array([r.num_tokens for r in rollouts]).reshape(-1, 4)
@@ -356,7 +361,7 @@ def test_a_gate_on_the_mean_of_a_group_is_that_of_the_arrays(place):
     def first_step(gates):
         changed = {"rewards": [bytes_written, digits], "reward_weights": None, "max_steps": 1}
         trainer = trained("ours", *place, gates=gates, **changed)
-        return trainer, np.array(trainer.record[0]["rewards"]).reshape(-1, 4, 2)
+        return trainer, groups_of(trainer.record[0])
 
     _, raw = first_step(None)
     means = raw[..., 0].mean(axis=1)
@@ -393,7 +398,7 @@ def test_all_metrics_of_the_diagnosis_are_logged_on_demand(place):
     assert logged(trainer, "rewards/parity/group_std") == [0.0] * 3
     stds = logged(trainer, "rewards/bytes_written/group_std")
     for batch, std in zip(trainer.record, stds, strict=True):
-        groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 0]
+        groups = groups_of(batch)[..., 0]
         assert std == pytest.approx(groups.std(axis=1, ddof=1).mean())
     assert len(logged(trainer, "diagnostics/parity/missing")) == 3
     for twice in ("diagnostics/parity/mean", "diagnostics/zero_advantage_groups"):

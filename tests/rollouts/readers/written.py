@@ -13,13 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
+def in_its_folder(path):
+    """Make the folder of a path, and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def golden(name, *files):
     """A function that copies files of a golden folder, and returns the path of the last copy."""
 
     def copied(folder):
         for file in files:
-            path = folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = in_its_folder(folder / file)
             shutil.copy(Path(__file__).parent / "golden" / name / file, path)
         return path
 
@@ -40,14 +45,12 @@ results = golden("by-source/results", "results.jsonl")
 
 
 def lines(path, records):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    in_its_folder(path).write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
 
 
 def parquet(path, records, **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(records), path, **options)
+    pq.write_table(pa.Table.from_pylist(records), in_its_folder(path), **options)
     return path
 
 
@@ -57,8 +60,7 @@ def rows(path, records):
         return lines(path, records)
     if path.suffix == ".parquet":
         return parquet(path, records)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with in_its_folder(path).open("w", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in records for key in row)))
         writer.writeheader()
         writer.writerows(records)
