@@ -245,14 +245,55 @@ def test_any_file_is_read_by_its_columns(saved, kind):
 
 
 def test_a_dot_enters_an_object(saved):
-    same = {"reward": 1, "rewards": {"acc": 9.0}}
+    same = {"reward": 1, "rewards": {"acc": 9.0, "short": 4}, "metrics": {"short": 2.0}}
     records = [
         {"prompt": "x", "m": {"acc": 1.0, "in": {"deep": i}}, "acc": 5 + i, **same}
         for i in range(2)
     ]
     for kind in ("jsonl", "parquet"):
-        table, _ = only(saved(f"a.{kind}", records), rewards=["m.acc", "m.in.deep", "acc"])
-        assert table.rewards.tolist() == [[1, 0, 5], [1, 1, 6]]
+        path = saved(f"a.{kind}", records)
+        table, _ = only(path, rewards=["m.acc", "m.in.deep", "acc", "short"])
+        assert table.rewards.tolist() == [[1, 0, 5, 4], [1, 1, 6, 4]]
+    record = {"step": 1, "prompt": "x", "b_reward": 1.0, "note": '{"acc": 3}'}
+    table, _ = only(saved("b.parquet", [record] * 2), rewards=["note.acc", "b_reward"])
+    assert table.rewards.tolist() == [[3, 1]] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"a": "fine", "rewards": {"a": 1.0}}, 1),
+        ({"a": "0.5", "rewards": {"b": 1.0}, "scores": {"a": 9.0}}, 0.5),
+        ({"rewards": {"b": 1.0}, "scores": {"a": 2.0}}, 2),
+        ({"rewards": {"a": {"score": 3.0, "reward": 4.0}}}, 4),
+    ],
+)
+def test_a_name_means_a_number_before_a_text_and_the_likeliest_object(saved, fields, value):
+    table, _ = only(saved("a.jsonl", [{"step": 1, "prompt": "x", **fields}] * 2), rewards=["a"])
+    assert table.rewards.tolist() == [[value]] * 2
+
+
+def test_a_name_that_the_first_table_lacks_is_looked_up_in_each_table(saved, tmp_path):
+    records = [{"step": 0, "prompt": "x", "rewards": {"b": 1.0}}] * 2
+    saved("0.parquet", records)
+    saved("1.parquet", [{**row, "step": 1, "rewards": {"a": "0.5"}} for row in records])
+    tables, report = read(tmp_path, rewards=["a", "b"])
+    assert [table.names for table in tables] == [("b",), ("a", "b")]
+    assert tables[1].rewards[:, 0].tolist() == [0.5, 0.5]
+    assert not report.absent
+
+
+def test_a_reward_that_is_called_by_its_path_keeps_its_recorded_weight(saved):
+    values = np.random.default_rng(0).random((8, 2)).round(2).tolist()
+    rows = [
+        {"step": 0, "prompt": i // 4, "judge": 1, "rewards": {"judge": a, "b": b}}
+        | {"weights": {"judge": 2.0, "b": 0.5}}
+        for i, (a, b) in enumerate(values)
+    ]
+    for kind in ("jsonl", "parquet"):
+        table, _ = only(saved(f"a.{kind}", rows))
+        assert table.names == ("rewards.judge", "b")
+        assert table.weights[0].tolist() == [2, 0.5]
 
 
 def test_rewards_are_told_alike_in_every_kind_of_file(saved):

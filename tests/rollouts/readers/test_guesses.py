@@ -1,5 +1,6 @@
 """A guess is an option, and the same rows read equal in every format that can hold them."""
 
+import shlex
 from dataclasses import fields
 
 import numpy as np
@@ -11,6 +12,8 @@ from tests.cli.unknown_files import write_unknown
 from tests.rollouts.readers import written
 from tests.rollouts.readers.reading import read
 
+from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.readers.report import without_rewards
 from gdpo.rollouts.table import RolloutTable
 
 NAMES = ("correct_reward", "style_reward")
@@ -61,11 +64,65 @@ def of_trl(folder):
     return written.trl(folder, records)
 
 
+def in_objects(row):
+    """The row with the fields before a dot as objects."""
+    found = {}
+    for path, value in row.items():
+        above, dot, name = path.rpartition(".")
+        (found.setdefault(above, {}) if dot else found)[name] = value
+    return found
+
+
+def several(seed):
+    """A writer of three files of a run. Some call a field otherwise than the first, or lack it."""
+    kind = ("jsonl", "csv", "parquet")[seed % 3]
+    places = ["step", "iteration"], ["uid", "group_id"], ["prompt", "question"], ["score", "note"]
+    objects = ["rewards.", "scores.", ""], ["scores.", "metrics.", ""]
+
+    def write(folder):
+        rng = np.random.default_rng(seed)
+        usual = [(rng.choice(each), each) for each in (*places, *objects)]
+        for file in range(3):
+            own = [rng.choice([name] * 5 + others) for name, others in usual]
+            step, group, prompt, total, *above = own
+            rewards = {
+                f"{each}{name}": rng.random(24).round(2).tolist()
+                for each in above
+                for name in rng.choice(["format", "style", "judge"], 2)
+            }
+            records = [
+                {step: 2 * file + i // 12, group: i // 4, prompt: f"{file} {i // 4}"}
+                | {path: values[i] for path, values in rewards.items()}
+                | {total: sum(values[i] for values in rewards.values()), "completion": f"c{i}"}
+                for i in range(24)
+            ]
+            records = records if kind == "csv" else list(map(in_objects, records))
+            written.rows(folder / f"{file}.{kind}", records)
+        return folder
+
+    return write
+
+
+def late(folder):
+    """Rewards that first occur after the rows that are looked at. One is called as a number."""
+    values = np.random.default_rng(0).random((4200, 4)).round(2).tolist()
+    records = []
+    for i, (number, *parts) in enumerate(values):
+        names = ["format", "judge", "style"] if i > 4100 else ["format"]
+        rewards = dict(zip(names, parts, strict=False))
+        weights = dict(zip(names, (1, 2, 3), strict=False))
+        row = {"step": 0, "prompt": i // 8, "judge": number, "rewards": rewards, "weights": weights}
+        records.append({**row, "score": sum(rewards[name] * weights[name] for name in names)})
+    return written.lines(folder / "a.jsonl", records)
+
+
 WRITERS = {
     **written.WRITERS,
     **UNKNOWN,
     "trl": of_trl,
+    "late": late,
     **{f"seed {n}": described(n) for n in range(20)},
+    **{f"several {n}": several(n) for n in range(24)},
 }
 
 
@@ -75,7 +132,7 @@ def pairs(option):
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_guess_is_an_option(tmp_path, writer):
-    """A file is read the same, bit for bit, with what was inferred given as options."""
+    """Files are read the same, bit for bit, with what was inferred given as options."""
     path = WRITERS[writer](tmp_path)
     tables, report = read(path)
     assumed = report.assumed(tables[0].run)
@@ -92,6 +149,50 @@ def test_a_guess_is_an_option(tmp_path, writer):
         for field in fields(one.turns) if one.turns is not None else ():
             values = (getattr(each.turns, field.name) for each in (one, other))
             np.testing.assert_equal(*values, err_msg=field.name)
+
+
+def test_the_commands_of_a_refusal_read_every_file(saved, tmp_path):
+    for file, step in enumerate(("step", "iteration")):
+        values = np.random.default_rng(file).random((32, 3)).round(2).tolist()
+        rows = [
+            {
+                step: 0,
+                "prompt": i // 4,
+                "judge": 1,
+                "reward": total,
+                "rewards": {"judge": a, "b": b},
+            }
+            for i, (a, b, total) in enumerate(values)
+        ]
+        saved(f"{file}.jsonl", rows)
+    reading = read_rollout_files(tmp_path)
+    assert sum(map(len, reading)) == 64
+    commands = [shlex.split(line) for line in without_rewards(reading.report).splitlines()[1:]]
+    assert len(commands) > 1
+    for *_, names, _, columns in commands:
+        tables, found = read(tmp_path, rewards=names.split(","), columns=pairs(columns))
+        assert (found.read, found.absent) == (64, [])
+        assert all(np.ptp(table.rewards, axis=0).all() for table in tables)
+
+
+def test_the_command_for_a_file_without_rewards_reads_the_other_files(saved, tmp_path):
+    saved("0.jsonl", [{"step": 0, "prompt": i // 4, "a_reward": i % 3} for i in range(8)])
+    saved("1.jsonl", [{"iteration": 1, "completion": "c", "rating": i % 3} for i in range(8)])
+    reading = read_rollout_files(tmp_path)
+    assert sum(map(len, reading)) == 8
+    *_, option, name = shlex.split(without_rewards(reading.report).splitlines()[-1])
+    assert (option, name) == ("--rewards", "rating")
+    reading = read_rollout_files(tmp_path, rewards=[name])
+    assert sum(map(len, reading)) == 16
+
+
+def test_the_options_for_files_of_two_formats_name_the_rewards_of_both(tmp_path):
+    of_trl(tmp_path)
+    records = [{"step": 9, "prompt": i // 4, "a_reward": i % 3} for i in range(8)]
+    written.lines(tmp_path / "9.jsonl", records)
+    reading = read_rollout_files(tmp_path)
+    (run,) = {table.run for table in reading}
+    assert set(reading.report.assumed(run)["--rewards"].split(",")) == {"a_reward", *NAMES}
 
 
 def nested_without_nulls(folder, records):

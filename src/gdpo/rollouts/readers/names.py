@@ -131,7 +131,8 @@ _STATES = _SHAPED | _set(
     "overridden"
 )
 """Words that name a flag about the reward, if the values are 0 and 1."""
-_OF_TURNS = frozenset({"turn", "turns", "step", "steps", "tool", "tools", "call", "calls"})
+OF_TURNS = frozenset({"turn", "turns", "step", "steps", "tool", "tools", "call", "calls"})
+"""Words that say that there is a value for each turn, as in `step_rewards`."""
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars", "characters", "words", "size"})
 GOLD = frozenset({"reference", "expected", "gold", "truth", "gts"})
 """Words in the names of fields that state something about a right answer, such as its score."""
@@ -294,7 +295,7 @@ def is_named_reward(path: str) -> bool:
         return False
     if words & (_REWARD - _REWARD_ONLY) and ordered[-1] not in _STATISTICS:
         return True
-    if words & {"rewards", "scores"} and rest and rest <= _OF_TURNS | {"per"}:
+    if words & {"rewards", "scores"} and rest and rest <= OF_TURNS | {"per"}:
         return True
     return rest != words and not rest <= _STATISTICS | _TOTAL
 
@@ -347,27 +348,26 @@ def _certainty(name: str) -> int | None:
     """Return the rank of an object name (0: most likely holds rewards), or None."""
     rest = set(words_of(name)) - _REWARD
     known = (*_CONTAINERS, _MEASURES)
-    if rest & _OF_TURNS and rest <= _OF_TURNS | {"per"} and rest != set(words_of(name)):
+    if rest & OF_TURNS and rest <= OF_TURNS | {"per"} and rest != set(words_of(name)):
         return len(known)
     if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
         return None
     return next((place for place, each in enumerate(known) if each.fullmatch(name)), None)
 
 
-def is_of_turns(path: str) -> bool:
-    """Return whether a name says that there is a value for each turn, such as `step_rewards`."""
-    return not _OF_TURNS.isdisjoint(last_words(path))
-
-
 def is_measures(prefix: str) -> bool:
     """Return whether a prefix belongs to an object with rewards and other numbers."""
-    return _certainty(leaf_of(prefix[:-1])) == len(_CONTAINERS)
+    return _rank(prefix) == len(_CONTAINERS)
+
+
+def _rank(prefix: str) -> int:
+    return _certainty(leaf_of(prefix[:-1])) or 0
 
 
 def container_of(paths: Sequence[str]) -> str:
     """Return the prefix of the object that most likely contains rewards, or ""."""
     found = [p for path in paths if name_in(path, p := prefix_of(path)) is not None]
-    return min(found, key=lambda prefix: _certainty(leaf_of(prefix[:-1])) or 0, default="")
+    return min(found, key=_rank, default="")
 
 
 def prefix_of(path: str) -> str:
@@ -394,6 +394,19 @@ def name_in(path: str, prefix: str) -> str | None:
     return None if first.lower() in _IDS or (mixed and _is_monitor(first)) else name
 
 
+def by_name(fields: Collection[str], numbers: Sequence[str]) -> dict[str, str]:
+    """Return the field that each name of a reward means.
+
+    It is the number at this path, or else the one with this name in the object that most likely
+    contains rewards, or else any field at this path or with this name in another such object.
+    """
+    surest_last = sorted(fields, key=lambda path: _rank(prefix_of(path)))[::-1]
+    named = {name_in(path, prefix_of(path)) or path: path for path in surest_last}
+    prefix = container_of(numbers)
+    inside = {name: path for path in numbers if (name := name_in(path, prefix)) is not None}
+    return named | inside | {path: path for path in numbers}
+
+
 def _is_monitor(name: str) -> bool:
     """Return whether a name in an object of rewards rules out a reward. `length` is allowed."""
     return is_never(name) and name.lower() not in _LENGTHS
@@ -411,7 +424,8 @@ def weight_places(name: str, path: str) -> list[str]:
     """Return where the weight of a reward may be: in an object of weights, or beside its value."""
     above, _, leaf = path.rpartition(".")
     beside = [f"{above}.weight"] if "." in above or leaf in _VALUE_KEYS else []
-    return [*(f"{each}.{name}" for each in WEIGHTS), *beside]
+    short = name_in(path, prefix_of(path)) if name == path else None
+    return [*(f"{each}.{said}" for each in WEIGHTS for said in (name, short or name)), *beside]
 
 
 def names_reward(path: str) -> bool:

@@ -19,6 +19,7 @@ from gdpo.rollouts.readers.names import (
     EARNED,
     GOLD,
     NOTHING_KNOWN,
+    OF_TURNS,
     Layout,
     container_of,
     fits_reward,
@@ -29,7 +30,6 @@ from gdpo.rollouts.readers.names import (
     is_measures,
     is_named_reward,
     is_never,
-    is_of_turns,
     is_total,
     is_vocabulary,
     last_words,
@@ -132,6 +132,8 @@ class Proposal:
     """Reason why no rewards are proposed. Empty if they are."""
     choices: tuple[tuple[str, ...], ...] = ()
     """Readings that the file leaves open, each as a list of rewards."""
+    meant: Mapping[str, str] = field(default_factory=dict)
+    """Path that each name means among the fields of the first rollouts."""
     groups: str = ""
     """`BY_BOTH` or `BY_PROMPT` if the first prompts contradict the group ids, or else empty."""
 
@@ -174,9 +176,12 @@ class Proposal:
         known = next((name for name, known in self.names.items() if known == path), None)
         if known is not None or path in self.left_out or path == self.total:
             return known
-        if self.kind == "object":
+        if self.kind in ("object", "asked"):
             name = name_in(path, self.prefix)
-            return None if name is None or name.isdecimal() else name
+            if name is None or (self.kind == "object" and name.isdecimal()):
+                return None
+            name = name if self.meant.get(name, path) == path else path
+            return name if self.kind == "object" or self.names.get(name) == name else None
         fits = {
             "named": is_named_reward(path),
             "other": is_likely(path),
@@ -188,6 +193,7 @@ class Proposal:
         return path if fits and may_be else None
 
 
+NOTHING_MEANT: Mapping[str, str] = {}
 NOTHING_PROPOSED = Proposal()
 
 
@@ -215,6 +221,7 @@ def propose(
     groups: Int[np.ndarray, " rollout"],
     *,
     known: Layout,
+    meant: Mapping[str, str] = NOTHING_MEANT,
     texts: Sequence[str] = (),
     kind: Where = "none",
     described: bool = False,
@@ -228,6 +235,9 @@ def propose(
     of metrics, and the other numbers whose names fit a reward. A number named as a total is their
     total only if they explain it.
 
+    `meant` is the field that each name means: a reward whose short name means another field is
+    called by its path.
+
     `texts` are the fields whose names suggest rewards, but whose values are not numbers. With
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
     `described`: the user has named the columns that are not rewards.
@@ -236,15 +246,15 @@ def propose(
     flags = [path for path in numbers if kind != _NAMED and is_flag(path)]
     out |= {path: "name" for path in flags if set(numbers[path].tolist()) <= _ZERO_OR_ONE}
     numbers = {path: values for path, values in numbers.items() if path not in out}
-    meant = known.places().values()
-    taken = {*meant} - {known.total}
+    places = {*known.places().values()}
+    taken = places - {known.total}
     free = [p for p in numbers if p not in taken and np.isfinite(numbers[p]).any()]
-    empty = [p for p in numbers if p not in (*meant, *free)]
+    empty = [p for p in numbers if p not in (*places, *free)]
     totals = _totals(free, numbers, known)
     rest = [path for path in free if path not in totals]
     out |= dict.fromkeys(_constants(rest, numbers, kind), "constant")
-    named = [path for path in empty if kind != "none" or fits_reward(path)]
-    kind, prefix, parts = _parts([path for path in (*rest, *named) if path not in out], kind)
+    null = [path for path in empty if kind != "none" or fits_reward(path)]
+    kind, prefix, parts = _parts([path for path in (*rest, *null) if path not in out], kind)
     unread = [path for path in texts if is_all_rewards(path)]
     if (unread and kind == "other") or (texts and not parts and not totals):
         how = "write one number per reward and one line per rollout"
@@ -258,7 +268,9 @@ def propose(
             out[path] = "dataset"
     parts = [path for path in parts if path not in out]
     others = [path for path in others if path not in out]
-    found = _settled(_Candidates(kind, prefix, parts, others, totals, numbers, out, described))
+    found = _settled(
+        _Candidates(kind, prefix, parts, others, totals, numbers, out, described, meant)
+    )
     if found.refused:
         return found
     taken = {*found.names.values(), found.total}
@@ -288,7 +300,8 @@ def _other_forms(numbers: Numbers) -> dict[str, Reason]:
     out: dict[str, Reason] = {}
     for above, places in lists.items():
         there = np.isfinite([numbers[place] for place in places])
-        added_up = is_of_turns(above) or bool(np.any(there != there[0]))
+        of_turns = not OF_TURNS.isdisjoint(last_words(above))
+        added_up = of_turns or bool(np.any(there != there[0]))
         out |= dict.fromkeys(places if added_up else [above], "list")
     return out
 
@@ -345,6 +358,8 @@ class _Candidates:
     numbers: Numbers
     left_out: Mapping[str, Reason]
     described: bool
+    meant: Mapping[str, str]
+    """Path that each name means in an option."""
 
     @property
     def doubtful(self) -> list[str]:
@@ -354,15 +369,18 @@ class _Candidates:
     def found(
         self, paths: Sequence[str], total: str | None = None, idle: Sequence[str] = ()
     ) -> Proposal:
-        names = {name_in(p, self.prefix) or p: p for p in paths if p not in idle}
+        short = {name_in(path, self.prefix) or path: path for path in paths if path not in idle}
+        meant = {**short, **self.meant}
+        # A short name that means another field would be misread as an option.
+        names = {name if meant[name] == path else path: path for name, path in short.items()}
         left_out: dict[str, Reason] = dict.fromkeys(idle, "weight 0")
-        return Proposal(self.kind, names, self.prefix, total, left_out=left_out)
+        return Proposal(self.kind, names, self.prefix, total, left_out=left_out, meant=self.meant)
 
     def scalar(self) -> Proposal:
         return Proposal("total", {self.totals[0]: self.totals[0]}, total=self.totals[0])
 
     def refused(self, why: str, *choices: Sequence[str]) -> Proposal:
-        named = [tuple(name_in(p, self.prefix) or p for p in each) for each in choices if each]
+        named = [tuple(self.found(each).names) for each in choices if each]
         return Proposal(refused=why, choices=tuple(dict.fromkeys(named)))
 
 
@@ -589,8 +607,8 @@ def found_in_total(
         fit = explained(paths, numbers, total)
         if fit is None or not (fit.enough and fit.unique):
             continue
-        if len(names) == 1 or sum(map(bool, fit.weights.values())) > 1:
-            weights = {name: fit.weight(path) for name, path in names.items()}
+        if len(paths) == 1 or sum(map(bool, fit.weights.values())) > 1:
+            weights = {n: fit.weight(path) for n, path in names.items() if path in numbers}
             zeros = frozenset(name for name, path in names.items() if path in fit.zeros)
             rows = np.isfinite(numbers[total])
             added = sum(fit.weight(path) * np.nan_to_num(numbers[path][rows]) for path in paths)

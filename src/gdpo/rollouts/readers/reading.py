@@ -294,7 +294,7 @@ def _table_of(
     run: Run,
 ) -> RolloutTable:
     """Return the rollouts of a step as a table."""
-    lines, names = columns.lines[rows], tuple(columns.rewards)
+    lines, names = columns.lines[rows], tuple(map(str, columns.rewards))
     _report_groups(columns, rows, file)
     if columns.there:
         _report_absent(columns, rows, given, file)

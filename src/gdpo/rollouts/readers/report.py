@@ -361,8 +361,9 @@ class ReadReport:
 
         `weighted` are the rewards whose weights the caller gives.
         """
-        files = [file for file in self.files if file.run == run and file.given.names]
-        names = dict.fromkeys(name for file in files if file.guessed for name in file.given.names)
+        files = [file for file in self.files if file.run == run]
+        guessed = any(file.guessed for file in files)
+        names = dict.fromkeys(name for file in files[::-1] if guessed for name in file.given.names)
         found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.given.names}
         weights = {n: repr(w).removesuffix(".0") for n, w in found.items() if n not in weighted}
         return options_of(names, self.columns(files), weights)
@@ -373,13 +374,18 @@ class ReadReport:
         return any(n.problem in _OF_WEIGHTS for n in self.notices.values() if n.file in own)
 
     def columns(self, files: Iterable[FileReport]) -> dict[str, str]:
-        """Return the inferred columns of some files, by meaning."""
-        columns = dict[str, str]()
+        """Return the inferred columns that some files have in common, by meaning."""
+        every = list[dict[str, str]]()
         for file in files:
-            columns |= file.inferred
+            every.append(dict(file.inferred))
             found = file.given.rewards
-            if file.format == "columns" and found.kind not in ("total", "asked") and found.total:
-                columns["total"] = found.total
+            if file.format == "columns" and found.kind not in ("total", "asked"):
+                every[-1] |= {"total": found.total} if found.total in file.numbers else {}
+        columns = {
+            meaning: column
+            for meaning, column in (every or [{}])[0].items()
+            if all(each.get(meaning) == column for each in every)
+        }
         if self.grouped_by and not {BY_IDS, BY_BOTH} & self.grouped_by.keys():
             columns.pop("group", None)
         return columns
@@ -523,7 +529,7 @@ def without_rewards(report: ReadReport) -> str:
     numbers = f" The numeric fields are {listed(first.numbers)}." if first.numbers else ""
     found = f"no reward can be inferred in {where}: {why}.{numbers} Name the rewards"
     choices = [c for c in choices if all(map(can_be_named, c))] or [_proposed(files)]
-    commands = [each for names in choices if (each := _command(report, names, files))]
+    commands = [each for names in choices if (each := _command(report, names))]
     if not commands:
         return f"{found} with --rewards"
     return f"{found}, {'for example' if len(commands) == 1 else 'with one of'}:\n" + "\n".join(
@@ -549,8 +555,8 @@ def groups_of_one(report: ReadReport) -> str:
     )
 
 
-def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
-    columns = report.columns(files)
+def _command(report: ReadReport, names: Iterable[str]) -> str:
+    columns = report.columns([*report.files, *report.unrecognized])
     fit = [name for name in dict.fromkeys(names) if name not in columns.values()]
     return report.command(options_of(fit, columns, {})) if fit else ""
 

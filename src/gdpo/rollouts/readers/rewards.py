@@ -42,13 +42,13 @@ from gdpo.rollouts.readers.names import (
     Inner,
     Kind,
     Layout,
+    by_name,
     container_of,
     fits_reward,
     is_all_rewards,
     is_container,
     is_named_as_reward,
     may_be_text,
-    name_in,
     unlikelihood,
 )
 from gdpo.rollouts.readers.propose import (
@@ -59,7 +59,6 @@ from gdpo.rollouts.readers.propose import (
     Numbers,
     Proposal,
     Reason,
-    Where,
     contradicting,
     found_in_total,
     named_totals,
@@ -153,7 +152,7 @@ def given_by_records(
 ) -> Given:
     """Return what a file of records is read with. `more` returns rows of later files."""
     known, first = form.known, rows[:LOOKED_AT]
-    there = {*paths_of(rows), known.total}
+    there = {*paths_of(first), known.total}
     if form.rewards == "format":
         found = _of_format(asked, first, str(known.total))
         file.numbers = tuple({**found.names, str(known.total): ""})
@@ -169,7 +168,9 @@ def given_by_records(
                 scratch = FileReport(file.path, number=file.number)
                 return [of_records(looked, np.arange(len(looked)), given, scratch)]
 
-            return _proposed(asked, file, form.rewards, known, columns, numbers, texts)
+            known_or_numbers = [*numbers, *known.places().values()]
+            meant = by_name(sorted(paths_of(looked)), known_or_numbers)
+            return _proposed(asked, file, form, columns, meant, numbers, texts)
 
         found = run.proposed(form.name, file.numbers, proposed)
     if asked.rewards is None:
@@ -307,8 +308,8 @@ def given_by_table(
         )
         if asked.rewards is None:
             found = replace(found, names=_bounded(found.names, file))
-    if asked.rewards is not None:
-        names = resolved(asked.rewards, [*own, *filter(may_be_text, table.of_kind("text"))])
+    if of_record and asked.rewards is not None:
+        names = {name: by_name(own, own).get(name, name) for name in asked.rewards}
     elif of_record:
         record = schema.field("rewards").type
         inner = [each.name for each in record] if pa.types.is_struct(record) else []
@@ -352,7 +353,6 @@ def _looked_into(
     # Where lists or JSON text may hold rewards, a later total has parts that are not opened.
     own = None if inside else {*numbers}
     batches = _first_rows(asked, form, tables, looked, own)
-    texts = texts if asked.rewards is None else []
     numeric, unread = list[str](), list[str]()
     if inside or texts:
         peeked = list(islice(batches, 1))
@@ -433,7 +433,9 @@ def _proposed_columns(
     later = chain.from_iterable(more for _, _, more in table.batches)
     total = [known.total] if known.total is not None and known.total not in own else []
     paths = list(dict.fromkeys([*own, *total, *table.numeric, *later]))
-    found = _proposed(asked, file, form.rewards, known, table.columns, paths, table.unread)
+    form, texts = replace(form, known=known), filter(may_be_text, table.of_kind("text"))
+    meant = by_name(table.kinds, [*paths, *texts])
+    found = _proposed(asked, file, form, table.columns, meant, paths, table.unread)
     if form.name != "trl":
         return found
     others = [
@@ -497,6 +499,9 @@ def _names_among(
     for name, path in found.names.items():
         if path in table.numeric:
             file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
+    if found.kind == "asked":
+        here = by_name(table.kinds, [*own, *filter(may_be_text, table.of_kind("text"))])
+        return {n: p if n in found.meant else here.get(n, n) for n, p in found.names.items()}
     names = {name: path for name, path in found.names.items() if path in table.kinds}
     more = {path: found.name_of(path) for path in (*own, *table.numeric)}
     names |= {name: path for path, name in more.items() if name is not None}
@@ -506,17 +511,18 @@ def _names_among(
 def _proposed(
     asked: ReaderOptions,
     file: FileReport,
-    kind: Where,
-    known: Layout,
+    form: Format,
     columns_of: Callable[[Sequence[str]], Sequence[Columns]],
+    meant: Mapping[str, str],
     paths: Sequence[str],
     texts: Sequence[str],
 ) -> Proposal:
     """Return the rewards among the numbers of the first rollouts, and their weights in a total.
 
-    `paths` are the fields with numbers, and `texts` those named as rewards that contain text. What
-    the values contradict is reported.
+    `meant` is the field that each name means, `paths` are the fields with numbers, and `texts`
+    those named as rewards that contain text. What the values contradict is reported.
     """
+    known = form.known
     kept = {*sorted(paths, key=unlikelihood)[:_MOST_LOOKED_AT], known.total}
     paths = [path for path in paths if path in kept]
     columns = columns_of(paths)
@@ -524,7 +530,9 @@ def _proposed(
     texts = [path for path in texts if not np.isfinite(numbers.get(path, nan)).any()]
     groups, grouped_by = _first_groups(asked, known, columns)
     if asked.rewards is not None:
-        found, texts = Proposal("asked", resolved(asked.rewards, list(numbers))), []
+        names = {name: meant.get(name, name) for name in asked.rewards}
+        prefix = container_of([*names.values()]) or container_of(paths)
+        found, texts = Proposal("asked", names, prefix, meant=meant), []
     elif file.format in NAMED and (logged := set(logged_rewards(file.path)) & numbers.keys()):
         names = {name: name for name in numbers if name in logged}
         left_out: dict[str, Reason] = {path: "name" for path in numbers if path not in logged}
@@ -532,7 +540,15 @@ def _proposed(
     else:
         known = replace(known, total=None) if known.total in texts else known
         described = asked.columns is not None
-        found = propose(numbers, groups, known=known, texts=texts, kind=kind, described=described)
+        found = propose(
+            numbers,
+            groups,
+            known=known,
+            meant=meant,
+            texts=texts,
+            kind=form.rewards,
+            described=described,
+        )
     found = replace(found, texts=tuple(texts), groups=grouped_by)
     for path in texts:
         file.note(None, ReadProblem.TEXTS, {"path": path})
@@ -593,13 +609,6 @@ def _looked_at(rows: Sequence[ParsedRollout], known: Layout) -> tuple[list[str],
         if (short or not rewarded)
         and (is_all_rewards(path) or (short and is_named_as_reward(path)))
     ]
-
-
-def resolved(asked: Sequence[str], paths: Sequence[str]) -> dict[str, str]:
-    """Return the paths of requested rewards."""
-    prefix = container_of(paths)
-    inside = {name: p for p in paths if prefix and (name := name_in(p, prefix))}
-    return {name: name if name in paths else inside.get(name, name) for name in asked}
 
 
 def logged_steps(state: Path, *, most: int) -> list[Record]:
