@@ -326,9 +326,9 @@ def test_the_package_does_not_grow():
         for node in nodes_of(file)
     )
     budget = {
-        "core": 208_246,
+        "core": 208_371,
         "lab": 113_553,
-        "tests": 418_152,
+        "tests": 418_605,
         "benchmarks": 96_965,
         "files": 264,
         "functions": 2_663,
@@ -347,4 +347,4 @@ def test_the_package_does_not_grow():
 def test_the_site_does_not_grow():
     """This number may only fall: a page pays for new words by deleting others."""
     words = " ".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")).split()
-    assert len(words) - words.count("|") <= 26_807
+    assert len(words) - words.count("|") <= 26_806

@@ -14,10 +14,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.oracles import turns as by_hand
 from tests.refusals import config_error, data_error
 
+from gdpo.advantages import TURN_ESTIMATORS, turn_broadcast, turn_gdpo
 from gdpo.advantages import arrays as edge
-from gdpo.advantages import turn_broadcast, turn_gdpo
 
-ALL = pytest.mark.parametrize("estimator", [turn_broadcast, turn_gdpo])
+ALL = pytest.mark.parametrize("estimator", list(TURN_ESTIMATORS.values()))
 W = [1.0, 0.5]
 
 

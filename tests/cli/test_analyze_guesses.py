@@ -38,6 +38,15 @@ def made(more, **sizes):
     return [{"step": s} | text(s, p, g) | more(s, p, g, a, b) for s, p, g, a, b in found]
 
 
+def test_no_verdict_rests_on_columns_that_differ_between_files(machine, tmp_path):
+    rows = made(lambda s, p, g, a, b: {"a": a, "b": b, ("uid" if s % 2 else "group_id"): p})
+    folder = in_files(tmp_path / "run", "jsonl", rows)
+    given = ("--rewards", "a,b", "--columns", "step=step,prompt=prompt")
+    (run,) = machine(folder, *given)["runs"]
+    assert run["verdict"]["action"] == "unknown"
+    assert "'group_id', 'uid' were guessed" in run["verdict"]["sentence"]
+
+
 def weight_shares(run):
     return [reward["weight_share"] for reward in run["rewards"]]
 

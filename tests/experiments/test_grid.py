@@ -399,7 +399,7 @@ def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(tmp_path, orphan,
     ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
     theirs = holder(grid.cells[4].run.path)
     with pytest.raises(KeyboardInterrupt):
-        run_grid(grid, jobs=3, update=lambda: signal.raise_signal(signal.SIGINT))
+        run_grid(grid, jobs=3, update=lambda: os.kill(os.getpid(), signal.SIGINT))
     assert not list(tmp_path.rglob("*.log")), "three of three jobs were taken"
     assert ours.wait() == -signal.SIGTERM
     assert (unknown.poll(), theirs.poll()) == (None, None)

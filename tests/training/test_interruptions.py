@@ -1,5 +1,6 @@
 """Trainings that are stopped, fail or lose a process within a step: nothing finished is lost."""
 
+import os
 import re
 import signal
 import subprocess
@@ -209,7 +210,7 @@ def test_what_may_be_given_up_is_and_what_may_not_is_finished_first():
 
 def test_a_signal_before_there_is_a_run_goes_to_whom_it_went_before():
     with stop_on_signal(StopRequest()), pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -221,8 +222,8 @@ def test_a_handler_of_the_users_own_is_called_before_there_is_a_run():
     }
     try:
         with stop_on_signal(StopRequest()):
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -242,7 +243,7 @@ def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_sav
     try:
         with suppress(ZeroDivisionError), stop_on_signal(request):
             if ending == "stop":
-                signal.raise_signal(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
             if ending == "error":
                 raise ZeroDivisionError
         ignored = (world_size, rank) == ("2", "0") and ending != "end"

@@ -56,8 +56,9 @@ def test_every_task_passes_the_cell_on_without_reading_it(saved, task):
     assert [p.weights for p in load_problems(task, file)] == [None] * 3
 
 
-def test_a_parquet_file_has_the_same_cells(saved):
-    file = saved("rows.parquet", [{**ROW, "w": cell} for cell in CELLS])
+def test_a_parquet_file_has_the_same_cells(tmp_path):
+    file = tmp_path / "rows.parquet"
+    Dataset.from_list([{**ROW, "w": cell} for cell in CELLS]).to_parquet(file)
     data = DataConfig(source=str(file), weights_column="w")
     read = read_data(TASKS["gsm8k"], data)
     assert check_weights(read, "w", NAMES).endswith("vowels 3, brief 4, format 4")

@@ -95,6 +95,8 @@ class Verdict:
     """Whether a total contradicts the weights, so that `command` needs those of the run."""
     unnamed: tuple[str, ...] = ()
     """Rewards that no option can name, because their names contain commas, for example."""
+    apart: tuple[str, ...] = ()
+    """Columns that were inferred, but are not in all files of the run."""
     no_interval: NoInterval | None = None
     """Why the shares have no interval."""
     satisfied: bool = False
@@ -172,6 +174,11 @@ class Verdict:
             return (
                 "the total contradicts the weights of the rewards; for a verdict, replace each "
                 f"NUMBER with the weight of the run: {self.command}"
+            )
+        if self.apart:
+            return (
+                f"{listed(self.apart)} were guessed, and are not in all files of the run. Rename "
+                "them, or analyze files with other columns separately"
             )
         if self.assumed:
             what = "the weights" if set(self.assumed) == {"--weights"} else "these columns"
@@ -321,7 +328,8 @@ def verdict_of(
     )
     assumed, denied = report.assumed(run.run, weighted), not weighted and report.denied(run.run)
     mixed = run.run in report.mixed_runs
-    if not (mixed or report.scalar_only) and (assumed or denied):
+    _, apart = report.columns([file for file in report.files if file.run == run.run])
+    if not (mixed or report.scalar_only) and (assumed or denied or apart):
         unweighted = {"--weights": ",".join(f"{name}=NUMBER" for name in run.names)}
         return replace(
             base,
@@ -329,6 +337,7 @@ def verdict_of(
             assumed=assumed,
             command=report.command(assumed | (unweighted if denied else {}), run.run),
             unnamed=tuple(name for name in run.names if not can_be_named(name)),
+            apart=tuple(apart),
             denied=denied,
         )
     warned = _of_warnings(run, base, primary) if rewards else base

@@ -142,6 +142,9 @@ def test_rows_that_repeat_each_step_may_be_rollouts(saved):
     file = saved("x.jsonl", rows)
     with data_error("56 rows repeat the step of another row"):
         read_logs([file])
+    with data_error("5 rows repeat the step of another row"):
+        read_logs([saved("x.jsonl", rows[:6])])
+    assert len(read_logs([saved("x.jsonl", rows[:5])])) == 1
 
 
 @pytest.mark.parametrize(

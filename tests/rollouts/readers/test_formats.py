@@ -16,6 +16,7 @@ from tests.rollouts.readers.reading import read, read_one
 
 from gdpo.rollouts import rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
+from gdpo.rollouts.readers.names import by_name
 
 
 def only(path, **options):
@@ -269,8 +270,31 @@ def test_a_dot_enters_an_object(saved):
     ],
 )
 def test_a_name_means_a_number_before_a_text_and_the_likeliest_object(saved, fields, value):
-    table, _ = only(saved("a.jsonl", [{"step": 1, "prompt": "x", **fields}] * 2), rewards=["a"])
-    assert table.rewards.tolist() == [[value]] * 2
+    for kind in ("jsonl", "parquet"):
+        path = saved(f"a.{kind}", [{"step": 1, "prompt": "x", **fields}] * 2)
+        table, _ = only(path, rewards=["a"])
+        assert table.rewards.tolist() == [[value]] * 2
+
+
+def test_the_text_of_a_known_column_is_no_reward(saved):
+    rewards = [{"prompt": i / 4, "b": 1 - i / 4} for i in range(4)]
+    rows = [{"step": 1, "prompt": "x", "rewards": each} for each in rewards]
+    for path in (saved("a.jsonl", rows), saved("a.parquet", rows)):
+        for asked in (None, ["prompt", "b"]):
+            table, _ = only(path, rewards=asked)
+            assert table.names == ("prompt", "b")
+            assert table.rewards[:, 0].tolist() == [0, 0.25, 0.5, 0.75]
+
+
+def test_a_name_means_the_field_at_this_path_before_one_in_an_object():
+    assert by_name(["rewards.z", "z"], [])["z"] == "z"
+    assert by_name(["z", "rewards.z"], ["rewards.z"])["z"] == "rewards.z"
+
+
+def test_a_dot_does_not_enter_a_text(saved):
+    record = {"step": 1, "prompt": "x", "m": "an acc", "b_reward": 1.0}
+    table, report = read_one(saved("a.jsonl", [record] * 2), rewards=["m.acc", "b_reward"])
+    assert (table.names, report.absent) == (("b_reward",), ["m.acc"])
 
 
 def test_a_name_that_the_first_table_lacks_is_looked_up_in_each_table(saved, tmp_path):

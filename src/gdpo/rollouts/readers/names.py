@@ -98,7 +98,7 @@ GUESSES = {
 }
 """Names of the fields with each meaning, most common first."""
 _OF_ROLLOUTS = (*GUESSES["prompt"], *GUESSES["group"], *GUESSES["completion"])
-_NUMERIC = frozenset({"step", "advantage", "num_tokens", "total", "turn"})
+NUMERIC = frozenset({"step", "advantage", "num_tokens", "total", "turn"})
 """Meanings whose fields must contain numbers."""
 _PLAINEST = 3
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -237,7 +237,7 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
     for meaning in MEANINGS:
         free = [spelt[name] for name in GUESSES[meaning] if name in spelt]
         free = [name for name in free if name not in given.values()]
-        if meaning in _NUMERIC:
+        if meaning in NUMERIC:
             plainest = [spelt.get(name) for name in GUESSES[meaning][:_PLAINEST]]
             kinds: tuple[Kind, ...] = ("number", "empty", "text")
             fitting = [name for kind in kinds for name in free if fields[name] == kind]
@@ -361,6 +361,7 @@ def is_measures(prefix: str) -> bool:
 
 
 def _rank(prefix: str) -> int:
+    """Return how unlikely an object with this prefix contains rewards, 0 for no object."""
     return _certainty(leaf_of(prefix[:-1])) or 0
 
 
@@ -395,16 +396,18 @@ def name_in(path: str, prefix: str) -> str | None:
 
 
 def by_name(fields: Collection[str], numbers: Sequence[str]) -> dict[str, str]:
-    """Return the field that each name of a reward means.
+    """Return the field that each name of a reward means: the first of these that exists.
 
-    It is the number at this path, or else the one with this name in the object that most likely
-    contains rewards, or else any field at this path or with this name in another such object.
+    The number at this path, the number with this name in the object that most likely contains
+    rewards, the field at this path, or the field with this name in the likeliest object that has
+    one.
     """
-    surest_last = sorted(fields, key=lambda path: _rank(prefix_of(path)))[::-1]
-    named = {name_in(path, prefix_of(path)) or path: path for path in surest_last}
+    named = dict[str, str]()
+    for path in sorted(fields, key=lambda path: _rank(prefix_of(path))):
+        named.setdefault(name_in(path, prefix_of(path)) or path, path)
     prefix = container_of(numbers)
     inside = {name: path for path in numbers if (name := name_in(path, prefix)) is not None}
-    return named | inside | {path: path for path in numbers}
+    return named | {path: path for path in fields} | inside | {path: path for path in numbers}
 
 
 def _is_monitor(name: str) -> bool:
@@ -421,11 +424,15 @@ def value_fields(paths: Sequence[str]) -> list[str]:
 
 
 def weight_places(name: str, path: str) -> list[str]:
-    """Return where the weight of a reward may be: in an object of weights, or beside its value."""
+    """Return where the weight of a reward may be: in an object of weights, or beside its value.
+
+    A reward that is called by its path has its weight under its short name, too.
+    """
     above, _, leaf = path.rpartition(".")
     beside = [f"{above}.weight"] if "." in above or leaf in _VALUE_KEYS else []
     short = name_in(path, prefix_of(path)) if name == path else None
-    return [*(f"{each}.{said}" for each in WEIGHTS for said in (name, short or name)), *beside]
+    names = [name] if short is None else [name, short]
+    return [*(f"{each}.{known}" for each in WEIGHTS for known in names), *beside]
 
 
 def names_reward(path: str) -> bool:

@@ -133,7 +133,7 @@ class Proposal:
     choices: tuple[tuple[str, ...], ...] = ()
     """Readings that the file leaves open, each as a list of rewards."""
     meant: Mapping[str, str] = field(default_factory=dict)
-    """Path that each name means among the fields of the first rollouts."""
+    """Field of the first rollouts that each name means in an option."""
     groups: str = ""
     """`BY_BOTH` or `BY_PROMPT` if the first prompts contradict the group ids, or else empty."""
 
@@ -172,7 +172,7 @@ class Proposal:
         return where + "".join(phrases)
 
     def name_of(self, path: str) -> str | None:
-        """Return the name of the reward at a path, which may first occur in a later rollout."""
+        """Return the name of the reward at a path, which may first occur later, or None."""
         known = next((name for name, known in self.names.items() if known == path), None)
         if known is not None or path in self.left_out or path == self.total:
             return known
@@ -180,8 +180,9 @@ class Proposal:
             name = name_in(path, self.prefix)
             if name is None or (self.kind == "object" and name.isdecimal()):
                 return None
-            name = name if self.meant.get(name, path) == path else path
-            return name if self.kind == "object" or self.names.get(name) == name else None
+            called = name if self.meant.get(name, path) == path else path
+            # A requested reward that no field had yet stands for its own path.
+            return called if self.kind == "object" or self.names.get(called) == called else None
         fits = {
             "named": is_named_reward(path),
             "other": is_likely(path),
@@ -235,8 +236,8 @@ def propose(
     of metrics, and the other numbers whose names fit a reward. A number named as a total is their
     total only if they explain it.
 
-    `meant` is the field that each name means: a reward whose short name means another field is
-    called by its path.
+    `meant` is the field that each name means in an option: a reward whose short name means another
+    field is called by its path.
 
     `texts` are the fields whose names suggest rewards, but whose values are not numbers. With
     `kind` `every` or `function`, all numbers are rewards unless their names or values rule it out.
@@ -359,7 +360,7 @@ class _Candidates:
     left_out: Mapping[str, Reason]
     described: bool
     meant: Mapping[str, str]
-    """Path that each name means in an option."""
+    """As in `Proposal`."""
 
     @property
     def doubtful(self) -> list[str]:
@@ -370,9 +371,10 @@ class _Candidates:
         self, paths: Sequence[str], total: str | None = None, idle: Sequence[str] = ()
     ) -> Proposal:
         short = {name_in(path, self.prefix) or path: path for path in paths if path not in idle}
-        meant = {**short, **self.meant}
-        # A short name that means another field would be misread as an option.
-        names = {name if meant[name] == path else path: path for name, path in short.items()}
+        names = {
+            name if self.meant.get(name, path) == path else path: path
+            for name, path in short.items()
+        }
         left_out: dict[str, Reason] = dict.fromkeys(idle, "weight 0")
         return Proposal(self.kind, names, self.prefix, total, left_out=left_out, meant=self.meant)
 

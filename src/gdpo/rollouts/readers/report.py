@@ -1,7 +1,7 @@
 """Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -357,38 +357,44 @@ class ReadReport:
         return next(file for file in reversed(self.files) if file.path == path)
 
     def assumed(self, run: str, weighted: Collection[str] = ()) -> dict[str, str]:
-        """Return what was inferred about the files of a run, as options of a command.
+        """Return what was inferred about all files of a run, as options of a command.
 
+        Columns that differ between the files are left out: no option can name them.
         `weighted` are the rewards whose weights the caller gives.
         """
         files = [file for file in self.files if file.run == run]
-        guessed = any(file.guessed for file in files)
-        names = dict.fromkeys(name for file in files[::-1] if guessed for name in file.given.names)
+        # The last file has the rewards of all, in their order.
+        named = files[::-1] if any(file.guessed for file in files) else []
+        names = dict.fromkeys(name for file in named for name in file.given.names)
         found = {n: f.weights.get(n, 1.0) for f in files if f.weights for n in f.given.names}
         weights = {n: repr(w).removesuffix(".0") for n, w in found.items() if n not in weighted}
-        return options_of(names, self.columns(files), weights)
+        columns, _ = self.columns(files)
+        return options_of(names, columns, weights)
 
     def denied(self, run: str) -> bool:
         """Return whether a total contradicts weights that nobody recorded."""
         own = {file.path for file in self.files if file.run == run and not file.recorded}
         return any(n.problem in _OF_WEIGHTS for n in self.notices.values() if n.file in own)
 
-    def columns(self, files: Iterable[FileReport]) -> dict[str, str]:
-        """Return the inferred columns that some files have in common, by meaning."""
-        every = list[dict[str, str]]()
-        for file in files:
-            every.append(dict(file.inferred))
-            found = file.given.rewards
-            if file.format == "columns" and found.kind not in ("total", "asked"):
-                every[-1] |= {"total": found.total} if found.total in file.numbers else {}
-        columns = {
-            meaning: column
-            for meaning, column in (every or [{}])[0].items()
-            if all(each.get(meaning) == column for each in every)
+    def columns(self, files: Sequence[FileReport]) -> tuple[dict[str, str], list[str]]:
+        """Return the inferred columns that some files share, by meaning, and the others."""
+        by_id = not self.grouped_by or bool({BY_IDS, BY_BOTH} & self.grouped_by.keys())
+        meanings = dict.fromkeys(meaning for file in files for meaning in file.inferred)
+        found = {
+            meaning: {file.inferred.get(meaning) for file in files}
+            for meaning in meanings
+            if by_id or meaning != "group"
         }
-        if self.grouped_by and not {BY_IDS, BY_BOTH} & self.grouped_by.keys():
-            columns.pop("group", None)
-        return columns
+        shared = {m: str(column) for m, (column, *others) in found.items() if not others}
+        apart = {column for each in found.values() if len(each) > 1 for column in each if column}
+        totals = {
+            rewards.total if file.format == "columns" and rewards.total in file.numbers else None
+            for file in files
+            if (rewards := file.given.rewards).kind not in ("total", "asked")
+        }
+        if len(totals) == 1 and (total := totals.pop()):
+            shared["total"] = total
+        return shared, sorted(apart)
 
     def command(self, options: Mapping[str, str], run: str | None = None) -> str:
         """Return the command that analyzes the files, with further options.
@@ -556,7 +562,7 @@ def groups_of_one(report: ReadReport) -> str:
 
 
 def _command(report: ReadReport, names: Iterable[str]) -> str:
-    columns = report.columns([*report.files, *report.unrecognized])
+    columns, _ = report.columns([*report.files, *report.unrecognized])
     fit = [name for name in dict.fromkeys(names) if name not in columns.values()]
     return report.command(options_of(fit, columns, {})) if fit else ""
 

@@ -39,6 +39,7 @@ from gdpo.rollouts.readers.keys import Key, grouping, pair
 from gdpo.rollouts.readers.names import (
     NAME_LISTS,
     NEVER,
+    NUMERIC,
     Inner,
     Kind,
     Layout,
@@ -168,8 +169,8 @@ def given_by_records(
                 scratch = FileReport(file.path, number=file.number)
                 return [of_records(looked, np.arange(len(looked)), given, scratch)]
 
-            known_or_numbers = [*numbers, *known.places().values()]
-            meant = by_name(sorted(paths_of(looked)), known_or_numbers)
+            taken = [path for meaning, path in known.places().items() if meaning in NUMERIC]
+            meant = by_name(sorted(paths_of(looked)), [*numbers, *taken])
             return _proposed(asked, file, form, columns, meant, numbers, texts)
 
         found = run.proposed(form.name, file.numbers, proposed)
@@ -309,7 +310,8 @@ def given_by_table(
         if asked.rewards is None:
             found = replace(found, names=_bounded(found.names, file))
     if of_record and asked.rewards is not None:
-        names = {name: by_name(own, own).get(name, name) for name in asked.rewards}
+        meant = by_name(own, own)
+        names = {name: meant.get(name, name) for name in asked.rewards}
     elif of_record:
         record = schema.field("rewards").type
         inner = [each.name for each in record] if pa.types.is_struct(record) else []
@@ -433,8 +435,8 @@ def _proposed_columns(
     later = chain.from_iterable(more for _, _, more in table.batches)
     total = [known.total] if known.total is not None and known.total not in own else []
     paths = list(dict.fromkeys([*own, *total, *table.numeric, *later]))
-    form, texts = replace(form, known=known), filter(may_be_text, table.of_kind("text"))
-    meant = by_name(table.kinds, [*paths, *texts])
+    form = replace(form, known=known)
+    meant = by_name(table.kinds, paths)
     found = _proposed(asked, file, form, table.columns, meant, paths, table.unread)
     if form.name != "trl":
         return found
@@ -500,8 +502,11 @@ def _names_among(
         if path in table.numeric:
             file.note(None, ReadProblem.TEXT, {"field": f"reward {name!r}", "limit": LARGEST})
     if found.kind == "asked":
-        here = by_name(table.kinds, [*own, *filter(may_be_text, table.of_kind("text"))])
-        return {n: p if n in found.meant else here.get(n, n) for n, p in found.names.items()}
+        here = by_name(table.kinds, own)
+        return {
+            name: path if name in found.meant else here.get(name, name)
+            for name, path in found.names.items()
+        }
     names = {name: path for name, path in found.names.items() if path in table.kinds}
     more = {path: found.name_of(path) for path in (*own, *table.numeric)}
     names |= {name: path for path, name in more.items() if name is not None}
@@ -531,6 +536,7 @@ def _proposed(
     groups, grouped_by = _first_groups(asked, known, columns)
     if asked.rewards is not None:
         names = {name: meant.get(name, name) for name in asked.rewards}
+        # The object in which a requested reward is sought that first occurs later.
         prefix = container_of([*names.values()]) or container_of(paths)
         found, texts = Proposal("asked", names, prefix, meant=meant), []
     elif file.format in NAMED and (logged := set(logged_rewards(file.path)) & numbers.keys()):
