@@ -328,7 +328,7 @@ def test_the_package_does_not_grow():
     budget = {
         "core": 208_371,
         "lab": 113_553,
-        "tests": 418_605,
+        "tests": 418_707,
         "benchmarks": 96_965,
         "files": 264,
         "functions": 2_663,

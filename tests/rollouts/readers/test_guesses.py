@@ -195,6 +195,16 @@ def test_the_options_for_files_of_two_formats_name_the_rewards_of_both(tmp_path)
     assert set(reading.report.assumed(run)["--rewards"].split(",")) == {"a_reward", *NAMES}
 
 
+def test_a_command_for_one_of_several_runs_names_its_folder(tmp_path):
+    for run in ("x", "y"):
+        file = written.lines(tmp_path / run / "0.jsonl", [{"prompt": "p", "a_reward": 1.0}] * 2)
+    (of_x, _), several = read(tmp_path)
+    assert several.command({}) == f"gdpo analyze {tmp_path}"
+    assert several.command({}, of_x.run) == f"gdpo analyze {tmp_path / 'x'}"
+    (table,), one = read(file)
+    assert one.command({}, table.run) == f"gdpo analyze {file}"
+
+
 def nested_without_nulls(folder, records):
     """An object of rewards lacks those that do not apply."""
     there = [{n: v for n, v in row["rewards"].items() if v is not None} for row in records]
