@@ -178,7 +178,7 @@ class Verdict:
         if self.apart:
             return (
                 f"{listed(self.apart)} were guessed, and are not in all files of the run. Rename "
-                "them, or analyze files with other columns separately"
+                "them, or analyze the files separately"
             )
         if self.assumed:
             what = "the weights" if set(self.assumed) == {"--weights"} else "these columns"
