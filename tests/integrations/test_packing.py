@@ -230,7 +230,7 @@ def test_rollouts_that_teach_nothing_are_not_computed(masked, share, place):
     ("model", "changed"),
     [
         (AutoModelForCausalLM.from_pretrained, {CHECKPOINTING: True}),
-        (adapted, {"learning_rate": 0.05}),
+        (adapted, {"learning_rate": 0.02}),
     ],
 )
 def test_gradients_and_log_probabilities_without_gradients_are_trls(model, changed, place):
